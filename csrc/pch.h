@@ -1,0 +1,14 @@
+// Precompiled header: what nearly every translation unit under csrc/ops needs, parsed once.
+#pragma once
+#include <ATen/TensorIterator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Developer build: configures once, then builds incrementally into ./build and links the libraries into
+# python/dlbackend, so that PYTHONPATH=python finds the package. Uses ccache when it is installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+launcher=()
+if command -v ccache >/dev/null; then
+  export CCACHE_BASEDIR="$PWD" CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
+[ -f build/build.ninja ] || cmake -S . -B build -G Ninja -DPython_EXECUTABLE="$(command -v python3)" "${launcher[@]}"
+cmake --build build -j "${JOBS:-$(nproc)}" "$@"
+ln -sf ../../build/libdlbackend.so python/dlbackend/libdlbackend.so
+for module in build/_C.*.so; do ln -sf "../../$module" "python/dlbackend/$(basename "$module")"; done
