@@ -11,4 +11,5 @@ fi
 [ -f build/build.ninja ] || cmake -S . -B build -G Ninja -DPython_EXECUTABLE="$(command -v python3)" "${launcher[@]}"
 cmake --build build -j "${JOBS:-$(nproc)}" "$@"
 ln -sf ../../build/libdlbackend.so python/dlbackend/libdlbackend.so
+ln -sf ../../build/_build.py python/dlbackend/_build.py
 for module in build/_C.*.so; do ln -sf "../../$module" "python/dlbackend/$(basename "$module")"; done

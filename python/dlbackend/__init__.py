@@ -1,0 +1,40 @@
+"""PyTorch's device `ocl`: tensors and networks on any OpenCL driver.
+
+    import dlbackend            # or nothing: `import torch` alone brings the device
+    model.to("ocl:0")
+
+Importing registers the device and opens no driver; the first use does. See torch.ocl for streams, memory and random
+state, and `python -m dlbackend doctor` when something is missing.
+"""
+
+import atexit
+
+import torch
+
+from dlbackend import _load
+
+_load.extension(torch)
+
+from dlbackend import _C, backend, ocl  # noqa: E402
+from dlbackend._build import VERSION as __version__  # noqa: E402
+
+__all__ = ["__version__", "fallback_report", "kernel_stats", "ocl", "reset_fallback_report"]
+
+
+def fallback_report() -> dict[str, int]:
+    """Ops that ran on the CPU for want of a kernel, with the number of calls: {"aten::op.overload": calls}."""
+    return _C.fallback_report()
+
+
+def reset_fallback_report() -> None:
+    """Empties fallback_report()."""
+    _C.reset_fallback_report()
+
+
+def kernel_stats() -> dict[str, float]:
+    """This process's kernels: {"compiled", "loaded" (from the disk cache), "compile_seconds", "launches"}."""
+    return _C.kernel_stats()
+
+
+_load.take_slot(torch, _C, ocl, backend)
+atexit.register(_C.shutdown)
