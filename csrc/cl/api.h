@@ -1,0 +1,63 @@
+// The OpenCL API as a table of function pointers, loaded at run time so that a machine without OpenCL can import us.
+#pragma once
+#define CL_USE_DEPRECATED_OPENCL_1_2_APIS
+#include <CL/cl.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace dlb::cl {
+
+// Every entry point we use. All are OpenCL 1.2 and exported by every loader.
+#define DLB_CL_FUNCTIONS(X)                                                                              \
+  X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext)       \
+  X(clReleaseContext) X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer)                 \
+  X(clReleaseMemObject) X(clCreateProgramWithSource) X(clCreateProgramWithBinary) X(clReleaseProgram)    \
+  X(clBuildProgram) X(clGetProgramInfo) X(clGetProgramBuildInfo) X(clCreateKernel) X(clReleaseKernel)    \
+  X(clSetKernelArg) X(clGetKernelWorkGroupInfo) X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer)         \
+  X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer) X(clEnqueueFillBuffer) X(clEnqueueMapBuffer)            \
+  X(clEnqueueUnmapMemObject) X(clEnqueueMarkerWithWaitList) X(clEnqueueBarrierWithWaitList) X(clFlush)   \
+  X(clFinish) X(clWaitForEvents) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clReleaseEvent)          \
+  X(clRetainEvent) X(clSetEventCallback) X(clGetKernelInfo) X(clRetainMemObject)
+
+struct Api {
+#define DLB_CL_POINTER(f) decltype(&::f) f = nullptr;
+  DLB_CL_FUNCTIONS(DLB_CL_POINTER)
+#undef DLB_CL_POINTER
+};
+
+// An OpenCL call that failed. `code` is the CL_* status; what() names call, status and what to try.
+class Error : public std::runtime_error {
+ public:
+  Error(cl_int code, const std::string& message) : std::runtime_error(message), code(code) {}
+  const cl_int code;
+};
+
+// The loaded API. Loads the library on first use; throws Error when none is found, or in a child process forked
+// after OpenCL was used (drivers hang there).
+const Api& api();
+
+// True when the library can be loaded (never throws).
+bool library_available() noexcept;
+
+// Path or name of the loaded library, empty before the first successful load.
+std::string library_name();
+
+// True in a process forked from one that had used OpenCL.
+bool in_bad_fork() noexcept;
+
+// "CL_OUT_OF_RESOURCES" for -5 and so on.
+const char* status_name(cl_int code);
+
+// Throws Error for a failed call; `context` says what it was done for (a kernel's or op's name).
+[[noreturn]] void throw_error(cl_int code, const char* call, const std::string& context = {});
+
+inline void check(cl_int code, const char* call) {
+  if (code != CL_SUCCESS) [[unlikely]]
+    throw_error(code, call);
+}
+
+}  // namespace dlb::cl
+
+// Calls an OpenCL function that returns its status, and throws dlb::cl::Error when it is not CL_SUCCESS.
+#define DLB_CL(fn, ...) ::dlb::cl::check(::dlb::cl::api().fn(__VA_ARGS__), #fn)

@@ -1,0 +1,168 @@
+// Enumerates OpenCL devices over all platforms and reads their capabilities.
+#include "cl/device.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+#include <vector>
+
+namespace dlb::cl {
+namespace {
+
+template <class T>
+T info(cl_device_id id, cl_device_info what) {
+  T value{};
+  DLB_CL(clGetDeviceInfo, id, what, sizeof(T), &value, nullptr);
+  return value;
+}
+
+std::string info_string(cl_device_id id, cl_device_info what) {
+  size_t size = 0;
+  DLB_CL(clGetDeviceInfo, id, what, 0, nullptr, &size);
+  std::string text(size, '\0');
+  DLB_CL(clGetDeviceInfo, id, what, size, text.data(), nullptr);
+  while (!text.empty() && (text.back() == '\0' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+std::string platform_string(cl_platform_id id, cl_platform_info what) {
+  size_t size = 0;
+  DLB_CL(clGetPlatformInfo, id, what, 0, nullptr, &size);
+  std::string text(size, '\0');
+  DLB_CL(clGetPlatformInfo, id, what, size, text.data(), nullptr);
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  return text;
+}
+
+bool has_word(const std::string& list, const std::string& word) {
+  std::istringstream words(list);
+  for (std::string w; words >> w;)
+    if (w == word) return true;
+  return false;
+}
+
+std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
+  auto device = std::make_unique<Device>();
+  device->platform = platform;
+  device->id = id;
+  device->type = info<cl_device_type>(id, CL_DEVICE_TYPE);
+  device->cls = (device->type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
+  device->name = info_string(id, CL_DEVICE_NAME);
+  device->vendor = info_string(id, CL_DEVICE_VENDOR);
+  device->driver_version = info_string(id, CL_DRIVER_VERSION);
+  device->version = info_string(id, CL_DEVICE_VERSION);
+  device->platform_name = platform_string(platform, CL_PLATFORM_NAME);
+  device->global_mem = info<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE);
+  device->max_alloc = info<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  device->local_mem = info<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE);
+  device->compute_units = std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS));
+  device->max_work_group = info<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  device->base_align = std::max<cl_uint>(64, info<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8);
+  const std::string extensions = info_string(id, CL_DEVICE_EXTENSIONS);
+  device->fp64 = has_word(extensions, "cl_khr_fp64");
+  device->fp16 = has_word(extensions, "cl_khr_fp16");
+  device->int64_atomics = has_word(extensions, "cl_khr_int64_base_atomics");
+  device->host_memory = device->cls == DeviceClass::kCpu;
+  device->flush_needed = device->platform_name != "Portable Computing Language";
+  // Never the driver's default language version: it differs between drivers and their releases.
+  device->build_options = "-cl-std=CL1.2";
+  const auto fp = info<cl_device_fp_config>(id, CL_DEVICE_SINGLE_FP_CONFIG);
+  if (fp & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT)
+    device->build_options += " -cl-fp32-correctly-rounded-divide-sqrt";
+  device->cache_tag = device->platform_name + "|" + platform_string(platform, CL_PLATFORM_VERSION) + "|" +
+                      device->name + "|" + device->version + "|" + device->driver_version;
+  return device;
+}
+
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+Devices enumerate() {
+  Devices found;
+  cl_uint platforms = 0;
+  if (api().clGetPlatformIDs(0, nullptr, &platforms) != CL_SUCCESS) return found;
+  std::vector<cl_platform_id> ids(platforms);
+  DLB_CL(clGetPlatformIDs, platforms, ids.data(), nullptr);
+  for (cl_platform_id platform : ids) {
+    cl_uint count = 0;
+    if (api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count) != CL_SUCCESS) continue;
+    std::vector<cl_device_id> devices(count);
+    DLB_CL(clGetDeviceIDs, platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr);
+    for (cl_device_id id : devices)
+      if (info<cl_bool>(id, CL_DEVICE_AVAILABLE) && info<cl_bool>(id, CL_DEVICE_COMPILER_AVAILABLE))
+        found.push_back(describe(platform, id));
+  }
+  auto rank = [](const std::unique_ptr<Device>& d) {
+    return (d->type & CL_DEVICE_TYPE_GPU) ? 0 : (d->type & CL_DEVICE_TYPE_ACCELERATOR) ? 1 : 2;
+  };
+  std::stable_sort(found.begin(), found.end(), [&](auto& a, auto& b) { return rank(a) < rank(b); });
+  return found;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+bool matches(const Device& device, size_t position, const std::string& wanted) {
+  if (wanted.find_first_not_of("0123456789") == std::string::npos) return std::to_string(position) == wanted;
+  if (wanted == "cpu") return device.type & CL_DEVICE_TYPE_CPU;
+  if (wanted == "gpu") return device.type & CL_DEVICE_TYPE_GPU;
+  return lower(device.name + "|" + device.platform_name + "|" + device.vendor).find(wanted) != std::string::npos;
+}
+
+Devices select(Devices all) {
+  const char* chosen = std::getenv("DLBACKEND_DEVICES");
+  if (!chosen) return all;
+  Devices selected;
+  std::istringstream words(lower(chosen));
+  for (std::string wanted; std::getline(words, wanted, ',');)
+    for (size_t i = 0; i < all.size(); ++i)
+      if (!wanted.empty() && all[i] && matches(*all[i], i, wanted)) selected.push_back(std::move(all[i]));
+  return selected;
+}
+
+Devices& devices() {
+  static auto* all = [] {
+    auto* result = new Devices(select(enumerate()));
+    for (size_t i = 0; i < result->size(); ++i) (*result)[i]->index = static_cast<int>(i);
+    return result;
+  }();
+  return *all;
+}
+
+}  // namespace
+
+cl_context Device::context() {
+  std::call_once(context_once_, [this] {
+    cl_int status = CL_SUCCESS;
+    const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM,
+                                                reinterpret_cast<cl_context_properties>(platform), 0};
+    context_ = api().clCreateContext(properties, 1, &id, nullptr, nullptr, &status);
+    if (status != CL_SUCCESS) throw_error(status, "clCreateContext", name);
+  });
+  return context_;
+}
+
+int device_count() noexcept {
+  if (in_bad_fork() || !library_available()) return 0;
+  try {
+    return static_cast<int>(devices().size());
+  } catch (...) {
+    return 0;
+  }
+}
+
+Device& device(int index) {
+  api();  // says why there is no device when there is no library, or after a fork
+  const int count = device_count();
+  if (index < 0 || index >= count)
+    throw Error(CL_INVALID_DEVICE, "ocl:" + std::to_string(index) + " does not exist: this process sees " +
+                                       std::to_string(count) +
+                                       " OpenCL device(s). `python -m dlbackend info` lists them; "
+                                       "DLBACKEND_DEVICES selects and orders them.");
+  return *devices()[static_cast<size_t>(index)];
+}
+
+}  // namespace dlb::cl

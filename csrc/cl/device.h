@@ -1,0 +1,55 @@
+// OpenCL devices of this process: discovery, order, capabilities and quirks. A device's context is made on first use.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "cl/api.h"
+
+namespace dlb::cl {
+
+// Kernel families come in two shapes: long vector loops without barriers for CPUs, many work-items for the rest.
+enum class DeviceClass : uint8_t { kCpu, kGpu };
+
+struct Device {
+  int index = -1;  // position in this process, the N of "ocl:N"
+  cl_platform_id platform = nullptr;
+  cl_device_id id = nullptr;
+  cl_device_type type = CL_DEVICE_TYPE_DEFAULT;
+  DeviceClass cls = DeviceClass::kGpu;
+
+  std::string name, vendor, platform_name, driver_version, version;
+  uint64_t global_mem = 0;    // bytes
+  uint64_t max_alloc = 0;     // bytes, of one buffer
+  uint64_t local_mem = 0;     // bytes, per work-group
+  uint32_t compute_units = 1;
+  size_t max_work_group = 1;  // work-items
+  uint32_t base_align = 128;  // bytes, of a buffer
+  bool fp64 = false;          // cl_khr_fp64
+  bool fp16 = false;          // cl_khr_fp16 is listed; half is a storage type everywhere
+  bool int64_atomics = false;
+
+  // Quirks, by platform: what the driver does that others do not.
+  bool host_memory = false;    // the device computes in host memory, so copies are memcpy
+  bool flush_needed = true;    // enqueued work may sit in the driver until clFlush
+
+  std::string build_options;   // passed to every build
+  std::string cache_tag;       // identifies device, driver and platform in disk caches
+
+  // The context, created on first call. Thread-safe. Throws Error.
+  cl_context context();
+
+ private:
+  std::once_flag context_once_;
+  cl_context context_ = nullptr;
+};
+
+// Number of devices; 0 when there is no OpenCL. Never throws. Ordered GPUs first, then accelerators, then CPUs, in
+// the platforms' order; DLBACKEND_DEVICES ("1,0", "nvidia", "cpu": indices of that order or parts of names, by comma)
+// selects and reorders.
+int device_count() noexcept;
+
+// The device of that index. Throws Error naming the number of devices for one out of range.
+Device& device(int index);
+
+}  // namespace dlb::cl

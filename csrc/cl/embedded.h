@@ -1,0 +1,16 @@
+// The OpenCL sources of csrc/kernels, compiled into the library by cmake/embed_kernels.py.
+#pragma once
+#include <string>
+
+namespace dlb::cl {
+
+struct EmbeddedFile {
+  const char* name;
+  const char* text;
+};
+extern const EmbeddedFile kEmbeddedFiles[];  // ends with {nullptr, nullptr}
+
+// The text of csrc/kernels/.../<name>. Throws std::logic_error for a name that is not embedded.
+const char* embedded_source(const std::string& name);
+
+}  // namespace dlb::cl

@@ -1,0 +1,195 @@
+// Program building with a memory and a disk cache, and kernel launch.
+#include "cl/program.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <unordered_map>
+#include <vector>
+
+#include "cl/disk_cache.h"
+#include "cl/hash.h"
+
+namespace dlb::cl {
+namespace {
+
+constexpr uint32_t kFlushEvery = 16;  // launches: keeps the device busy without paying a flush for each
+
+std::atomic<uint64_t> g_compiled{0}, g_loaded{0}, g_compile_ns{0}, g_launches{0}, g_buffer_epoch{1};
+
+std::string build_log(cl_program program, cl_device_id device) {
+  size_t size = 0;
+  if (api().clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size) != CL_SUCCESS) return "";
+  std::string log(size, '\0');
+  api().clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, size, log.data(), nullptr);
+  while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
+  return log;
+}
+
+std::string dump_source(const std::string& source, const std::string& options, const Hash128& key) {
+  const char* tmp = std::getenv("TMPDIR");
+  const std::string file = std::string(tmp && *tmp ? tmp : "/tmp") + "/dlbackend-" + key.hex().substr(0, 12) + ".cl";
+  std::ofstream out(file);
+  out << "// options: " << options << "\n";
+  std::istringstream lines(source);
+  int number = 1;
+  for (std::string line; std::getline(lines, line);) out << "/*" << number++ << "*/ " << line << "\n";
+  return out ? file : "";
+}
+
+[[noreturn]] void throw_build_error(cl_int status, const Device& device, const std::string& log,
+                                    const std::string& source, const std::string& options, const Hash128& key) {
+  const std::string file = dump_source(source, options, key);
+  throw_error(status, "clBuildProgram",
+              device.name + " (" + device.driver_version + "). Build log:\n" + log.substr(0, 4000) +
+                  (file.empty() ? "" : "\nThe numbered source is in " + file));
+}
+
+std::string binary_of(cl_program program) {
+  size_t size = 0;
+  DLB_CL(clGetProgramInfo, program, CL_PROGRAM_BINARY_SIZES, sizeof size, &size, nullptr);
+  std::string binary(size, '\0');
+  auto* data = reinterpret_cast<unsigned char*>(binary.data());
+  DLB_CL(clGetProgramInfo, program, CL_PROGRAM_BINARIES, sizeof data, &data, nullptr);
+  return binary;
+}
+
+cl_program load_binary(Device& device, const std::string& binary, const std::string& options) {
+  const auto* data = reinterpret_cast<const unsigned char*>(binary.data());
+  const size_t size = binary.size();
+  cl_int status = CL_SUCCESS, loaded = CL_SUCCESS;
+  cl_program program =
+      api().clCreateProgramWithBinary(device.context(), 1, &device.id, &size, &data, &loaded, &status);
+  if (status != CL_SUCCESS || loaded != CL_SUCCESS) return nullptr;
+  if (api().clBuildProgram(program, 1, &device.id, options.c_str(), nullptr, nullptr) != CL_SUCCESS) {
+    api().clReleaseProgram(program);
+    return nullptr;
+  }
+  return program;
+}
+
+cl_program compile(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
+  const auto start = std::chrono::steady_clock::now();
+  const char* text = source.c_str();
+  cl_int status = CL_SUCCESS;
+  cl_program program = api().clCreateProgramWithSource(device.context(), 1, &text, nullptr, &status);
+  check(status, "clCreateProgramWithSource");
+  status = api().clBuildProgram(program, 1, &device.id, options.c_str(), nullptr, nullptr);
+  if (status != CL_SUCCESS) {
+    const std::string log = build_log(program, device.id);
+    api().clReleaseProgram(program);
+    throw_build_error(status, device, log, source, options, key);
+  }
+  g_compiled++;
+  g_compile_ns += static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
+  return program;
+}
+
+cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
+  const std::string disk_key = device.cache_tag + "\n" + options + "\n" + source;
+  DiskCache& disk = program_disk_cache();
+  if (auto binary = disk.load(disk_key))
+    if (cl_program program = load_binary(device, *binary, options)) {
+      g_loaded++;
+      return program;
+    }
+  cl_program program = compile(device, source, options, key);
+  disk.store(disk_key, binary_of(program));
+  return program;
+}
+
+// A program being built or built; its own lock makes other threads that want it wait for the one build.
+struct ProgramEntry {
+  std::mutex mutex;
+  cl_program program = nullptr;
+  std::unique_ptr<Error> failure;  // a program that does not build is not built again
+  std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels;
+};
+
+ProgramEntry& entry_for(const Hash128& key) {
+  static std::mutex mutex;
+  static auto* entries = new std::unordered_map<Hash128, std::unique_ptr<ProgramEntry>, Hash128Hasher>;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto& entry = (*entries)[key];
+  if (!entry) entry = std::make_unique<ProgramEntry>();
+  return *entry;
+}
+
+}  // namespace
+
+KernelStats kernel_stats() {
+  return {g_compiled, g_loaded, static_cast<double>(g_compile_ns) * 1e-9, g_launches};
+}
+
+void forget_buffer_arguments() noexcept { g_buffer_epoch++; }
+
+Kernel::Kernel(Device& device, cl_kernel handle, std::string name)
+    : device_(device), handle_(handle), name_(std::move(name)) {
+  DLB_CL(clGetKernelWorkGroupInfo, handle, device.id, CL_KERNEL_WORK_GROUP_SIZE, sizeof max_work_group_,
+         &max_work_group_, nullptr);
+}
+
+void Kernel::begin_arguments() {
+  const uint64_t epoch = g_buffer_epoch.load(std::memory_order_relaxed);
+  if (epoch == buffer_epoch_) return;
+  for (Shadow& shadow : shadows_) shadow.size = 0;
+  buffer_epoch_ = epoch;
+}
+
+void Kernel::set_argument(cl_uint position, size_t size, const void* value) {
+  const cl_int status = api().clSetKernelArg(handle_, position, size, value);
+  if (status != CL_SUCCESS) [[unlikely]]
+    throw_error(status, "clSetKernelArg", "argument " + std::to_string(position) + " of kernel " + name_);
+}
+
+void Kernel::enqueue(Queue& queue, const Range& range) {
+  const cl_int status = api().clEnqueueNDRangeKernel(queue.handle, handle_, range.dims, nullptr, range.global,
+                                                     range.local, 0, nullptr, nullptr);
+  if (status != CL_SUCCESS) [[unlikely]]
+    throw_error(status, "clEnqueueNDRangeKernel", "kernel " + name_ + " on " + device_.name);
+  const uint32_t number = queue.launches.fetch_add(1, std::memory_order_relaxed);
+  queue.recent[number % queue.recent.size()].store(name_.c_str(), std::memory_order_relaxed);
+  g_launches.fetch_add(1, std::memory_order_relaxed);
+  if (device_.flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, queue.handle);
+}
+
+Kernel& get_kernel(Device& device, const std::string& source, const std::string& options, const std::string& name) {
+  const std::string all_options = options.empty() ? device.build_options : device.build_options + " " + options;
+  const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
+  ProgramEntry& entry = entry_for(key);
+  std::lock_guard<std::mutex> lock(entry.mutex);
+  if (entry.failure) throw Error(*entry.failure);
+  if (!entry.program) {
+    try {
+      entry.program = build(device, source, all_options, key);
+    } catch (const Error& error) {
+      if (error.code == CL_BUILD_PROGRAM_FAILURE) entry.failure = std::make_unique<Error>(error);
+      throw;
+    }
+  }
+  auto& kernel = entry.kernels[name];
+  if (!kernel) {
+    cl_int status = CL_SUCCESS;
+    cl_kernel handle = api().clCreateKernel(entry.program, name.c_str(), &status);
+    if (status != CL_SUCCESS) throw_error(status, "clCreateKernel", "kernel " + name);
+    kernel = std::make_unique<Kernel>(device, handle, name);
+  }
+  return *kernel;
+}
+
+std::string recent_kernels(const Queue& queue) {
+  std::string names;
+  const uint32_t size = static_cast<uint32_t>(queue.recent.size());
+  const uint32_t end = queue.launches.load(), count = std::min(end, size);
+  for (uint32_t i = end - count; i != end; ++i)
+    if (const char* name = queue.recent[i % size].load()) names += (names.empty() ? "" : ", ") + std::string(name);
+  return names;
+}
+
+}  // namespace dlb::cl

@@ -1,0 +1,120 @@
+// Programs and kernels: built once per process however many threads ask, loaded from disk where any process built
+// them before, launched without allocation.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <type_traits>
+
+#include "cl/api.h"
+#include "cl/device.h"
+
+namespace dlb::cl {
+
+// What this process compiled and ran; see dlbackend.kernel_stats().
+struct KernelStats {
+  uint64_t compiled = 0;       // programs built from source
+  uint64_t loaded = 0;         // programs loaded from the disk cache
+  double compile_seconds = 0;  // spent building from source, summed over threads
+  uint64_t launches = 0;
+};
+KernelStats kernel_stats();
+
+// An in-order command queue with what is needed to tell where a late error came from.
+struct Queue {
+  cl_command_queue handle = nullptr;
+  Device* device = nullptr;
+  // Names of the last kernels, newest at (launches - 1) % 8. Threads that share the queue may race for a slot.
+  std::array<std::atomic<const char*>, 8> recent{};
+  std::atomic<uint32_t> launches{0};  // since the process started; wraps
+};
+
+struct Range {
+  cl_uint dims = 1;
+  size_t global[3] = {1, 1, 1};
+  size_t local[3] = {1, 1, 1};
+  static Range linear(size_t groups, size_t local) { return {1, {groups * local, 1, 1}, {local, 1, 1}}; }
+};
+
+// A kernel argument of local memory, in bytes.
+struct Local {
+  size_t bytes;
+};
+
+// Invalidates what kernels remember of their buffer arguments; called when a buffer is released.
+void forget_buffer_arguments() noexcept;
+
+// One kernel of a built program. Lives as long as the process.
+class Kernel {
+ public:
+  Kernel(Device& device, cl_kernel handle, std::string name);
+
+  // Sets the arguments and enqueues. Arguments: cl_mem, Local, arithmetic values and trivially copyable structs laid
+  // out as the kernel declares them. Thread-safe. Throws Error with the kernel's name. An empty range does nothing.
+  template <class... Args>
+  void launch(Queue& queue, const Range& range, const Args&... args) {
+    if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    begin_arguments();
+    cl_uint position = 0;
+    (set(position++, args), ...);
+    enqueue(queue, range);
+  }
+
+  const std::string& name() const { return name_; }
+  Device& device() const { return device_; }
+  // CL_KERNEL_WORK_GROUP_SIZE: the largest work-group this kernel can run with.
+  size_t max_work_group() const { return max_work_group_; }
+
+ private:
+  static constexpr size_t kMaxArguments = 48, kShadowBytes = 64;
+
+  template <class T>
+  void set(cl_uint position, const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if constexpr (std::is_same_v<T, Local>)
+      set_bytes(position, value.bytes, nullptr);
+    else
+      set_bytes(position, sizeof(T), &value);
+  }
+  // Skips the driver's call when the argument already has this value: drivers take 20 to 900 ns for one.
+  void set_bytes(cl_uint position, size_t size, const void* value) {
+    if (position < kMaxArguments && value && size <= kShadowBytes) [[likely]] {
+      Shadow& shadow = shadows_[position];
+      if (shadow.size == size && std::memcmp(shadow.bytes, value, size) == 0) return;
+      set_argument(position, size, value);
+      shadow.size = static_cast<uint32_t>(size);
+      std::memcpy(shadow.bytes, value, size);
+    } else {
+      set_argument(position, size, value);
+    }
+  }
+  void begin_arguments();
+  void set_argument(cl_uint position, size_t size, const void* value);
+  void enqueue(Queue& queue, const Range& range);
+
+  struct Shadow {
+    uint32_t size = 0;
+    alignas(8) unsigned char bytes[kShadowBytes];
+  };
+  Device& device_;
+  cl_kernel handle_;
+  const std::string name_;
+  size_t max_work_group_ = 1;
+  uint64_t buffer_epoch_ = 0;
+  std::mutex mutex_;
+  std::array<Shadow, kMaxArguments> shadows_;
+};
+
+// The kernel `name` of the program with this source and these build options (added to the device's own), built or
+// loaded on the first request. Thread-safe, never holds a global lock while building. Throws Error with the build log,
+// and the name of a file that holds the numbered source, when the program does not build.
+Kernel& get_kernel(Device& device, const std::string& source, const std::string& options, const std::string& name);
+
+// Names of the last kernels launched on the queue, oldest first, for messages about errors reported late.
+std::string recent_kernels(const Queue& queue);
+
+}  // namespace dlb::cl

@@ -1,0 +1,61 @@
+// Events over OpenCL markers.
+#include "runtime/event.h"
+
+#include <c10/util/Exception.h>
+
+namespace dlb {
+
+Event::~Event() {
+  if (marker_ && !cl::in_bad_fork()) cl::api().clReleaseEvent(marker_);
+}
+
+std::shared_ptr<Event> Event::record_new(Stream& stream) {
+  auto event = std::make_shared<Event>(false);
+  event->record(stream);
+  return event;
+}
+
+void Event::record(Stream& stream) {
+  if (timing_) stream.enable_profiling();
+  cl_event marker = nullptr;
+  DLB_CL(clEnqueueMarkerWithWaitList, stream.handle(), 0, nullptr, &marker);
+  DLB_CL(clFlush, stream.handle());  // another queue or query() may look at it from now on
+  if (marker_) cl::api().clReleaseEvent(marker_);
+  marker_ = marker;
+  stream_ = &stream;
+}
+
+void Event::block(Stream& stream) const {
+  if (!marker_ || stream_ == &stream) return;
+  if (&stream.device() == &stream_->device())
+    DLB_CL(clEnqueueBarrierWithWaitList, stream.handle(), 1, &marker_, nullptr);
+  else
+    synchronize();  // devices have contexts of their own, and events cannot cross contexts
+}
+
+bool Event::query() const {
+  if (!marker_) return true;
+  cl_int status = CL_QUEUED;
+  DLB_CL(clGetEventInfo, marker_, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
+  return status <= CL_COMPLETE;
+}
+
+void Event::synchronize() const {
+  if (marker_) stream_->check_wait(cl::api().clWaitForEvents(1, &marker_), "clWaitForEvents");
+}
+
+uint64_t Event::timestamp() const {
+  cl_ulong ns = 0;
+  DLB_CL(clGetEventProfilingInfo, marker_, CL_PROFILING_COMMAND_END, sizeof ns, &ns, nullptr);
+  return ns;
+}
+
+double Event::elapsed_ms(const Event& end) const {
+  TORCH_CHECK(timing_ && end.timing_, "Both events must be created with enable_timing=True to measure elapsed time.");
+  TORCH_CHECK(marker_ && end.marker_, "Both events must be recorded before calculating elapsed time.");
+  synchronize();
+  end.synchronize();
+  return (static_cast<double>(end.timestamp()) - static_cast<double>(timestamp())) * 1e-6;
+}
+
+}  // namespace dlb

@@ -1,0 +1,36 @@
+// Events: markers in a stream that can be waited for, by the host or by other streams, and timed.
+#pragma once
+#include <memory>
+
+#include "runtime/stream.h"
+
+namespace dlb {
+
+class Event {
+ public:
+  explicit Event(bool timing) : timing_(timing) {}
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  // Records an event without timing after what is in the stream now.
+  static std::shared_ptr<Event> record_new(Stream& stream);
+
+  // Marks this point of the stream; an earlier mark is forgotten.
+  void record(Stream& stream);
+  // Makes later work of the stream wait for the mark. Nothing when never recorded.
+  void block(Stream& stream) const;
+  // True when never recorded, or when the work before the mark is done.
+  bool query() const;
+  void synchronize() const;
+  // Milliseconds from this mark to `end`, both recorded with timing. Waits for both. Throws c10::Error otherwise.
+  double elapsed_ms(const Event& end) const;
+
+ private:
+  uint64_t timestamp() const;  // device ns
+  const bool timing_;
+  cl_event marker_ = nullptr;
+  Stream* stream_ = nullptr;
+};
+
+}  // namespace dlb

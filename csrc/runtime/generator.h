@@ -1,0 +1,42 @@
+// Random number generators of ocl: Philox 4x32-10 counters, reproducible per seed on every device.
+#pragma once
+#include <ATen/core/Generator.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include <optional>
+#include <utility>
+
+namespace dlb {
+
+class OclGenerator final : public c10::GeneratorImpl {
+ public:
+  explicit OclGenerator(c10::DeviceIndex device);
+
+  void set_current_seed(uint64_t seed) override;  // also resets the offset
+  void set_offset(uint64_t offset) override;
+  uint64_t get_offset() const override { return offset_; }
+  uint64_t current_seed() const override { return seed_; }
+  uint64_t seed() override;  // a non-deterministic one
+  void set_state(const c10::TensorImpl& state) override;
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+
+  // Reserves `count` counter steps (each gives four 32-bit numbers) per work-item and returns {seed, first offset}.
+  // The caller holds mutex_.
+  std::pair<uint64_t, uint64_t> reserve(uint64_t count);
+
+  static c10::DeviceType device_type();
+
+ private:
+  OclGenerator* clone_impl() const override;
+  uint64_t seed_ = c10::default_rng_seed_val;
+  uint64_t offset_ = 0;
+};
+
+// The default generator of a device (the current one for -1). Throws c10::Error for a device that does not exist.
+const at::Generator& default_generator(c10::DeviceIndex device);
+
+// {seed, offset} for an op that draws `count` counter steps per work-item from the given generator or the default one.
+// Throws c10::Error for a generator of another device type.
+std::pair<uint64_t, uint64_t> reserve_philox(const std::optional<at::Generator>& generator, uint64_t count);
+
+}  // namespace dlb

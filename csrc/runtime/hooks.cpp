@@ -1,0 +1,62 @@
+// PrivateUse1 hooks: what PyTorch's generic code asks of the device.
+#include "runtime/hooks.h"
+
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+
+#include <mutex>
+
+#include "runtime/allocator.h"
+#include "runtime/generator.h"
+#include "runtime/host_allocator.h"
+#include "runtime/stream.h"
+#include "runtime/transfer.h"
+
+namespace dlb {
+namespace {
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  void init() const override { device_of(current_device()); }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return cl::device_count() > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return index < cl::device_count(); }
+
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(cl::device_count()); }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
+  void setCurrentDevice(c10::DeviceIndex device) const override { set_current_device(device); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    const c10::DeviceIndex previous = current_device();
+    set_current_device(device);
+    return previous;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return device < 0 ? current_device() : exchangeDevice(device);
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return at::make_generator<OclGenerator>(device < 0 ? current_device() : device);
+  }
+
+  at::Device getDeviceFromPtr(void* pointer) const override { return {kDeviceType, device_of_pointer(pointer)}; }
+  bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return host_allocator(); }
+
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+    TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
+    const size_t kept = std::min(bytes, storage.nbytes());
+    c10::DataPtr fresh = allocate_bytes(bytes, storage.device().index());
+    if (kept > 0) allocator()->copy_data(fresh.get(), storage.data(), kept);
+    impl->set_data_ptr_noswap(std::move(fresh));
+    impl->set_nbytes(bytes);
+  }
+};
+
+}  // namespace
+
+void register_hooks() {
+  static std::once_flag once;
+  std::call_once(once, [] { at::RegisterPrivateUse1HooksInterface(new Hooks); });
+}
+
+}  // namespace dlb

@@ -1,0 +1,102 @@
+// CL_MEM_ALLOC_HOST_PTR buffers under PyTorch's CachingHostAllocatorImpl.
+#include "runtime/host_allocator.h"
+
+#include <c10/core/Event.h>
+
+#include <map>
+#include <shared_mutex>
+
+#include "runtime/stream.h"
+
+namespace dlb {
+namespace {
+
+struct PinnedRange {
+  size_t size;
+  cl_mem mem;
+  cl_command_queue queue;
+};
+
+struct PinnedRanges {
+  std::shared_mutex mutex;
+  std::map<const char*, PinnedRange> by_base;
+  static PinnedRanges& instance() {
+    static auto* ranges = new PinnedRanges;
+    return *ranges;
+  }
+};
+
+using Base = at::CachingHostAllocatorImpl<c10::Stream, c10::Event>;
+using HostBlock = at::HostBlock<c10::Stream>;
+
+struct PinnedImpl final : Base {
+ private:
+  void allocate_host_memory(size_t size, void** pointer) override {
+    Stream& stream = current_stream();
+    cl_int status = CL_SUCCESS;
+    cl_mem mem = cl::api().clCreateBuffer(stream.device().context(), CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, size,
+                                          nullptr, &status);
+    TORCH_CHECK_WITH(OutOfMemoryError, status == CL_SUCCESS, "could not allocate ", size,
+                     " bytes of page-locked host memory (", cl::status_name(status), "): pin less memory");
+    *pointer = cl::api().clEnqueueMapBuffer(stream.handle(), mem, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, size, 0,
+                                            nullptr, nullptr, &status);
+    if (status != CL_SUCCESS) {
+      cl::api().clReleaseMemObject(mem);
+      cl::throw_error(status, "clEnqueueMapBuffer", "page-locked host memory");
+    }
+    PinnedRanges& ranges = PinnedRanges::instance();
+    std::unique_lock<std::shared_mutex> lock(ranges.mutex);
+    ranges.by_base[static_cast<const char*>(*pointer)] = {size, mem, stream.handle()};
+  }
+
+  void free_block(HostBlock* block) override {
+    PinnedRanges& ranges = PinnedRanges::instance();
+    PinnedRange range{};
+    {
+      std::unique_lock<std::shared_mutex> lock(ranges.mutex);
+      auto it = ranges.by_base.find(static_cast<const char*>(block->ptr_));
+      if (it == ranges.by_base.end()) return;
+      range = it->second;
+      ranges.by_base.erase(it);
+    }
+    cl::api().clEnqueueUnmapMemObject(range.queue, range.mem, block->ptr_, 0, nullptr, nullptr);
+    cl::api().clReleaseMemObject(range.mem);
+  }
+
+  void record_stream(std::optional<std::vector<c10::Event>>& events, c10::Stream stream) override {
+    c10::Event event(kDeviceType);
+    event.record(stream);
+    events->push_back(std::move(event));
+  }
+  bool query_event(c10::Event& event) override { return event.query(); }
+  c10::Stream get_current_stream() const override { return current_stream().unwrap(); }
+  bool stream_is_capturing(c10::Stream) const override { return false; }
+};
+
+void free_pinned(void* context);
+
+struct PinnedAllocator final : at::CachingHostAllocatorInterface<PinnedImpl, free_pinned> {};
+
+PinnedAllocator& instance() {
+  static auto* allocator = new PinnedAllocator;
+  return *allocator;
+}
+
+void free_pinned(void* context) { instance().free(context); }
+
+}  // namespace
+
+at::HostAllocator* host_allocator() { return &instance(); }
+
+bool is_pinned(const void* pointer) {
+  PinnedRanges& ranges = PinnedRanges::instance();
+  std::shared_lock<std::shared_mutex> lock(ranges.mutex);
+  auto it = ranges.by_base.upper_bound(static_cast<const char*>(pointer));
+  if (it == ranges.by_base.begin()) return false;
+  --it;
+  return static_cast<const char*>(pointer) < it->first + it->second.size;
+}
+
+REGISTER_HOST_ALLOCATOR(at::kPrivateUse1, &instance())
+
+}  // namespace dlb

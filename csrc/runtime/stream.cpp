@@ -1,0 +1,173 @@
+// Streams, their pools and the thread's current ones.
+#include "runtime/stream.h"
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "runtime/device_error.h"
+
+namespace dlb {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+struct DeviceStreams {
+  std::array<std::atomic<Stream*>, kStreamsPerPool + 1> streams{};
+  std::atomic<uint32_t> next{0};
+  std::mutex mutex;
+};
+
+DeviceStreams& streams_of(c10::DeviceIndex device) {
+  static auto* all = new std::array<DeviceStreams, kMaxDevices>;
+  return (*all)[static_cast<size_t>(device)];
+}
+
+thread_local c10::DeviceIndex t_device = 0;
+thread_local std::array<uint8_t, kMaxDevices> t_streams{};
+
+cl_command_queue make_queue(cl::Device& device, cl_command_queue_properties properties) {
+  cl_int status = CL_SUCCESS;
+  cl_command_queue queue = cl::api().clCreateCommandQueue(device.context(), device.id, properties, &status);
+  if (status != CL_SUCCESS) cl::throw_error(status, "clCreateCommandQueue", device.name);
+  return queue;
+}
+
+}  // namespace
+
+Stream::Stream(cl::Device& device, c10::StreamId id) : device_(device), id_(id) {
+  queue_.device = &device;
+  queue_.handle = make_queue(device, 0);
+}
+
+c10::Stream Stream::unwrap() const {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device_.index)), id_);
+}
+
+void Stream::check_wait(cl_int status, const char* call) {
+  if (status == CL_SUCCESS) [[likely]]
+    return;
+  cl::throw_error(status, call,
+                  device_.name + ", reported late: it belongs to one of the last kernels, oldest first: " +
+                      cl::recent_kernels(queue_));
+}
+
+void Stream::synchronize() {
+  check_wait(cl::api().clFinish(handle()), "clFinish");
+  raise_device_error();
+}
+
+bool Stream::query() {
+  cl_event marker = nullptr;
+  DLB_CL(clEnqueueMarkerWithWaitList, handle(), 0, nullptr, &marker);
+  DLB_CL(clFlush, handle());
+  cl_int status = CL_QUEUED;
+  const cl_int result = cl::api().clGetEventInfo(marker, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
+  cl::api().clReleaseEvent(marker);
+  cl::check(result, "clGetEventInfo");
+  return status <= CL_COMPLETE;
+}
+
+cl_mem Stream::error_buffer() {
+  if (!error_buffer_) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!error_buffer_) {
+      cl_int status = CL_SUCCESS;
+      int64_t zeros[4] = {};
+      cl_mem buffer = cl::api().clCreateBuffer(device_.context(), CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
+                                               sizeof zeros, zeros, &status);
+      cl::check(status, "clCreateBuffer");
+      error_buffer_ = buffer;
+    }
+  }
+  error_pending_.store(true, std::memory_order_relaxed);
+  return error_buffer_;
+}
+
+void Stream::raise_device_error() {
+  if (!error_pending_.exchange(false, std::memory_order_relaxed)) return;
+  int64_t words[3] = {};
+  DLB_CL(clEnqueueReadBuffer, handle(), error_buffer_, CL_TRUE, 0, sizeof words, words, 0, nullptr, nullptr);
+  if (static_cast<int32_t>(words[0]) == 0) return;
+  const int64_t zeros[3] = {};
+  DLB_CL(clEnqueueWriteBuffer, handle(), error_buffer_, CL_TRUE, 0, sizeof zeros, zeros, 0, nullptr, nullptr);
+  dlb::raise_device_error(words);
+}
+
+void Stream::enable_profiling() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (profiling_) return;
+  // A queue cannot gain profiling later, and having it on from the start makes every launch dearer on some drivers.
+  cl_command_queue timed = make_queue(device_, CL_QUEUE_PROFILING_ENABLE);
+  check_wait(cl::api().clFinish(handle()), "clFinish");
+  queue_.handle = timed;  // the old queue is kept: another thread may be enqueueing to it
+  profiling_ = true;
+}
+
+Stream& stream_of(c10::DeviceIndex device, c10::StreamId id) {
+  DeviceStreams& streams = streams_of(device);
+  TORCH_CHECK(id >= 0 && id <= kStreamsPerPool, "ocl has no stream with id ", id);
+  std::atomic<Stream*>& slot = streams.streams[static_cast<size_t>(id)];
+  if (Stream* stream = slot.load(std::memory_order_acquire)) [[likely]]
+    return *stream;
+  cl::Device& cl_device = device_of(device);
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  if (Stream* stream = slot.load(std::memory_order_acquire)) return *stream;
+  auto* made = new Stream(cl_device, id);
+  slot.store(made, std::memory_order_release);
+  return *made;
+}
+
+Stream& stream_of(const c10::Stream& stream) { return stream_of(stream.device_index(), stream.id()); }
+
+Stream& next_pool_stream(c10::DeviceIndex device) {
+  return stream_of(device, 1 + static_cast<c10::StreamId>(streams_of(device).next++ % kStreamsPerPool));
+}
+
+cl::Device& device_of(c10::DeviceIndex index) {
+  if (index < 0) index = t_device;
+  cl::api();
+  TORCH_CHECK(index < cl::device_count(), "ocl:", static_cast<int>(index), " does not exist: this process sees ",
+              cl::device_count(), " OpenCL device(s). `python -m dlbackend info` lists them; DLBACKEND_DEVICES ",
+              "selects and orders them.");
+  return cl::device(index);
+}
+
+c10::DeviceIndex current_device() noexcept { return t_device; }
+
+void set_current_device(c10::DeviceIndex device) {
+  if (device == t_device) return;
+  device_of(device);
+  t_device = device;
+}
+
+void unchecked_set_device(c10::DeviceIndex device) noexcept { t_device = device; }
+
+Stream& current_stream(c10::DeviceIndex device) {
+  if (device < 0) device = t_device;
+  return stream_of(device, t_streams[static_cast<size_t>(device)]);
+}
+
+c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id) {
+  stream_of(device, id);
+  const c10::StreamId previous = t_streams[static_cast<size_t>(device)];
+  t_streams[static_cast<size_t>(device)] = static_cast<uint8_t>(id);
+  return previous;
+}
+
+void synchronize_device(c10::DeviceIndex device) {
+  device_of(device);
+  for (auto& slot : streams_of(device).streams)
+    if (Stream* stream = slot.load(std::memory_order_acquire)) stream->synchronize();
+}
+
+void finish_all_queues() noexcept {
+  if (cl::in_bad_fork()) return;
+  for (c10::DeviceIndex device = 0; device < kMaxDevices; ++device)
+    for (auto& slot : streams_of(device).streams)
+      if (Stream* stream = slot.load(std::memory_order_acquire)) cl::api().clFinish(stream->handle());
+}
+
+}  // namespace dlb
