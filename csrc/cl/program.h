@@ -64,6 +64,33 @@ class Kernel {
     enqueue(queue, range);
   }
 
+  // Takes the arguments one after the other where their number is only known at run time.
+  class Arguments {
+   public:
+    template <class T>
+    void add(const T& value) {
+      kernel_.set(position_++, value);
+    }
+    void add_bytes(const void* value, size_t size) { kernel_.set_bytes(position_++, size, value); }
+
+   private:
+    friend class Kernel;
+    explicit Arguments(Kernel& kernel) : kernel_(kernel) {}
+    Kernel& kernel_;
+    cl_uint position_ = 0;
+  };
+
+  // As launch(), with arguments added by `fill(Arguments&)`.
+  template <class Fill>
+  void launch_with(Queue& queue, const Range& range, Fill&& fill) {
+    if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    begin_arguments();
+    Arguments arguments(*this);
+    fill(arguments);
+    enqueue(queue, range);
+  }
+
   const std::string& name() const { return name_; }
   Device& device() const { return device_; }
   // CL_KERNEL_WORK_GROUP_SIZE: the largest work-group this kernel can run with.

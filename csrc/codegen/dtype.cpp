@@ -1,0 +1,187 @@
+// Conversions between element types, defined to match PyTorch on the CPU and not the driver's casts.
+#include "codegen/dtype.h"
+
+#include <array>
+
+namespace dlb::codegen {
+namespace {
+
+struct Row {
+  const char* name;
+  const char* storage;
+  const char* compute;
+  const char* scalar;
+  uint8_t size;
+  DClass cls;
+  bool is_signed;
+};
+
+constexpr std::array<Row, 15> kRows = {{
+    {"bool", "uchar", "int", "long", 1, DClass::Bool, false},
+    {"u8", "uchar", "uchar", "long", 1, DClass::Int, false},
+    {"i8", "char", "char", "long", 1, DClass::Int, true},
+    {"i16", "short", "short", "long", 2, DClass::Int, true},
+    {"u16", "ushort", "ushort", "long", 2, DClass::Int, false},
+    {"i32", "int", "int", "long", 4, DClass::Int, true},
+    {"u32", "uint", "uint", "long", 4, DClass::Int, false},
+    {"i64", "long", "long", "long", 8, DClass::Int, true},
+    {"u64", "ulong", "ulong", "long", 8, DClass::Int, false},
+    {"f16", "ushort", "float", "float", 2, DClass::Float, true},
+    {"bf16", "ushort", "float", "float", 2, DClass::Float, true},
+    {"f32", "float", "float", "float", 4, DClass::Float, true},
+    {"f64", "double", "double", "double", 8, DClass::Float, true},
+    {"c64", "float2", "float2", "float2", 8, DClass::Complex, true},
+    {"c128", "double2", "double2", "double2", 16, DClass::Complex, true},
+}};
+
+const Row& row(DType type) { return kRows[static_cast<size_t>(type)]; }
+
+// Between compute types. C's own float to integer conversion is undefined out of range and differs between drivers.
+std::string convert(DType from, DType to, const std::string& e) {
+  if (from == to) return e;
+  const DClass source = class_of(from), target = class_of(to);
+  if (source == DClass::Complex && target != DClass::Complex) {
+    if (target == DClass::Bool) return "((" + e + ").x != 0 || (" + e + ").y != 0)";
+    return convert(from == DType::C64 ? DType::F32 : DType::F64, to, "(" + e + ").x");
+  }
+  switch (target) {
+    case DClass::Bool:
+      return "((" + e + ") != 0)";
+    case DClass::Complex:
+      if (source == DClass::Complex) return std::string("convert_") + row(to).compute + "(" + e + ")";
+      return std::string("((") + row(to).compute + ")((" + (to == DType::C64 ? "float" : "double") + ")(" + e + "), 0))";
+    case DClass::Float:
+      return std::string("((") + row(to).compute + ")(" + e + "))";
+    case DClass::Int:
+      if (source != DClass::Float) return std::string("((") + row(to).compute + ")(" + e + "))";
+      // Narrow integers go through a wider one and wrap, as x86 code does.
+      if (size_of(to) == 8 || to == DType::U8 || to == DType::U32)
+        return std::string("((") + row(to).compute + ")dlb_" + row(from).name + "_to_i64(" + e + "))";
+      return std::string("((") + row(to).compute + ")dlb_" + row(from).name + "_to_i32(" + e + "))";
+  }
+  return e;
+}
+
+constexpr const char* kFloatToInt =
+    "inline int dlb_f32_to_i32(float x) { return x >= -2147483648.0f && x < 2147483648.0f ? (int)x : (int)0x80000000; }\n"
+    "inline long dlb_f32_to_i64(float x) { return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (long)x : "
+    "(long)0x8000000000000000L; }\n";
+constexpr const char* kDoubleToInt =
+    "inline int dlb_f64_to_i32(double x) { return x > -2147483649.0 && x < 2147483648.0 ? (int)x : (int)0x80000000; }\n"
+    "inline long dlb_f64_to_i64(double x) { return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (long)x : "
+    "(long)0x8000000000000000L; }\n";
+constexpr const char* kBfloat16 =
+    "inline float dlb_from_bf16(ushort x) { return as_float((uint)x << 16); }\n"
+    "inline ushort dlb_to_bf16(float x) {\n"
+    "  const uint u = as_uint(x);\n"
+    "  return isnan(x) ? (ushort)0x7fc0 : (ushort)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);\n"
+    "}\n";
+// Half as bits in both directions: vload_half takes pointers only, and explicit integer code vectorises everywhere.
+constexpr const char* kHalf =
+    "inline float dlb_from_f16(ushort h) {\n"
+    "  const uint sign = (uint)(h & 0x8000u) << 16, rest = (uint)(h & 0x7fffu) << 13;\n"
+    "  const uint finite = as_uint(as_float(rest) * 0x1p112f);\n"
+    "  return as_float(sign | (rest >= (0x7c00u << 13) ? (rest | 0x7f800000u) : finite));\n"
+    "}\n"
+    "inline ushort dlb_to_f16(float x) {\n"
+    "  const uint u = as_uint(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;\n"
+    "  const uint normal = (a + 0xc8000fffu + ((a >> 13) & 1u)) >> 13;\n"
+    "  const uint subnormal = as_uint(as_float(a) + 0.5f) - 0x3f000000u;\n"
+    "  const uint small = a < 0x38800000u ? subnormal : normal;\n"
+    "  const uint large = a >= 0x477ff000u ? 0x7c00u : small;\n"
+    "  return (ushort)(sign | (a > 0x7f800000u ? 0x7e00u : large));\n"
+    "}\n";
+
+// Complex arithmetic on (real, imaginary) pairs. Division scales by the larger part (Smith's algorithm, CACM 1962).
+constexpr const char* kComplex =
+    "inline T dlb_cmul(T a, T b) { return (T)(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }\n"
+    "inline T dlb_cdiv(T a, T b) {\n"
+    "  if (fabs(b.x) >= fabs(b.y)) {\n"
+    "    if (b.x == 0 && b.y == 0) return (T)(a.x / fabs(b.x), a.y / fabs(b.y));\n"
+    "    const REAL r = b.y / b.x, d = b.x + b.y * r;\n"
+    "    return (T)((a.x + a.y * r) / d, (a.y - a.x * r) / d);\n"
+    "  }\n"
+    "  const REAL r = b.x / b.y, d = b.x * r + b.y;\n"
+    "  return (T)((a.x * r + a.y) / d, (a.y * r - a.x) / d);\n"
+    "}\n"
+    "inline REAL dlb_cabs(T a) { return hypot(a.x, a.y); }\n"
+    "inline T dlb_cexp(T a) {\n"
+    "  const REAL e = exp(a.x);\n"
+    "  return a.y == 0 ? (T)(e, a.y) : (T)(e * cos(a.y), e * sin(a.y));\n"
+    "}\n"
+    "inline T dlb_clog(T a) { return (T)(log(dlb_cabs(a)), atan2(a.y, a.x)); }\n"
+    "inline T dlb_csqrt(T a) {\n"
+    "  if (a.x == 0 && a.y == 0) return (T)(0, a.y);\n"
+    "  const REAL s = sqrt((fabs(a.x) + dlb_cabs(a)) * (REAL)0.5);\n"
+    "  return a.x >= 0 ? (T)(s, a.y / (2 * s)) : (T)(fabs(a.y) / (2 * s), copysign(s, a.y));\n"
+    "}\n"
+    "inline T dlb_cpow(T a, T b) {\n"
+    "  if (b.x == 0 && b.y == 0) return (T)(1, 0);\n"
+    "  if (a.x == 0 && a.y == 0) return (T)(0, 0);\n"
+    "  return dlb_cexp(dlb_cmul(b, dlb_clog(a)));\n"
+    "}\n";
+
+}  // namespace
+
+size_t size_of(DType type) { return row(type).size; }
+DClass class_of(DType type) { return row(type).cls; }
+bool is_signed(DType type) { return row(type).is_signed; }
+const char* name_of(DType type) { return row(type).name; }
+DType compute_type(DType type) { return type == DType::F16 || type == DType::BF16 ? DType::F32 : type; }
+const char* storage_name(DType type) { return row(type).storage; }
+const char* compute_name(DType type) { return row(type).compute; }
+const char* scalar_name(DType compute) { return row(compute).scalar; }
+
+std::string load(DType from, DType to, const std::string& e) {
+  switch (from) {
+    case DType::F16:
+      return convert(DType::F32, to, "dlb_from_f16(" + e + ")");
+    case DType::BF16:
+      return convert(DType::F32, to, "dlb_from_bf16(" + e + ")");
+    case DType::Bool:  // memory may hold any byte: normalise
+      return convert(DType::Bool, to, "((" + e + ") != 0)");
+    default:
+      return convert(from, to, e);
+  }
+}
+
+std::string store(DType from, DType to, const std::string& e) {
+  switch (to) {
+    case DType::F16:
+      return "dlb_to_f16(" + convert(from, DType::F32, e) + ")";
+    case DType::BF16:
+      return "dlb_to_bf16(" + convert(from, DType::F32, e) + ")";
+    case DType::Bool:
+      return "(uchar)" + convert(from, to, "(" + e + ")");
+    default:
+      return convert(from, to, "(" + e + ")");
+  }
+}
+
+std::string load_at(DType from, DType to, const std::string& pointer, const std::string& index) {
+  return load(from, to, pointer + "[" + index + "]");
+}
+
+std::string prelude(DType compute, const DType* used, size_t count) {
+  bool f64 = compute == DType::F64 || compute == DType::C128, f16 = false, bf16 = false;
+  for (size_t i = 0; i < count; ++i) {
+    f64 |= used[i] == DType::F64 || used[i] == DType::C128;
+    f16 |= used[i] == DType::F16;
+    bf16 |= used[i] == DType::BF16;
+  }
+  std::string text;
+  if (f64) text += "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n";
+  text += "#pragma OPENCL FP_CONTRACT OFF\n";
+  text += kFloatToInt;
+  if (f64) text += kDoubleToInt;
+  if (f16) text += kHalf;
+  if (bf16) text += kBfloat16;
+  text += std::string("#define T ") + compute_name(compute) + "\n";
+  const bool wide = compute == DType::F64 || compute == DType::C128;
+  text += std::string("#define REAL ") + (wide ? "double" : "float") + "\n";
+  text += wide ? "#define C(v) (v)\n" : "#define C(v) (v##f)\n";
+  if (class_of(compute) == DClass::Complex) text += kComplex;
+  return text;
+}
+
+}  // namespace dlb::codegen

@@ -1,0 +1,44 @@
+// Element types in generated code: storage types of tensors, the types that kernels compute in, and the OpenCL C text
+// that converts between them. No device and no torch: pure functions on strings.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace dlb::codegen {
+
+// Storage types. As a compute type, Bool is an int that holds 0 or 1, and F16 and BF16 do not occur.
+enum class DType : uint8_t { Bool, U8, I8, I16, U16, I32, U32, I64, U64, F16, BF16, F32, F64, C64, C128 };
+
+// Which of an op's bodies applies.
+enum class DClass : uint8_t { Bool, Int, Float, Complex };
+
+size_t size_of(DType type);  // bytes
+DClass class_of(DType type);
+bool is_signed(DType type);
+const char* name_of(DType type);  // "f32", for kernel names and keys
+
+// The type that arithmetic on `type` is done in: float for half and bfloat16, itself otherwise.
+DType compute_type(DType type);
+
+// OpenCL C type of a value in memory ("ushort" for bf16) and in registers ("float", "int" for bool, "float2" for c64).
+const char* storage_name(DType type);
+const char* compute_name(DType type);
+
+// The kernel argument type that carries scalars of a compute type: long for integers, float, double, float2, double2.
+const char* scalar_name(DType compute);
+
+// Expression that turns the storage value `expression` of type `from` into compute type `to`.
+std::string load(DType from, DType to, const std::string& expression);
+
+// Expression that turns the compute value `expression` of type `from` into the storage type `to`.
+std::string store(DType from, DType to, const std::string& expression);
+
+// Statement-free load of element `index` of the pointer `pointer`, converted to compute type `to`.
+std::string load_at(DType from, DType to, const std::string& pointer, const std::string& index);
+
+// Macros and helper functions that the conversions and op bodies use, for kernels that compute in `compute` and touch
+// the given storage types. Defines T, C(literal), and the complex functions where needed.
+std::string prelude(DType compute, const DType* used, size_t count);
+
+}  // namespace dlb::codegen

@@ -1,0 +1,218 @@
+// Generates pointwise kernels. Two shapes: on CPUs one work-item walks a run of consecutive elements with an inner loop
+// that the compiler vectorises; on GPUs one work-item does one element, or one vector of them.
+#include "codegen/pointwise.h"
+
+#include <cstring>
+
+#include "cl/embedded.h"
+
+namespace dlb::codegen {
+namespace {
+
+std::string num(size_t i) { return std::to_string(i); }
+
+struct Writer {
+  explicit Writer(const PointwiseKey& key) : key(key), op(*key.op), count(key.outputs + key.inputs) {}
+
+  bool has_buffer(size_t i) const { return key.inner[i] != Inner::Value; }
+  bool is_output(size_t i) const { return i < key.outputs; }
+  std::string input_name(size_t i) const { return "x" + num(i - key.outputs); }
+
+  std::string header() const {
+    std::string s = prelude(key.compute, key.types.data(), count) + divider_source();
+    if (op.functions) s += cl::embedded_source(op.functions);
+    s += op_function(op, key.compute, key.inputs, key.outputs);
+    s += "typedef struct { long offset[" + num(kMaxOperands) + "]; int stride[" + num(kMaxOperands) + "][" + num(kMaxRank) +
+         "]; dlb_divider size[" + num(kMaxRank) + "]; uint rank, count, per_item, padding; } dlb_params;\n";
+    s += "kernel void dlb_" + std::string(op.name) + "(";
+    for (size_t i = 0; i < count; ++i)
+      if (has_buffer(i))
+        s += std::string("global ") + (is_output(i) ? "" : "const ") + storage_name(key.types[i]) + "* b" + num(i) + ", ";
+    s += "const dlb_params p";
+    const std::string scalar = scalar_name(key.compute);
+    for (size_t i = 0; i < count; ++i)
+      if (!has_buffer(i)) s += ", const " + scalar + " v" + num(i);
+    for (size_t i = 0; i < op.scalars; ++i) s += ", const " + scalar + " a" + num(i);
+    s += ") {\n";
+    for (size_t i = 0; i < count; ++i)
+      if (!has_buffer(i)) s += "  const T " + input_name(i) + " = (T)v" + num(i) + ";\n";
+    for (size_t i = 0; i < op.scalars; ++i) s += "  const T s" + num(i) + " = (T)a" + num(i) + ";\n";
+    return s;
+  }
+
+  // Calls the op on x0.. and leaves the results in y0..
+  std::string call() const {
+    std::string s = std::string(result_name(op, key.compute));
+    for (size_t o = 0; o < key.outputs; ++o) s += (o ? ", y" : " y") + num(o);
+    s += "; dlb_op_" + std::string(op.name) + "(";
+    for (size_t i = 0; i < key.inputs; ++i) s += "x" + num(i) + ", ";
+    for (size_t i = 0; i < op.scalars; ++i) s += "s" + num(i) + ", ";
+    for (size_t o = 0; o < key.outputs; ++o) s += std::string(o ? ", " : "") + "&y" + num(o);
+    return s + ");";
+  }
+
+  std::string stored(size_t output) const {
+    return store(result_type(op, key.compute), key.types[output], "y" + num(output));
+  }
+
+  std::string cpu() const {
+    std::string s = header();
+    s += "  uint at = get_global_id(0) * p.per_item;\n"
+         "  const uint end = min(at + p.per_item, p.count);\n"
+         "  uint index[" + num(kMaxRank) + "]; uint rest = at;\n";
+    for (size_t i = 0; i < count; ++i)
+      if (has_buffer(i)) s += "  b" + num(i) + " += p.offset[" + num(i) + "];\n";
+    s += "  for (uint d = 0; d < p.rank; ++d) {\n"
+         "    const uint q = rest / p.size[d].divisor; index[d] = rest - q * p.size[d].divisor; rest = q;\n";
+    for (size_t i = 0; i < count; ++i)
+      if (has_buffer(i)) s += "    b" + num(i) + " += (long)index[d] * p.stride[" + num(i) + "][d];\n";
+    s += "  }\n  while (at < end) {\n    const uint n = min(p.size[0].divisor - index[0], end - at);\n";
+    s += inner_loop();
+    s += "    at += n;\n    if (at >= end) break;\n";
+    for (size_t i = 0; i < count; ++i)
+      if (has_buffer(i)) s += "    b" + num(i) + " -= (long)index[0] * p.stride[" + num(i) + "][0];\n";
+    s += "    index[0] = 0;\n    for (uint d = 1; d < p.rank; ++d) {\n";
+    for (size_t i = 0; i < count; ++i)
+      if (has_buffer(i)) s += "      b" + num(i) + " += p.stride[" + num(i) + "][d];\n";
+    s += "      if (++index[d] < p.size[d].divisor) break;\n";
+    for (size_t i = 0; i < count; ++i)
+      if (has_buffer(i)) s += "      b" + num(i) + " -= (long)p.size[d].divisor * p.stride[" + num(i) + "][d];\n";
+    return s + "      index[d] = 0;\n    }\n  }\n}\n";
+  }
+
+  // In-place operands alias exactly and others never overlap (TensorIterator checks), which is what the pragma says.
+  std::string inner_loop() const {
+    std::string s;
+    for (size_t i = key.outputs; i < count; ++i)
+      if (key.inner[i] == Inner::Zero)
+        s += "    const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") + ";\n";
+    s += "#pragma clang loop vectorize(assume_safety)\n    for (uint j = 0; j < n; ++j) {\n";
+    for (size_t i = key.outputs; i < count; ++i)
+      if (key.inner[i] == Inner::Unit || key.inner[i] == Inner::Strided)
+        s += "      const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), position(i)) + ";\n";
+    s += "      " + call() + "\n";
+    for (size_t o = 0; o < key.outputs; ++o) s += "      b" + num(o) + "[" + position(o) + "] = " + stored(o) + ";\n";
+    return s + "    }\n";
+  }
+  std::string position(size_t i) const {
+    switch (key.inner[i]) {
+      case Inner::Unit: return "j";
+      case Inner::Zero: return "0";
+      default: return "(long)j * p.stride[" + num(i) + "][0]";
+    }
+  }
+
+  std::string gpu() const {
+    std::string s = header();
+    s += "  const uint g = get_global_id(0);\n  if (g >= p.count) return;\n";
+    for (size_t i = 0; i < count; ++i)
+      if (has_buffer(i)) s += "  b" + num(i) + " += p.offset[" + num(i) + "];\n";
+    s += "  uint rest = g;\n  for (uint d = 0; d < p.rank; ++d) {\n"
+         "    const uint q = dlb_divide(rest, p.size[d]), k = rest - q * p.size[d].divisor; rest = q;\n";
+    for (size_t i = 0; i < count; ++i)
+      if (has_buffer(i)) s += "    b" + num(i) + " += (long)k * p.stride[" + num(i) + "][d];\n";
+    s += "  }\n";
+    return s + (key.vectorised ? gpu_vector() : gpu_scalar()) + "}\n";
+  }
+
+  std::string gpu_scalar() const {
+    std::string s;
+    for (size_t i = key.outputs; i < count; ++i)
+      if (has_buffer(i))
+        s += "  const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") + ";\n";
+    s += "  " + call() + "\n";
+    for (size_t o = 0; o < key.outputs; ++o) s += "  b" + num(o) + "[0] = " + stored(o) + ";\n";
+    return s;
+  }
+
+  std::string gpu_vector() const {
+    const std::string width = num(kGpuVector);
+    std::string s;
+    for (size_t i = key.outputs; i < count; ++i) {
+      if (!has_buffer(i)) continue;
+      const std::string type = storage_name(key.types[i]);
+      if (key.inner[i] == Inner::Unit)
+        s += "  const " + type + width + " w" + num(i) + " = *(global const " + type + width + "*)b" + num(i) + ";\n";
+      else
+        s += "  const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") + ";\n";
+    }
+    for (size_t o = 0; o < key.outputs; ++o) s += std::string("  ") + storage_name(key.types[o]) + width + " r" + num(o) + ";\n";
+    for (size_t lane = 0; lane < kGpuVector; ++lane) {
+      s += "  {\n";
+      for (size_t i = key.outputs; i < count; ++i)
+        if (key.inner[i] == Inner::Unit)
+          s += "    const T " + input_name(i) + " = " + load(key.types[i], key.compute, "w" + num(i) + ".s" + num(lane)) + ";\n";
+      s += "    " + call() + "\n";
+      for (size_t o = 0; o < key.outputs; ++o) s += "    r" + num(o) + ".s" + num(lane) + " = " + stored(o) + ";\n";
+      s += "  }\n";
+    }
+    for (size_t o = 0; o < key.outputs; ++o)
+      s += std::string("  *(global ") + storage_name(key.types[o]) + width + "*)b" + num(o) + " = r" + num(o) + ";\n";
+    return s;
+  }
+
+  const PointwiseKey& key;
+  const PointwiseOp& op;
+  const size_t count;
+};
+
+}  // namespace
+
+Divider make_divider(uint32_t divisor) {
+  Divider d{divisor, 0, 0};
+  while (d.shift < 32 && (uint64_t{1} << d.shift) < divisor) ++d.shift;
+  d.magic = static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << d.shift) - divisor)) / divisor + 1);
+  return d;
+}
+
+std::string divider_source() {
+  return "typedef struct { uint divisor, magic, shift; } dlb_divider;\n"
+         "inline uint dlb_divide(uint n, dlb_divider d) { return (mul_hi(n, d.magic) + n) >> d.shift; }\n";
+}
+
+const char* result_name(const PointwiseOp& op, DType compute) { return compute_name(result_type(op, compute)); }
+
+DType result_type(const PointwiseOp& op, DType compute) {
+  if (op.bool_result) return DType::Bool;
+  if (op.real_result && compute == DType::C64) return DType::F32;
+  if (op.real_result && compute == DType::C128) return DType::F64;
+  return compute;
+}
+
+std::string op_function(const PointwiseOp& op, DType compute, size_t inputs, size_t outputs) {
+  const std::string body = op.body(class_of(compute));
+  std::string s = "inline void dlb_op_" + std::string(op.name) + "(";
+  for (size_t i = 0; i < inputs; ++i) s += "const T x" + num(i) + ", ";
+  for (size_t i = 0; i < op.scalars; ++i) s += "const T s" + num(i) + ", ";
+  const std::string result = result_name(op, compute);
+  for (size_t o = 0; o < outputs; ++o) s += (o ? ", " : "") + result + "* p_y" + num(o);
+  s += ") {\n";
+  for (size_t o = 0; o < outputs; ++o) s += "  " + result + " y" + num(o) + ";\n";
+  const bool statements = body.find("y0 =") != std::string::npos;
+  s += statements ? "  " + body + "\n" : "  y0 = (" + body + ");\n";
+  for (size_t o = 0; o < outputs; ++o) s += "  *p_y" + num(o) + " = y" + num(o) + ";\n";
+  return s + "}\n";
+}
+
+std::string pointwise_source(const PointwiseKey& key) {
+  const Writer writer(key);
+  return key.cls == cl::DeviceClass::kCpu ? writer.cpu() : writer.gpu();
+}
+
+}  // namespace dlb::codegen
+
+size_t std::hash<dlb::codegen::PointwiseKey>::operator()(const dlb::codegen::PointwiseKey& key) const noexcept {
+  // Fibonacci hashing over the op and the packed bytes of the rest.
+  uint64_t h = reinterpret_cast<uint64_t>(key.op) * 0x9E3779B97F4A7C15ull;
+  h ^= static_cast<uint64_t>(key.cls) | static_cast<uint64_t>(key.compute) << 8 |
+             static_cast<uint64_t>(key.outputs) << 16 | static_cast<uint64_t>(key.inputs) << 24 |
+             static_cast<uint64_t>(key.vectorised) << 32;
+  for (size_t i = 0; i < dlb::codegen::kMaxOperands; i += 4) {
+    uint64_t pack = 0;
+    for (size_t j = i; j < i + 4; ++j)
+      pack = pack << 16 | static_cast<uint64_t>(key.types[j]) << 8 | static_cast<uint64_t>(key.inner[j]);
+    h = (h ^ pack) * 0x9E3779B97F4A7C15ull;
+    h ^= h >> 29;
+  }
+  return h;
+}

@@ -1,0 +1,115 @@
+// Python bindings: dlbackend._C. Loading it registers kernels and allocators but opens no driver.
+#include <torch/csrc/utils/pybind.h>
+
+#include "cl/device.h"
+#include "cl/paths.h"
+#include "cl/program.h"
+#include "ops/fallback.h"
+#include "runtime/allocator.h"
+#include "runtime/generator.h"
+#include "runtime/hooks.h"
+#include "runtime/host_allocator.h"
+#include "runtime/stream.h"
+
+namespace py = pybind11;
+
+namespace {
+
+c10::DeviceIndex index_or_current(int index) {
+  return index < 0 ? dlb::current_device() : static_cast<c10::DeviceIndex>(index);
+}
+
+const char* type_name(const dlb::cl::Device& device) {
+  if (device.type & CL_DEVICE_TYPE_GPU) return "gpu";
+  return device.type & CL_DEVICE_TYPE_CPU ? "cpu" : "accelerator";
+}
+
+py::dict memory_stats(int index) {
+  using c10::CachingAllocator::StatArray;
+  const auto stats = dlb::allocator()->getDeviceStats(index_or_current(index));
+  py::dict result;
+  auto add = [&](const char* name, const StatArray& array) {
+    static constexpr const char* kPools[] = {"all", "small_pool", "large_pool"};
+    for (size_t pool = 0; pool < 3; ++pool) {
+      const std::string key = std::string(name) + "." + kPools[pool];
+      result[(key + ".current").c_str()] = array[pool].current;
+      result[(key + ".peak").c_str()] = array[pool].peak;
+      result[(key + ".allocated").c_str()] = array[pool].allocated;
+      result[(key + ".freed").c_str()] = array[pool].freed;
+    }
+  };
+  add("allocation", stats.allocation);
+  add("segment", stats.segment);
+  add("active", stats.active);
+  add("inactive_split", stats.inactive_split);
+  add("allocated_bytes", stats.allocated_bytes);
+  add("reserved_bytes", stats.reserved_bytes);
+  add("active_bytes", stats.active_bytes);
+  add("inactive_split_bytes", stats.inactive_split_bytes);
+  add("requested_bytes", stats.requested_bytes);
+  result["num_alloc_retries"] = stats.num_alloc_retries;
+  result["num_ooms"] = stats.num_ooms;
+  result["num_device_alloc"] = stats.num_device_alloc;
+  result["num_device_free"] = stats.num_device_free;
+  return result;
+}
+
+py::dict kernel_stats() {
+  const auto stats = dlb::cl::kernel_stats();
+  py::dict result;
+  result["compiled"] = stats.compiled;
+  result["loaded"] = stats.loaded;
+  result["compile_seconds"] = stats.compile_seconds;
+  result["launches"] = stats.launches;
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.def("torch_minor", [] { return DLB_TORCH_MINOR; }, "The torch minor version this library was built for.");
+  m.def("set_python_prefix", &dlb::cl::set_python_prefix, "Tells where a pip-installed OpenCL driver may lie.");
+  m.def("register_hooks", &dlb::register_hooks, "Takes PyTorch's accelerator slot. Idempotent.");
+  m.def("device_count", &dlb::cl::device_count, py::call_guard<py::gil_scoped_release>());
+  m.def("current_device", [] { return static_cast<int>(dlb::current_device()); });
+  m.def("set_device", [](int i) { dlb::set_current_device(static_cast<c10::DeviceIndex>(i)); });
+  m.def("exchange_device", [](int i) {
+    const int previous = dlb::current_device();
+    if (i >= 0) dlb::set_current_device(static_cast<c10::DeviceIndex>(i));
+    return previous;
+  });
+  m.def("synchronize", [](int i) { dlb::synchronize_device(index_or_current(i)); }, py::arg("device") = -1,
+        py::call_guard<py::gil_scoped_release>());
+  m.def("shutdown", &dlb::finish_all_queues, py::call_guard<py::gil_scoped_release>());
+  m.def("is_in_bad_fork", &dlb::cl::in_bad_fork);
+  m.def("opencl_library", &dlb::cl::library_name);
+  m.def("cache_dir", &dlb::cl::cache_dir);
+
+  py::class_<dlb::cl::Device, std::unique_ptr<dlb::cl::Device, py::nodelete>>(m, "_OclDeviceProperties")
+      .def_readonly("name", &dlb::cl::Device::name)
+      .def_readonly("vendor", &dlb::cl::Device::vendor)
+      .def_readonly("platform", &dlb::cl::Device::platform_name)
+      .def_readonly("driver_version", &dlb::cl::Device::driver_version)
+      .def_readonly("version", &dlb::cl::Device::version)
+      .def_property_readonly("type", &type_name)
+      .def_readonly("total_memory", &dlb::cl::Device::global_mem)
+      .def_readonly("max_alloc", &dlb::cl::Device::max_alloc)
+      .def_readonly("local_mem", &dlb::cl::Device::local_mem)
+      .def_readonly("compute_units", &dlb::cl::Device::compute_units)
+      .def_readonly("has_fp64", &dlb::cl::Device::fp64)
+      .def_readonly("has_fp16", &dlb::cl::Device::fp16)
+      .def_readonly("max_work_group_size", &dlb::cl::Device::max_work_group);
+  m.def("device_properties", [](int i) { return &dlb::device_of(index_or_current(i)); },
+        py::return_value_policy::reference);
+
+  m.def("memory_stats", &memory_stats);
+  m.def("reset_peak_memory_stats", [](int i) { dlb::allocator()->resetPeakStats(index_or_current(i)); });
+  m.def("reset_accumulated_memory_stats", [](int i) { dlb::allocator()->resetAccumulatedStats(index_or_current(i)); });
+  m.def("empty_cache", [] { dlb::allocator()->emptyCache(); }, py::call_guard<py::gil_scoped_release>());
+  m.def("mem_get_info", [](int i) { return dlb::allocator()->getMemoryInfo(index_or_current(i)); });
+  m.def("default_generator", [](int i) { return dlb::default_generator(static_cast<c10::DeviceIndex>(i)); });
+
+  m.def("fallback_report", &dlb::fallback_report);
+  m.def("reset_fallback_report", &dlb::reset_fallback_report);
+  m.def("kernel_stats", &kernel_stats);
+}

@@ -1,0 +1,51 @@
+// Small bridges between ATen and the layers below: element types, device memory of tensors, scalars as kernel arguments.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include "cl/program.h"
+#include "codegen/dtype.h"
+#include "runtime/allocator.h"
+#include "runtime/stream.h"
+
+namespace dlb {
+
+// The code generator's name for a PyTorch dtype. Raises NotImplementedError for dtypes that kernels do not handle
+// (quantised, float8, complex half), naming the op.
+codegen::DType dtype_of(c10::ScalarType type, const char* op);
+
+// Raises NotImplementedError when the device lacks double precision and the dtype needs it.
+void check_device_supports(const cl::Device& device, codegen::DType type, const char* op);
+
+// Where a tensor's first element lives; `offset` of MemRef is in bytes.
+inline MemRef mem_of(const at::TensorBase& tensor) {
+  return resolve(tensor.storage().data_ptr(), tensor.const_data_ptr());
+}
+
+// A buffer and an element offset, as kernels take them.
+struct Operand {
+  cl_mem mem;
+  int64_t offset;  // elements
+};
+inline Operand operand_of(const at::TensorBase& tensor) {
+  const MemRef ref = mem_of(tensor);
+  return {ref.mem, static_cast<int64_t>(ref.offset / tensor.itemsize())};
+}
+
+// A scalar in the form of codegen::scalar_name(compute).
+struct ScalarArg {
+  union {
+    int64_t i;
+    float f;
+    double d;
+    float c[2];
+    double z[2];
+  };
+  uint32_t size;
+};
+ScalarArg scalar_arg(const c10::Scalar& value, codegen::DType compute);
+
+// Value of a CPU tensor of one element.
+c10::Scalar cpu_scalar(const at::TensorBase& tensor);
+
+}  // namespace dlb

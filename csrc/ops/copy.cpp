@@ -1,0 +1,163 @@
+// copy_ in all its forms: between devices, dtypes, layouts and conjugations; fills; reading one element.
+#include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_copy_from.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "ops/common/pointwise.h"
+#include "runtime/host_allocator.h"
+#include "runtime/transfer.h"
+
+namespace dlb {
+namespace {
+
+using codegen::PointwiseOp;
+
+constexpr PointwiseOp kCopy{.name = "copy", .on_float = "x0", .on_int = "x0", .on_bool = "x0", .on_complex = "x0"};
+constexpr PointwiseOp kCopyConj{.name = "copy_conj", .on_complex = "(T)(x0.x, -x0.y)"};
+constexpr PointwiseOp kCopyNeg{.name = "copy_neg", .on_float = "-x0", .on_int = "-x0", .on_bool = "x0", .on_complex = "-x0"};
+constexpr PointwiseOp kCopyNegConj{.name = "copy_neg_conj", .on_complex = "(T)(-x0.x, x0.y)"};
+constexpr PointwiseOp kFill{
+    .name = "fill", .on_float = "s0", .on_int = "s0", .on_bool = "s0", .on_complex = "s0", .scalars = 1};
+
+bool same_layout_dense(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
+  auto iter = at::TensorIteratorConfig()
+                  .add_output(destination)
+                  .add_const_input(source)
+                  .resize_outputs(false)
+                  .check_all_same_dtype(false)
+                  .build();
+  // A conjugate between complex tensors is a kernel of its own; a conjugate that becomes real is the real part.
+  const bool conj = source.is_conj() != destination.is_conj() && destination.is_complex();
+  const bool neg = source.is_neg() != destination.is_neg();
+  run_pointwise(conj ? (neg ? kCopyNegConj : kCopyConj) : neg ? kCopyNeg : kCopy, iter, destination.scalar_type());
+}
+
+size_t dense_bytes(const at::Tensor& t) { return static_cast<size_t>(t.numel()) * t.itemsize(); }
+
+// A tensor of the same layout and dtype as `like` on `device`, without its conjugate and negative bits set.
+at::Tensor empty_like_on(const at::Tensor& like, c10::Device device, bool pinned = false) {
+  return at::empty_strided(like.sizes(), like.strides(),
+                           at::TensorOptions().dtype(like.scalar_type()).device(device).pinned_memory(pinned));
+}
+
+// The same values with the bits applied, in a layout that is dense.
+at::Tensor densify(const at::Tensor& t) {
+  if (t.is_non_overlapping_and_dense() && !t.is_conj() && !t.is_neg()) return t;
+  return t.resolve_conj().resolve_neg().contiguous();
+}
+
+void host_to_device(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
+  Stream& stream = current_stream(destination.device().index());
+  if (same_layout_dense(source, destination)) {
+    copy_to_device(mem_of(destination), source.const_data_ptr(), dense_bytes(source), stream, non_blocking);
+    if (non_blocking && is_pinned(source.const_data_ptr()))
+      host_allocator()->record_event(const_cast<void*>(source.const_data_ptr()), source.storage().data_ptr().get_context(),
+                                     stream.unwrap());
+    return;
+  }
+  // The device converts and scatters: what crosses is dense and in the narrower of the two layouts' dtypes.
+  const at::Tensor dense = densify(source);
+  const at::Tensor there = empty_like_on(dense, destination.device());
+  host_to_device(dense, there, non_blocking);
+  copy_on_device(there, destination);
+}
+
+void device_to_host(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
+  Stream& stream = current_stream(source.device().index());
+  if (same_layout_dense(source, destination)) {
+    void* to = destination.mutable_data_ptr();
+    copy_to_host(to, mem_of(source), dense_bytes(source), stream, non_blocking);
+    if (non_blocking && is_pinned(to))
+      host_allocator()->record_event(to, destination.storage().data_ptr().get_context(), stream.unwrap());
+    return;
+  }
+  const at::Tensor dense = densify(source);
+  const at::Tensor here = empty_like_on(dense, c10::Device(c10::kCPU));
+  device_to_host(dense, here, false);
+  destination.copy_(here);
+}
+
+void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
+  if (source.device() == destination.device()) {
+    const c10::DeviceGuard guard(destination.device());
+    return copy_on_device(source, destination);
+  }
+  at::Tensor dense = densify(source);
+  const at::Tensor there = same_layout_dense(dense, destination) ? destination : empty_like_on(dense, destination.device());
+  copy_between_devices(mem_of(there), current_stream(there.device().index()), mem_of(dense),
+                       current_stream(dense.device().index()), dense_bytes(dense));
+  if (!there.is_same(destination)) device_to_device(there, destination);
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
+  if (destination.numel() == 0) return destination;
+  const at::Tensor source = self.sizes() == destination.sizes() ? self : *at::expand_inplace(destination, self);
+  if (source.is_same(destination)) return destination;
+  const bool from_here = source.device().type() == kDeviceType, to_here = destination.device().type() == kDeviceType;
+  TORCH_CHECK((from_here || source.device().is_cpu()) && (to_here || destination.device().is_cpu()), "copies between ",
+              source.device(), " and ", destination.device(), " are not supported: go through the CPU");
+  if (from_here && to_here)
+    device_to_device(source, destination);
+  else if (to_here)
+    host_to_device(source, destination, non_blocking);
+  else
+    device_to_host(source, destination, non_blocking);
+  return destination;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination) {
+  at::native::resize_output(destination, self.sizes());
+  return copy_from(self, destination, false);
+}
+
+c10::Scalar local_scalar_dense(const at::Tensor& self) {
+  at::Tensor here = at::detail::empty_cpu({}, self.scalar_type(), false, std::nullopt);
+  copy_to_host(here.mutable_data_ptr(), mem_of(self), self.itemsize(), current_stream(self.device().index()), false);
+  return cpu_scalar(here);
+}
+
+at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
+  // Raises as the CPU does when the value does not fit the dtype.
+  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kHalf, at::kBFloat16, at::kBool, self.scalar_type(), "fill_out",
+                                         [&] { (void)value.to<scalar_t>(); });
+  const c10::DeviceGuard guard(self.device());
+  auto iter = at::TensorIteratorConfig().set_check_mem_overlap(false).check_all_same_dtype(false).add_output(self).resize_outputs(false).build();
+  run_pointwise(kFill, iter, self.scalar_type(), value);
+  return self;
+}
+
+at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(), " dimensions.");
+  if (value.device().is_cpu()) return fill_scalar(self, cpu_scalar(value));
+  return self.copy_(value);
+}
+
+at::Tensor& zero_(at::Tensor& self) { return fill_scalar(self, 0); }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_local_scalar_dense", local_scalar_dense);
+  m.impl("fill_.Scalar", fill_scalar);
+  m.impl("fill_.Tensor", fill_tensor);
+  m.impl("zero_", zero_);
+}
+
+// The kernel honours these bits itself; the default handling of the keys would call copy_ again, without end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+
+}  // namespace dlb

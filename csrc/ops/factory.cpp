@@ -1,0 +1,90 @@
+// Tensor creation, storage and views: the ops without arithmetic that every backend must have.
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_has_compatible_shallow_copy_type_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "runtime/allocator.h"
+#include "runtime/stream.h"
+
+namespace dlb {
+namespace {
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+c10::Device device_or_current(std::optional<c10::Device> device) {
+  if (!device || !device->has_index()) return {kDeviceType, current_device()};
+  device_of(device->index());
+  return *device;
+}
+
+void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
+  TORCH_CHECK(!layout || *layout == c10::Layout::Strided, "ocl tensors are strided; layout ", *layout, " is not supported");
+  TORCH_CHECK(!pin_memory || !*pin_memory, "Only dense CPU tensors can be pinned");
+}
+
+at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
+                 std::optional<c10::Device> device, std::optional<bool> pin_memory,
+                 std::optional<at::MemoryFormat> format) {
+  check_options(layout, pin_memory);
+  const c10::DeviceGuard guard(device_or_current(device));
+  return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                         std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                         std::optional<bool> pin_memory) {
+  check_options(layout, pin_memory);
+  const c10::DeviceGuard guard(device_or_current(device));
+  return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
+}
+
+// The storage of a tensor that holds nothing, on the tensor's device.
+at::Tensor& set_(at::Tensor& self) {
+  const c10::DeviceGuard guard(self.device());
+  at::Storage storage(at::Storage::use_byte_size_t(), 0, allocator()->allocate(0), allocator(), true);
+  return at::native::set_storage_cpu_(self, std::move(storage), 0, {0}, {});
+}
+
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(self.device());
+  return at::native::resize_(self, size, format);
+}
+
+// model.to("ocl") keeps its Parameter objects (tied weights, optimizers made before) only if data may be swapped in.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  auto strided_here = [](const at::Tensor& t) {
+    return (t.device().is_cpu() || t.device().type() == kDeviceType) && t.layout() == c10::Layout::Strided;
+  };
+  return strided_here(self) && strided_here(from);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("as_strided", at::native::as_strided_tensorimpl);
+  m.impl("view", at::native::view);
+  m.impl("_reshape_alias", at::native::_reshape_alias);
+  m.impl("unfold", at::native::unfold);
+  m.impl("view_as_real", at::native::view_as_real);
+  m.impl("view_as_complex", at::native::view_as_complex);
+  m.impl("resize_", resize_);
+  m.impl("set_.source_Tensor", at::native::set_tensor_);
+  m.impl("set_.source_Storage", at::native::set_);
+  m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
+  m.impl("set_", set_);
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+}
+
+}  // namespace dlb

@@ -1,0 +1,67 @@
+// Counts, warns about and runs CPU fallbacks.
+#include "ops/fallback.h"
+
+#include <ATen/native/CPUFallback.h>
+#include <torch/library.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+
+namespace dlb {
+namespace {
+
+enum class Mode { kWarn, kSilent, kError };
+
+Mode mode() {
+  const char* chosen = std::getenv("DLBACKEND_FALLBACK");
+  const std::string text = chosen ? chosen : "warn";
+  if (text == "silent") return Mode::kSilent;
+  if (text == "error") return Mode::kError;
+  TORCH_CHECK(text == "warn" || text.empty(), "DLBACKEND_FALLBACK must be warn, silent or error, not '", text, "'");
+  return Mode::kWarn;
+}
+
+std::mutex g_mutex;
+std::map<std::string, uint64_t>& counts() {
+  static auto* all = new std::map<std::string, uint64_t>;
+  return *all;
+}
+
+void count_and_warn(const std::string& name) {
+  bool first = false;
+  {
+    static auto* warned = new std::set<std::string>;
+    std::lock_guard<std::mutex> lock(g_mutex);
+    counts()[name]++;
+    first = warned->insert(name).second;
+  }
+  if (first && mode() == Mode::kWarn)
+    TORCH_WARN("ocl: ", name, " has no kernel for these arguments and runs on the CPU, with copies. ",
+               "dlbackend.fallback_report() counts such calls; DLBACKEND_FALLBACK=silent hides this, =error raises.");
+}
+
+}  // namespace
+
+void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::string name = c10::toString(op.operator_name());
+  TORCH_CHECK_NOT_IMPLEMENTED(mode() != Mode::kError, name, " has no kernel for these arguments on ocl, and ",
+                              "DLBACKEND_FALLBACK=error forbids running it on the CPU");
+  count_and_warn(name);
+  // A view op must share memory with its input, which a copy on the CPU cannot.
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+}
+
+std::map<std::string, uint64_t> fallback_report() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  return counts();
+}
+
+void reset_fallback_report() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  counts().clear();
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>()); }
+
+}  // namespace dlb
