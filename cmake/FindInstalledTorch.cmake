@@ -21,9 +21,9 @@ foreach(_lib c10 torch_cpu torch torch_python)
   add_library(torch::${_lib} SHARED IMPORTED)
   set_target_properties(torch::${_lib} PROPERTIES
     IMPORTED_LOCATION "${TORCH_LIB_DIR}/lib${_lib}.so"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_DIR}/include")
+    INTERFACE_INCLUDE_DIRECTORIES "${TORCH_DIR}/include")
 endforeach()
 set_target_properties(torch::torch_python PROPERTIES
-  INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_DIR}/include;${TORCH_DIR}/include/torch/csrc/api/include")
+  INTERFACE_INCLUDE_DIRECTORIES "${TORCH_DIR}/include;${TORCH_DIR}/include/torch/csrc/api/include")
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_MINOR "${TORCH_VERSION}")
 add_compile_definitions(DLB_TORCH_MINOR="${TORCH_MINOR}")

@@ -67,8 +67,10 @@ py::dict kernel_stats() {
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-  m.def("torch_minor", [] { return DLB_TORCH_MINOR; }, "The torch minor version this library was built for.");
-  m.def("set_python_prefix", &dlb::cl::set_python_prefix, "Tells where a pip-installed OpenCL driver may lie.");
+  m.def(
+      "torch_minor", [] { return DLB_TORCH_MINOR; }, "The torch minor version this library was built for.");
+  m.def("set_python_prefix", &dlb::cl::set_python_prefix,
+        "Tells where a pip-installed OpenCL driver may lie.");
   m.def("register_hooks", &dlb::register_hooks, "Takes PyTorch's accelerator slot. Idempotent.");
   m.def("device_count", &dlb::cl::device_count, py::call_guard<py::gil_scoped_release>());
   m.def("current_device", [] { return static_cast<int>(dlb::current_device()); });
@@ -78,8 +80,9 @@ PYBIND11_MODULE(_C, m) {
     if (i >= 0) dlb::set_current_device(static_cast<c10::DeviceIndex>(i));
     return previous;
   });
-  m.def("synchronize", [](int i) { dlb::synchronize_device(index_or_current(i)); }, py::arg("device") = -1,
-        py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "synchronize", [](int i) { dlb::synchronize_device(index_or_current(i)); }, py::arg("device") = -1,
+      py::call_guard<py::gil_scoped_release>());
   m.def("shutdown", &dlb::finish_all_queues, py::call_guard<py::gil_scoped_release>());
   m.def("is_in_bad_fork", &dlb::cl::in_bad_fork);
   m.def("opencl_library", &dlb::cl::library_name);
@@ -99,13 +102,16 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("has_fp64", &dlb::cl::Device::fp64)
       .def_readonly("has_fp16", &dlb::cl::Device::fp16)
       .def_readonly("max_work_group_size", &dlb::cl::Device::max_work_group);
-  m.def("device_properties", [](int i) { return &dlb::device_of(index_or_current(i)); },
-        py::return_value_policy::reference);
+  m.def(
+      "device_properties", [](int i) { return &dlb::device_of(index_or_current(i)); },
+      py::return_value_policy::reference);
 
   m.def("memory_stats", &memory_stats);
   m.def("reset_peak_memory_stats", [](int i) { dlb::allocator()->resetPeakStats(index_or_current(i)); });
-  m.def("reset_accumulated_memory_stats", [](int i) { dlb::allocator()->resetAccumulatedStats(index_or_current(i)); });
-  m.def("empty_cache", [] { dlb::allocator()->emptyCache(); }, py::call_guard<py::gil_scoped_release>());
+  m.def("reset_accumulated_memory_stats",
+        [](int i) { dlb::allocator()->resetAccumulatedStats(index_or_current(i)); });
+  m.def(
+      "empty_cache", [] { dlb::allocator()->emptyCache(); }, py::call_guard<py::gil_scoped_release>());
   m.def("mem_get_info", [](int i) { return dlb::allocator()->getMemoryInfo(index_or_current(i)); });
   m.def("default_generator", [](int i) { return dlb::default_generator(static_cast<c10::DeviceIndex>(i)); });
 

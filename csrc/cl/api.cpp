@@ -101,7 +101,8 @@ const char* advice(cl_int code) {
     case CL_MEM_OBJECT_ALLOCATION_FAILURE:
     case CL_OUT_OF_RESOURCES:
     case CL_OUT_OF_HOST_MEMORY:
-      return " The device may be out of memory: free tensors, call torch.ocl.empty_cache(), or use smaller batches.";
+      return " The device may be out of memory: free tensors, call torch.ocl.empty_cache(), or use smaller "
+             "batches.";
     case CL_BUILD_PROGRAM_FAILURE:
       return " Please report this kernel with your driver's name and version (python -m dlbackend info).";
     case -1001:
@@ -116,16 +117,18 @@ const char* advice(cl_int code) {
 
 const Api& api() {
   if (g_bad_fork.load(std::memory_order_relaxed)) [[unlikely]]
-    throw Error(CL_INVALID_OPERATION,
-                "Cannot re-initialize the ocl device in a forked subprocess: OpenCL drivers do not survive fork. Use "
-                "the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')), or touch the device "
-                "only after forking.");
+    throw Error(
+        CL_INVALID_OPERATION,
+        "Cannot re-initialize the ocl device in a forked subprocess: OpenCL drivers do not survive fork. Use "
+        "the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')), or touch the device "
+        "only after forking.");
   static const Library& loaded = library();
   if (!loaded.handle) [[unlikely]]
-    throw Error(CL_DEVICE_NOT_FOUND,
-                "No OpenCL library could be loaded, so there is no ocl device. Install a driver for your GPU, or "
-                "one for the CPU: `apt-get install pocl-opencl-icd` or `pip install 'dlbackend[cpu]'`. Tried:" +
-                    loaded.failure);
+    throw Error(
+        CL_DEVICE_NOT_FOUND,
+        "No OpenCL library could be loaded, so there is no ocl device. Install a driver for your GPU, or "
+        "one for the CPU: `apt-get install pocl-opencl-icd` or `pip install 'dlbackend[cpu]'`. Tried:" +
+            loaded.failure);
   return loaded.api;
 }
 
@@ -137,9 +140,13 @@ bool library_available() noexcept {
   }
 }
 
-std::string library_name() { return g_used ? library().name : std::string(); }
+std::string library_name() {
+  return g_used ? library().name : std::string();
+}
 
-bool in_bad_fork() noexcept { return g_bad_fork.load(std::memory_order_relaxed); }
+bool in_bad_fork() noexcept {
+  return g_bad_fork.load(std::memory_order_relaxed);
+}
 
 const char* status_name(cl_int code) {
   static constexpr std::pair<cl_int, const char*> kNames[] = {
@@ -185,8 +192,8 @@ const char* status_name(cl_int code) {
 }
 
 void throw_error(cl_int code, const char* call, const std::string& context) {
-  std::string message =
-      std::string("OpenCL: ") + call + " failed with " + status_name(code) + " (" + std::to_string(code) + ")";
+  std::string message = std::string("OpenCL: ") + call + " failed with " + status_name(code) + " (" +
+                        std::to_string(code) + ")";
   if (!context.empty()) message += " for " + context;
   throw Error(code, message + "." + advice(code));
 }

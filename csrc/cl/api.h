@@ -1,4 +1,5 @@
-// The OpenCL API as a table of function pointers, loaded at run time so that a machine without OpenCL can import us.
+// The OpenCL API as a table of function pointers, loaded at run time so that a machine without OpenCL can
+// import us.
 #pragma once
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #include <CL/cl.h>
@@ -9,16 +10,19 @@
 namespace dlb::cl {
 
 // Every entry point we use. All are OpenCL 1.2 and exported by every loader.
-#define DLB_CL_FUNCTIONS(X)                                                                              \
-  X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext)       \
-  X(clReleaseContext) X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer)                 \
-  X(clReleaseMemObject) X(clCreateProgramWithSource) X(clCreateProgramWithBinary) X(clReleaseProgram)    \
-  X(clBuildProgram) X(clGetProgramInfo) X(clGetProgramBuildInfo) X(clCreateKernel) X(clReleaseKernel)    \
-  X(clSetKernelArg) X(clGetKernelWorkGroupInfo) X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer)         \
-  X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer) X(clEnqueueFillBuffer) X(clEnqueueMapBuffer)            \
-  X(clEnqueueUnmapMemObject) X(clEnqueueMarkerWithWaitList) X(clEnqueueBarrierWithWaitList) X(clFlush)   \
-  X(clFinish) X(clWaitForEvents) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clReleaseEvent)          \
-  X(clRetainEvent) X(clSetEventCallback) X(clGetKernelInfo) X(clRetainMemObject)
+#define DLB_CL_FUNCTIONS(X)                                                                               \
+  X(clGetPlatformIDs)                                                                                     \
+  X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) X(clReleaseContext)        \
+      X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer) X(clReleaseMemObject)            \
+          X(clCreateProgramWithSource) X(clCreateProgramWithBinary) X(clReleaseProgram) X(clBuildProgram) \
+              X(clGetProgramInfo) X(clGetProgramBuildInfo) X(clCreateKernel) X(clReleaseKernel)           \
+                  X(clSetKernelArg) X(clGetKernelWorkGroupInfo) X(clEnqueueNDRangeKernel)                 \
+                      X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer)               \
+                          X(clEnqueueFillBuffer) X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject)         \
+                              X(clEnqueueMarkerWithWaitList) X(clEnqueueBarrierWithWaitList) X(clFlush)   \
+                                  X(clFinish) X(clWaitForEvents) X(clGetEventInfo)                        \
+                                      X(clGetEventProfilingInfo) X(clReleaseEvent) X(clRetainEvent)       \
+                                          X(clSetEventCallback) X(clGetKernelInfo) X(clRetainMemObject)
 
 struct Api {
 #define DLB_CL_POINTER(f) decltype(&::f) f = nullptr;
@@ -33,8 +37,8 @@ class Error : public std::runtime_error {
   const cl_int code;
 };
 
-// The loaded API. Loads the library on first use; throws Error when none is found, or in a child process forked
-// after OpenCL was used (drivers hang there).
+// The loaded API. Loads the library on first use; throws Error when none is found, or in a child process
+// forked after OpenCL was used (drivers hang there).
 const Api& api();
 
 // True when the library can be loaded (never throws).

@@ -67,7 +67,8 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->host_memory = device->cls == DeviceClass::kCpu;
   device->flush_needed = device->platform_name != "Portable Computing Language";
   // Never the driver's default language version: it differs between drivers and their releases.
-  device->build_options = "-cl-std=CL1.2";
+  // Warnings (a loop that was not vectorised) would go to the user's terminal on some drivers.
+  device->build_options = "-cl-std=CL1.2 -w";
   const auto fp = info<cl_device_fp_config>(id, CL_DEVICE_SINGLE_FP_CONFIG);
   if (fp & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT)
     device->build_options += " -cl-fp32-correctly-rounded-divide-sqrt";
@@ -109,7 +110,8 @@ bool matches(const Device& device, size_t position, const std::string& wanted) {
   if (wanted.find_first_not_of("0123456789") == std::string::npos) return std::to_string(position) == wanted;
   if (wanted == "cpu") return device.type & CL_DEVICE_TYPE_CPU;
   if (wanted == "gpu") return device.type & CL_DEVICE_TYPE_GPU;
-  return lower(device.name + "|" + device.platform_name + "|" + device.vendor).find(wanted) != std::string::npos;
+  return lower(device.name + "|" + device.platform_name + "|" + device.vendor).find(wanted) !=
+         std::string::npos;
 }
 
 Devices select(Devices all) {

@@ -1,4 +1,5 @@
-// OpenCL devices of this process: discovery, order, capabilities and quirks. A device's context is made on first use.
+// OpenCL devices of this process: discovery, order, capabilities and quirks. A device's context is made on
+// first use.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -8,7 +9,8 @@
 
 namespace dlb::cl {
 
-// Kernel families come in two shapes: long vector loops without barriers for CPUs, many work-items for the rest.
+// Kernel families come in two shapes: long vector loops without barriers for CPUs, many work-items for the
+// rest.
 enum class DeviceClass : uint8_t { kCpu, kGpu };
 
 struct Device {
@@ -19,9 +21,9 @@ struct Device {
   DeviceClass cls = DeviceClass::kGpu;
 
   std::string name, vendor, platform_name, driver_version, version;
-  uint64_t global_mem = 0;    // bytes
-  uint64_t max_alloc = 0;     // bytes, of one buffer
-  uint64_t local_mem = 0;     // bytes, per work-group
+  uint64_t global_mem = 0;  // bytes
+  uint64_t max_alloc = 0;   // bytes, of one buffer
+  uint64_t local_mem = 0;   // bytes, per work-group
   uint32_t compute_units = 1;
   size_t max_work_group = 1;  // work-items
   uint32_t base_align = 128;  // bytes, of a buffer
@@ -30,11 +32,11 @@ struct Device {
   bool int64_atomics = false;
 
   // Quirks, by platform: what the driver does that others do not.
-  bool host_memory = false;    // the device computes in host memory, so copies are memcpy
-  bool flush_needed = true;    // enqueued work may sit in the driver until clFlush
+  bool host_memory = false;  // the device computes in host memory, so copies are memcpy
+  bool flush_needed = true;  // enqueued work may sit in the driver until clFlush
 
-  std::string build_options;   // passed to every build
-  std::string cache_tag;       // identifies device, driver and platform in disk caches
+  std::string build_options;  // passed to every build
+  std::string cache_tag;      // identifies device, driver and platform in disk caches
 
   // The context, created on first call. Thread-safe. Throws Error.
   cl_context context();
@@ -44,9 +46,9 @@ struct Device {
   cl_context context_ = nullptr;
 };
 
-// Number of devices; 0 when there is no OpenCL. Never throws. Ordered GPUs first, then accelerators, then CPUs, in
-// the platforms' order; DLBACKEND_DEVICES ("1,0", "nvidia", "cpu": indices of that order or parts of names, by comma)
-// selects and reorders.
+// Number of devices; 0 when there is no OpenCL. Never throws. Ordered GPUs first, then accelerators, then
+// CPUs, in the platforms' order; DLBACKEND_DEVICES ("1,0", "nvidia", "cpu": indices of that order or parts of
+// names, by comma) selects and reorders.
 int device_count() noexcept;
 
 // The device of that index. Throws Error naming the number of devices for one out of range.

@@ -35,8 +35,10 @@ struct Header {
 void warn_once(const std::string& what) {
   static std::atomic<bool> said{false};
   if (!said.exchange(true))
-    std::fprintf(stderr, "dlbackend: program cache: %s; going on without storing (DLBACKEND_CACHE_DIR chooses the folder)\n",
-                 what.c_str());
+    std::fprintf(
+        stderr,
+        "dlbackend: program cache: %s; going on without storing (DLBACKEND_CACHE_DIR chooses the folder)\n",
+        what.c_str());
 }
 
 void touch_when_old(const std::string& file) {
@@ -58,7 +60,9 @@ bool write_all(int fd, const void* data, size_t size) {
 
 }  // namespace
 
-std::string DiskCache::path(const std::string& key) const { return folder_ + "/" + hash128(key).hex() + ".bin"; }
+std::string DiskCache::path(const std::string& key) const {
+  return folder_ + "/" + hash128(key).hex() + ".bin";
+}
 
 std::optional<std::string> DiskCache::load(const std::string& key) noexcept try {
   if (folder_.empty()) return std::nullopt;
@@ -66,7 +70,8 @@ std::optional<std::string> DiskCache::load(const std::string& key) noexcept try 
   std::ifstream in(file, std::ios::binary);
   if (!in) return std::nullopt;
   Header header{};
-  std::string body((in.read(reinterpret_cast<char*>(&header), sizeof header), std::istreambuf_iterator<char>(in)), {});
+  std::string body(
+      (in.read(reinterpret_cast<char*>(&header), sizeof header), std::istreambuf_iterator<char>(in)), {});
   const bool sound = std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.key_size == key.size() &&
                      body.size() >= key.size() && header.payload_size == body.size() - key.size() &&
                      body.compare(0, key.size(), key) == 0 && hash128(body) == header.checksum;

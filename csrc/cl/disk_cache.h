@@ -1,5 +1,6 @@
-// Content-addressed files for program binaries. Safe with many processes, kill -9, full disks and read-only folders:
-// an entry is written to a temporary name and renamed; anything that does not check out on reading is a miss.
+// Content-addressed files for program binaries. Safe with many processes, kill -9, full disks and read-only
+// folders: an entry is written to a temporary name and renamed; anything that does not check out on reading
+// is a miss.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,7 +16,8 @@ class DiskCache {
   // The payload stored for exactly this key, or nothing. Never throws.
   std::optional<std::string> load(const std::string& key) noexcept;
 
-  // Stores a payload; failures (full disk, read-only folder) are reported once per process on stderr and ignored.
+  // Stores a payload; failures (full disk, read-only folder) are reported once per process on stderr and
+  // ignored.
   void store(const std::string& key, const std::string& payload) noexcept;
 
   // Removes least recently used entries until the folder holds at most `limit` bytes, and stale temporaries.

@@ -1,4 +1,5 @@
-// 128-bit FNV-1a: names disk cache entries and program keys. Not cryptographic: entries also hold their whole key.
+// 128-bit FNV-1a: names disk cache entries and program keys. Not cryptographic: entries also hold their whole
+// key.
 #pragma once
 #include <cstdint>
 #include <cstdio>

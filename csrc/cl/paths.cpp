@@ -24,7 +24,9 @@ std::string temp_folder(const char* stem) {
   return (env("TMPDIR").empty() ? "/tmp" : env("TMPDIR")) + "/" + stem + std::to_string(::getuid());
 }
 
-bool writable_folder(const std::string& dir) { return make_folders(dir) && ::access(dir.c_str(), W_OK) == 0; }
+bool writable_folder(const std::string& dir) {
+  return make_folders(dir) && ::access(dir.c_str(), W_OK) == 0;
+}
 
 std::string resolve_cache_dir() {
   if (const char* chosen = std::getenv("DLBACKEND_CACHE_DIR")) {
@@ -41,8 +43,12 @@ std::string resolve_cache_dir() {
 
 }  // namespace
 
-std::string python_prefix() { return prefix_storage(); }
-void set_python_prefix(const std::string& prefix) { prefix_storage() = prefix; }
+std::string python_prefix() {
+  return prefix_storage();
+}
+void set_python_prefix(const std::string& prefix) {
+  prefix_storage() = prefix;
+}
 
 bool make_folders(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {

@@ -1,4 +1,5 @@
-// Where things live on this machine: the Python prefix that may hold a pip-installed driver, and the cache folder.
+// Where things live on this machine: the Python prefix that may hold a pip-installed driver, and the cache
+// folder.
 #pragma once
 #include <string>
 
@@ -8,15 +9,17 @@ namespace dlb::cl {
 std::string python_prefix();
 void set_python_prefix(const std::string& prefix);
 
-// DLBACKEND_CACHE_DIR, else $XDG_CACHE_HOME/dlbackend, else ~/.cache/dlbackend; a folder under $TMPDIR when none of
-// them can be written. Created on first use. Empty when DLBACKEND_CACHE_DIR is set to the empty string (no cache).
+// DLBACKEND_CACHE_DIR, else $XDG_CACHE_HOME/dlbackend, else ~/.cache/dlbackend; a folder under $TMPDIR when
+// none of them can be written. Created on first use. Empty when DLBACKEND_CACHE_DIR is set to the empty
+// string (no cache).
 const std::string& cache_dir();
 
 // Creates the folder and its parents; false when that fails.
 bool make_folders(const std::string& path);
 
-// PoCL shows no device at all when its cache folder cannot be written, and aborts when POCL_CACHE_DIR is empty:
-// points POCL_CACHE_DIR into our cache folder unless the user has set it. Called before the library is loaded.
+// PoCL shows no device at all when its cache folder cannot be written, and aborts when POCL_CACHE_DIR is
+// empty: points POCL_CACHE_DIR into our cache folder unless the user has set it. Called before the library is
+// loaded.
 void prepare_driver_caches();
 
 }  // namespace dlb::cl

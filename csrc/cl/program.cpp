@@ -24,7 +24,8 @@ std::atomic<uint64_t> g_compiled{0}, g_loaded{0}, g_compile_ns{0}, g_launches{0}
 
 std::string build_log(cl_program program, cl_device_id device) {
   size_t size = 0;
-  if (api().clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size) != CL_SUCCESS) return "";
+  if (api().clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size) != CL_SUCCESS)
+    return "";
   std::string log(size, '\0');
   api().clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, size, log.data(), nullptr);
   while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
@@ -33,7 +34,8 @@ std::string build_log(cl_program program, cl_device_id device) {
 
 std::string dump_source(const std::string& source, const std::string& options, const Hash128& key) {
   const char* tmp = std::getenv("TMPDIR");
-  const std::string file = std::string(tmp && *tmp ? tmp : "/tmp") + "/dlbackend-" + key.hex().substr(0, 12) + ".cl";
+  const std::string file =
+      std::string(tmp && *tmp ? tmp : "/tmp") + "/dlbackend-" + key.hex().substr(0, 12) + ".cl";
   std::ofstream out(file);
   out << "// options: " << options << "\n";
   std::istringstream lines(source);
@@ -43,7 +45,8 @@ std::string dump_source(const std::string& source, const std::string& options, c
 }
 
 [[noreturn]] void throw_build_error(cl_int status, const Device& device, const std::string& log,
-                                    const std::string& source, const std::string& options, const Hash128& key) {
+                                    const std::string& source, const std::string& options,
+                                    const Hash128& key) {
   const std::string file = dump_source(source, options, key);
   throw_error(status, "clBuildProgram",
               device.name + " (" + device.driver_version + "). Build log:\n" + log.substr(0, 4000) +
@@ -73,7 +76,8 @@ cl_program load_binary(Device& device, const std::string& binary, const std::str
   return program;
 }
 
-cl_program compile(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
+cl_program compile(Device& device, const std::string& source, const std::string& options,
+                   const Hash128& key) {
   const auto start = std::chrono::steady_clock::now();
   const char* text = source.c_str();
   cl_int status = CL_SUCCESS;
@@ -127,7 +131,9 @@ KernelStats kernel_stats() {
   return {g_compiled, g_loaded, static_cast<double>(g_compile_ns) * 1e-9, g_launches};
 }
 
-void forget_buffer_arguments() noexcept { g_buffer_epoch++; }
+void forget_buffer_arguments() noexcept {
+  g_buffer_epoch++;
+}
 
 Kernel::Kernel(Device& device, cl_kernel handle, std::string name)
     : device_(device), handle_(handle), name_(std::move(name)) {
@@ -159,8 +165,10 @@ void Kernel::enqueue(Queue& queue, const Range& range) {
   if (device_.flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, queue.handle);
 }
 
-Kernel& get_kernel(Device& device, const std::string& source, const std::string& options, const std::string& name) {
-  const std::string all_options = options.empty() ? device.build_options : device.build_options + " " + options;
+Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
+                   const std::string& name) {
+  const std::string all_options =
+      options.empty() ? device.build_options : device.build_options + " " + options;
   const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
   ProgramEntry& entry = entry_for(key);
   std::lock_guard<std::mutex> lock(entry.mutex);
@@ -188,7 +196,8 @@ std::string recent_kernels(const Queue& queue) {
   const uint32_t size = static_cast<uint32_t>(queue.recent.size());
   const uint32_t end = queue.launches.load(), count = std::min(end, size);
   for (uint32_t i = end - count; i != end; ++i)
-    if (const char* name = queue.recent[i % size].load()) names += (names.empty() ? "" : ", ") + std::string(name);
+    if (const char* name = queue.recent[i % size].load())
+      names += (names.empty() ? "" : ", ") + std::string(name);
   return names;
 }
 

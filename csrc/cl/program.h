@@ -1,5 +1,5 @@
-// Programs and kernels: built once per process however many threads ask, loaded from disk where any process built
-// them before, launched without allocation.
+// Programs and kernels: built once per process however many threads ask, loaded from disk where any process
+// built them before, launched without allocation.
 #pragma once
 #include <array>
 #include <atomic>
@@ -27,7 +27,8 @@ KernelStats kernel_stats();
 struct Queue {
   cl_command_queue handle = nullptr;
   Device* device = nullptr;
-  // Names of the last kernels, newest at (launches - 1) % 8. Threads that share the queue may race for a slot.
+  // Names of the last kernels, newest at (launches - 1) % 8. Threads that share the queue may race for a
+  // slot.
   std::array<std::atomic<const char*>, 8> recent{};
   std::atomic<uint32_t> launches{0};  // since the process started; wraps
 };
@@ -52,8 +53,9 @@ class Kernel {
  public:
   Kernel(Device& device, cl_kernel handle, std::string name);
 
-  // Sets the arguments and enqueues. Arguments: cl_mem, Local, arithmetic values and trivially copyable structs laid
-  // out as the kernel declares them. Thread-safe. Throws Error with the kernel's name. An empty range does nothing.
+  // Sets the arguments and enqueues. Arguments: cl_mem, Local, arithmetic values and trivially copyable
+  // structs laid out as the kernel declares them. Thread-safe. Throws Error with the kernel's name. An empty
+  // range does nothing.
   template <class... Args>
   void launch(Queue& queue, const Range& range, const Args&... args) {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
@@ -136,10 +138,11 @@ class Kernel {
   std::array<Shadow, kMaxArguments> shadows_;
 };
 
-// The kernel `name` of the program with this source and these build options (added to the device's own), built or
-// loaded on the first request. Thread-safe, never holds a global lock while building. Throws Error with the build log,
-// and the name of a file that holds the numbered source, when the program does not build.
-Kernel& get_kernel(Device& device, const std::string& source, const std::string& options, const std::string& name);
+// The kernel `name` of the program with this source and these build options (added to the device's own),
+// built or loaded on the first request. Thread-safe, never holds a global lock while building. Throws Error
+// with the build log, and the name of a file that holds the numbered source, when the program does not build.
+Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
+                   const std::string& name);
 
 // Names of the last kernels launched on the queue, oldest first, for messages about errors reported late.
 std::string recent_kernels(const Queue& queue);

@@ -34,9 +34,12 @@ constexpr std::array<Row, 15> kRows = {{
     {"c128", "double2", "double2", "double2", 16, DClass::Complex, true},
 }};
 
-const Row& row(DType type) { return kRows[static_cast<size_t>(type)]; }
+const Row& row(DType type) {
+  return kRows[static_cast<size_t>(type)];
+}
 
-// Between compute types. C's own float to integer conversion is undefined out of range and differs between drivers.
+// Between compute types. C's own float to integer conversion is undefined out of range and differs between
+// drivers.
 std::string convert(DType from, DType to, const std::string& e) {
   if (from == to) return e;
   const DClass source = class_of(from), target = class_of(to);
@@ -49,7 +52,8 @@ std::string convert(DType from, DType to, const std::string& e) {
       return "((" + e + ") != 0)";
     case DClass::Complex:
       if (source == DClass::Complex) return std::string("convert_") + row(to).compute + "(" + e + ")";
-      return std::string("((") + row(to).compute + ")((" + (to == DType::C64 ? "float" : "double") + ")(" + e + "), 0))";
+      return std::string("((") + row(to).compute + ")((" + (to == DType::C64 ? "float" : "double") + ")(" +
+             e + "), 0))";
     case DClass::Float:
       return std::string("((") + row(to).compute + ")(" + e + "))";
     case DClass::Int:
@@ -63,12 +67,16 @@ std::string convert(DType from, DType to, const std::string& e) {
 }
 
 constexpr const char* kFloatToInt =
-    "inline int dlb_f32_to_i32(float x) { return x >= -2147483648.0f && x < 2147483648.0f ? (int)x : (int)0x80000000; }\n"
-    "inline long dlb_f32_to_i64(float x) { return x >= -9223372036854775808.0f && x < 9223372036854775808.0f ? (long)x : "
+    "inline int dlb_f32_to_i32(float x) { return x >= -2147483648.0f && x < 2147483648.0f ? (int)x : "
+    "(int)0x80000000; }\n"
+    "inline long dlb_f32_to_i64(float x) { return x >= -9223372036854775808.0f && x < 9223372036854775808.0f "
+    "? (long)x : "
     "(long)0x8000000000000000L; }\n";
 constexpr const char* kDoubleToInt =
-    "inline int dlb_f64_to_i32(double x) { return x > -2147483649.0 && x < 2147483648.0 ? (int)x : (int)0x80000000; }\n"
-    "inline long dlb_f64_to_i64(double x) { return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (long)x : "
+    "inline int dlb_f64_to_i32(double x) { return x > -2147483649.0 && x < 2147483648.0 ? (int)x : "
+    "(int)0x80000000; }\n"
+    "inline long dlb_f64_to_i64(double x) { return x >= -9223372036854775808.0 && x < 9223372036854775808.0 "
+    "? (long)x : "
     "(long)0x8000000000000000L; }\n";
 constexpr const char* kBfloat16 =
     "inline float dlb_from_bf16(ushort x) { return as_float((uint)x << 16); }\n"
@@ -76,7 +84,8 @@ constexpr const char* kBfloat16 =
     "  const uint u = as_uint(x);\n"
     "  return isnan(x) ? (ushort)0x7fc0 : (ushort)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);\n"
     "}\n";
-// Half as bits in both directions: vload_half takes pointers only, and explicit integer code vectorises everywhere.
+// Half as bits in both directions: vload_half takes pointers only, and explicit integer code vectorises
+// everywhere.
 constexpr const char* kHalf =
     "inline float dlb_from_f16(ushort h) {\n"
     "  const uint sign = (uint)(h & 0x8000u) << 16, rest = (uint)(h & 0x7fffu) << 13;\n"
@@ -92,7 +101,8 @@ constexpr const char* kHalf =
     "  return (ushort)(sign | (a > 0x7f800000u ? 0x7e00u : large));\n"
     "}\n";
 
-// Complex arithmetic on (real, imaginary) pairs. Division scales by the larger part (Smith's algorithm, CACM 1962).
+// Complex arithmetic on (real, imaginary) pairs. Division scales by the larger part (Smith's algorithm, CACM
+// 1962).
 constexpr const char* kComplex =
     "inline T dlb_cmul(T a, T b) { return (T)(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }\n"
     "inline T dlb_cdiv(T a, T b) {\n"
@@ -123,14 +133,30 @@ constexpr const char* kComplex =
 
 }  // namespace
 
-size_t size_of(DType type) { return row(type).size; }
-DClass class_of(DType type) { return row(type).cls; }
-bool is_signed(DType type) { return row(type).is_signed; }
-const char* name_of(DType type) { return row(type).name; }
-DType compute_type(DType type) { return type == DType::F16 || type == DType::BF16 ? DType::F32 : type; }
-const char* storage_name(DType type) { return row(type).storage; }
-const char* compute_name(DType type) { return row(type).compute; }
-const char* scalar_name(DType compute) { return row(compute).scalar; }
+size_t size_of(DType type) {
+  return row(type).size;
+}
+DClass class_of(DType type) {
+  return row(type).cls;
+}
+bool is_signed(DType type) {
+  return row(type).is_signed;
+}
+const char* name_of(DType type) {
+  return row(type).name;
+}
+DType compute_type(DType type) {
+  return type == DType::F16 || type == DType::BF16 ? DType::F32 : type;
+}
+const char* storage_name(DType type) {
+  return row(type).storage;
+}
+const char* compute_name(DType type) {
+  return row(type).compute;
+}
+const char* scalar_name(DType compute) {
+  return row(compute).scalar;
+}
 
 std::string load(DType from, DType to, const std::string& e) {
   switch (from) {

@@ -1,5 +1,5 @@
-// Element types in generated code: storage types of tensors, the types that kernels compute in, and the OpenCL C text
-// that converts between them. No device and no torch: pure functions on strings.
+// Element types in generated code: storage types of tensors, the types that kernels compute in, and the
+// OpenCL C text that converts between them. No device and no torch: pure functions on strings.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +21,13 @@ const char* name_of(DType type);  // "f32", for kernel names and keys
 // The type that arithmetic on `type` is done in: float for half and bfloat16, itself otherwise.
 DType compute_type(DType type);
 
-// OpenCL C type of a value in memory ("ushort" for bf16) and in registers ("float", "int" for bool, "float2" for c64).
+// OpenCL C type of a value in memory ("ushort" for bf16) and in registers ("float", "int" for bool, "float2"
+// for c64).
 const char* storage_name(DType type);
 const char* compute_name(DType type);
 
-// The kernel argument type that carries scalars of a compute type: long for integers, float, double, float2, double2.
+// The kernel argument type that carries scalars of a compute type: long for integers, float, double, float2,
+// double2.
 const char* scalar_name(DType compute);
 
 // Expression that turns the storage value `expression` of type `from` into compute type `to`.
@@ -37,8 +39,8 @@ std::string store(DType from, DType to, const std::string& expression);
 // Statement-free load of element `index` of the pointer `pointer`, converted to compute type `to`.
 std::string load_at(DType from, DType to, const std::string& pointer, const std::string& index);
 
-// Macros and helper functions that the conversions and op bodies use, for kernels that compute in `compute` and touch
-// the given storage types. Defines T, C(literal), and the complex functions where needed.
+// Macros and helper functions that the conversions and op bodies use, for kernels that compute in `compute`
+// and touch the given storage types. Defines T, C(literal), and the complex functions where needed.
 std::string prelude(DType compute, const DType* used, size_t count);
 
 }  // namespace dlb::codegen

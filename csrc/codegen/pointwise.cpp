@@ -1,5 +1,5 @@
-// Generates pointwise kernels. Two shapes: on CPUs one work-item walks a run of consecutive elements with an inner loop
-// that the compiler vectorises; on GPUs one work-item does one element, or one vector of them.
+// Generates pointwise kernels. Two shapes: on CPUs one work-item walks a run of consecutive elements with an
+// inner loop that the compiler vectorises; on GPUs one work-item does one element, or one vector of them.
 #include "codegen/pointwise.h"
 
 #include <cstring>
@@ -9,7 +9,9 @@
 namespace dlb::codegen {
 namespace {
 
-std::string num(size_t i) { return std::to_string(i); }
+std::string num(size_t i) {
+  return std::to_string(i);
+}
 
 struct Writer {
   explicit Writer(const PointwiseKey& key) : key(key), op(*key.op), count(key.outputs + key.inputs) {}
@@ -22,12 +24,14 @@ struct Writer {
     std::string s = prelude(key.compute, key.types.data(), count) + divider_source();
     if (op.functions) s += cl::embedded_source(op.functions);
     s += op_function(op, key.compute, key.inputs, key.outputs);
-    s += "typedef struct { long offset[" + num(kMaxOperands) + "]; int stride[" + num(kMaxOperands) + "][" + num(kMaxRank) +
-         "]; dlb_divider size[" + num(kMaxRank) + "]; uint rank, count, per_item, padding; } dlb_params;\n";
+    s += "typedef struct { long offset[" + num(kMaxOperands) + "]; int stride[" + num(kMaxOperands) + "][" +
+         num(kMaxRank) + "]; dlb_divider size[" + num(kMaxRank) +
+         "]; uint rank, count, per_item, padding; } dlb_params;\n";
     s += "kernel void dlb_" + std::string(op.name) + "(";
     for (size_t i = 0; i < count; ++i)
       if (has_buffer(i))
-        s += std::string("global ") + (is_output(i) ? "" : "const ") + storage_name(key.types[i]) + "* b" + num(i) + ", ";
+        s += std::string("global ") + (is_output(i) ? "" : "const ") + storage_name(key.types[i]) + "* b" +
+             num(i) + ", ";
     s += "const dlb_params p";
     const std::string scalar = scalar_name(key.compute);
     for (size_t i = 0; i < count; ++i)
@@ -59,7 +63,8 @@ struct Writer {
     std::string s = header();
     s += "  uint at = get_global_id(0) * p.per_item;\n"
          "  const uint end = min(at + p.per_item, p.count);\n"
-         "  uint index[" + num(kMaxRank) + "]; uint rest = at;\n";
+         "  uint index[" +
+         num(kMaxRank) + "]; uint rest = at;\n";
     for (size_t i = 0; i < count; ++i)
       if (has_buffer(i)) s += "  b" + num(i) + " += p.offset[" + num(i) + "];\n";
     s += "  for (uint d = 0; d < p.rank; ++d) {\n"
@@ -76,29 +81,37 @@ struct Writer {
       if (has_buffer(i)) s += "      b" + num(i) + " += p.stride[" + num(i) + "][d];\n";
     s += "      if (++index[d] < p.size[d].divisor) break;\n";
     for (size_t i = 0; i < count; ++i)
-      if (has_buffer(i)) s += "      b" + num(i) + " -= (long)p.size[d].divisor * p.stride[" + num(i) + "][d];\n";
+      if (has_buffer(i))
+        s += "      b" + num(i) + " -= (long)p.size[d].divisor * p.stride[" + num(i) + "][d];\n";
     return s + "      index[d] = 0;\n    }\n  }\n}\n";
   }
 
-  // In-place operands alias exactly and others never overlap (TensorIterator checks), which is what the pragma says.
+  // In-place operands alias exactly and others never overlap (TensorIterator checks), which is what the
+  // pragma says.
   std::string inner_loop() const {
     std::string s;
     for (size_t i = key.outputs; i < count; ++i)
       if (key.inner[i] == Inner::Zero)
-        s += "    const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") + ";\n";
+        s += "    const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") +
+             ";\n";
     s += "#pragma clang loop vectorize(assume_safety)\n    for (uint j = 0; j < n; ++j) {\n";
     for (size_t i = key.outputs; i < count; ++i)
       if (key.inner[i] == Inner::Unit || key.inner[i] == Inner::Strided)
-        s += "      const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), position(i)) + ";\n";
+        s += "      const T " + input_name(i) + " = " +
+             load_at(key.types[i], key.compute, "b" + num(i), position(i)) + ";\n";
     s += "      " + call() + "\n";
-    for (size_t o = 0; o < key.outputs; ++o) s += "      b" + num(o) + "[" + position(o) + "] = " + stored(o) + ";\n";
+    for (size_t o = 0; o < key.outputs; ++o)
+      s += "      b" + num(o) + "[" + position(o) + "] = " + stored(o) + ";\n";
     return s + "    }\n";
   }
   std::string position(size_t i) const {
     switch (key.inner[i]) {
-      case Inner::Unit: return "j";
-      case Inner::Zero: return "0";
-      default: return "(long)j * p.stride[" + num(i) + "][0]";
+      case Inner::Unit:
+        return "j";
+      case Inner::Zero:
+        return "0";
+      default:
+        return "(long)j * p.stride[" + num(i) + "][0]";
     }
   }
 
@@ -119,7 +132,8 @@ struct Writer {
     std::string s;
     for (size_t i = key.outputs; i < count; ++i)
       if (has_buffer(i))
-        s += "  const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") + ";\n";
+        s += "  const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") +
+             ";\n";
     s += "  " + call() + "\n";
     for (size_t o = 0; o < key.outputs; ++o) s += "  b" + num(o) + "[0] = " + stored(o) + ";\n";
     return s;
@@ -132,22 +146,28 @@ struct Writer {
       if (!has_buffer(i)) continue;
       const std::string type = storage_name(key.types[i]);
       if (key.inner[i] == Inner::Unit)
-        s += "  const " + type + width + " w" + num(i) + " = *(global const " + type + width + "*)b" + num(i) + ";\n";
+        s += "  const " + type + width + " w" + num(i) + " = *(global const " + type + width + "*)b" +
+             num(i) + ";\n";
       else
-        s += "  const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") + ";\n";
+        s += "  const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") +
+             ";\n";
     }
-    for (size_t o = 0; o < key.outputs; ++o) s += std::string("  ") + storage_name(key.types[o]) + width + " r" + num(o) + ";\n";
+    for (size_t o = 0; o < key.outputs; ++o)
+      s += std::string("  ") + storage_name(key.types[o]) + width + " r" + num(o) + ";\n";
     for (size_t lane = 0; lane < kGpuVector; ++lane) {
       s += "  {\n";
       for (size_t i = key.outputs; i < count; ++i)
         if (key.inner[i] == Inner::Unit)
-          s += "    const T " + input_name(i) + " = " + load(key.types[i], key.compute, "w" + num(i) + ".s" + num(lane)) + ";\n";
+          s += "    const T " + input_name(i) + " = " +
+               load(key.types[i], key.compute, "w" + num(i) + ".s" + num(lane)) + ";\n";
       s += "    " + call() + "\n";
-      for (size_t o = 0; o < key.outputs; ++o) s += "    r" + num(o) + ".s" + num(lane) + " = " + stored(o) + ";\n";
+      for (size_t o = 0; o < key.outputs; ++o)
+        s += "    r" + num(o) + ".s" + num(lane) + " = " + stored(o) + ";\n";
       s += "  }\n";
     }
     for (size_t o = 0; o < key.outputs; ++o)
-      s += std::string("  *(global ") + storage_name(key.types[o]) + width + "*)b" + num(o) + " = r" + num(o) + ";\n";
+      s += std::string("  *(global ") + storage_name(key.types[o]) + width + "*)b" + num(o) + " = r" +
+           num(o) + ";\n";
     return s;
   }
 
@@ -170,7 +190,9 @@ std::string divider_source() {
          "inline uint dlb_divide(uint n, dlb_divider d) { return (mul_hi(n, d.magic) + n) >> d.shift; }\n";
 }
 
-const char* result_name(const PointwiseOp& op, DType compute) { return compute_name(result_type(op, compute)); }
+const char* result_name(const PointwiseOp& op, DType compute) {
+  return compute_name(result_type(op, compute));
+}
 
 DType result_type(const PointwiseOp& op, DType compute) {
   if (op.bool_result) return DType::Bool;
@@ -201,12 +223,13 @@ std::string pointwise_source(const PointwiseKey& key) {
 
 }  // namespace dlb::codegen
 
-size_t std::hash<dlb::codegen::PointwiseKey>::operator()(const dlb::codegen::PointwiseKey& key) const noexcept {
+size_t std::hash<dlb::codegen::PointwiseKey>::operator()(
+    const dlb::codegen::PointwiseKey& key) const noexcept {
   // Fibonacci hashing over the op and the packed bytes of the rest.
   uint64_t h = reinterpret_cast<uint64_t>(key.op) * 0x9E3779B97F4A7C15ull;
   h ^= static_cast<uint64_t>(key.cls) | static_cast<uint64_t>(key.compute) << 8 |
-             static_cast<uint64_t>(key.outputs) << 16 | static_cast<uint64_t>(key.inputs) << 24 |
-             static_cast<uint64_t>(key.vectorised) << 32;
+       static_cast<uint64_t>(key.outputs) << 16 | static_cast<uint64_t>(key.inputs) << 24 |
+       static_cast<uint64_t>(key.vectorised) << 32;
   for (size_t i = 0; i < dlb::codegen::kMaxOperands; i += 4) {
     uint64_t pack = 0;
     for (size_t j = i; j < i + 4; ++j)

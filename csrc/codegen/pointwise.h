@@ -1,5 +1,6 @@
-// Text of pointwise kernels: every output element is a function of the input elements at the same (broadcast, strided)
-// position. Sizes, strides and offsets are run-time arguments, so a new shape never needs a new kernel.
+// Text of pointwise kernels: every output element is a function of the input elements at the same (broadcast,
+// strided) position. Sizes, strides and offsets are run-time arguments, so a new shape never needs a new
+// kernel.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -11,22 +12,23 @@
 namespace dlb::codegen {
 
 constexpr size_t kMaxOperands = 12;
-constexpr size_t kMaxRank = 10;     // of the collapsed iteration; more is iterated by the host
+constexpr size_t kMaxRank = 10;  // of the collapsed iteration; more is iterated by the host
 constexpr size_t kMaxScalars = 6;
 constexpr uint32_t kGpuVector = 4;  // elements per work-item of the vectorised GPU form
 
-// One pointwise op. A body is OpenCL C over inputs x0, x1 ... and scalars s0, s1 ... of compute type T. It is either one
-// expression (the value of y0) or statements that assign y0, y1 ... A null body: the op is not defined for that class.
+// One pointwise op. A body is OpenCL C over inputs x0, x1 ... and scalars s0, s1 ... of compute type T. It is
+// either one expression (the value of y0) or statements that assign y0, y1 ... A null body: the op is not
+// defined for that class.
 struct PointwiseOp {
-  const char* name;                      // a C identifier; the kernel is dlb_NAME
+  const char* name;  // a C identifier; the kernel is dlb_NAME
   const char* on_float = nullptr;
   const char* on_int = nullptr;
   const char* on_bool = nullptr;
   const char* on_complex = nullptr;
-  bool bool_result = false;              // y's are truth values (int), not T
-  bool real_result = false;              // y's are REAL where T is complex (abs, angle)
+  bool bool_result = false;  // y's are truth values (int), not T
+  bool real_result = false;  // y's are REAL where T is complex (abs, angle)
   uint8_t scalars = 0;
-  const char* functions = nullptr;       // embedded .clh file with the functions that the bodies call
+  const char* functions = nullptr;  // embedded .clh file with the functions that the bodies call
 
   const char* body(DClass cls) const {
     const char* const bodies[] = {on_bool, on_int, on_float, on_complex};
@@ -56,8 +58,8 @@ struct PointwiseKey {
   bool operator==(const PointwiseKey&) const = default;
 };
 
-// Division by a run-time constant d, for n < 2^31: q = (mul_hi(n, magic) + n) >> shift (Granlund and Montgomery,
-// "Division by invariant integers using multiplication", PLDI 1994).
+// Division by a run-time constant d, for n < 2^31: q = (mul_hi(n, magic) + n) >> shift (Granlund and
+// Montgomery, "Division by invariant integers using multiplication", PLDI 1994).
 struct Divider {
   uint32_t divisor = 1, magic = 0, shift = 0;
 };
@@ -65,12 +67,12 @@ Divider make_divider(uint32_t divisor);
 
 // Run-time arguments, laid out exactly as the kernel declares them (after the buffers, before the scalars).
 struct PointwiseParams {
-  int64_t offset[kMaxOperands];           // elements from the start of the buffer
-  int32_t stride[kMaxOperands][kMaxRank]; // elements; 0 for Value operands
-  Divider size[kMaxRank];                 // innermost first
+  int64_t offset[kMaxOperands];            // elements from the start of the buffer
+  int32_t stride[kMaxOperands][kMaxRank];  // elements; 0 for Value operands
+  Divider size[kMaxRank];                  // innermost first
   uint32_t rank;
-  uint32_t count;                         // elements in all (GPU, vectorised: groups of kGpuVector)
-  uint32_t per_item;                      // CPU: consecutive elements of one work-item
+  uint32_t count;     // elements in all (GPU, vectorised: groups of kGpuVector)
+  uint32_t per_item;  // CPU: consecutive elements of one work-item
   uint32_t padding;
 };
 

@@ -18,9 +18,11 @@ namespace {
 
 using codegen::PointwiseOp;
 
-constexpr PointwiseOp kCopy{.name = "copy", .on_float = "x0", .on_int = "x0", .on_bool = "x0", .on_complex = "x0"};
+constexpr PointwiseOp kCopy{
+    .name = "copy", .on_float = "x0", .on_int = "x0", .on_bool = "x0", .on_complex = "x0"};
 constexpr PointwiseOp kCopyConj{.name = "copy_conj", .on_complex = "(T)(x0.x, -x0.y)"};
-constexpr PointwiseOp kCopyNeg{.name = "copy_neg", .on_float = "-x0", .on_int = "-x0", .on_bool = "x0", .on_complex = "-x0"};
+constexpr PointwiseOp kCopyNeg{
+    .name = "copy_neg", .on_float = "-x0", .on_int = "-x0", .on_bool = "x0", .on_complex = "-x0"};
 constexpr PointwiseOp kCopyNegConj{.name = "copy_neg_conj", .on_complex = "(T)(-x0.x, x0.y)"};
 constexpr PointwiseOp kFill{
     .name = "fill", .on_float = "s0", .on_int = "s0", .on_bool = "s0", .on_complex = "s0", .scalars = 1};
@@ -37,18 +39,25 @@ void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
                   .resize_outputs(false)
                   .check_all_same_dtype(false)
                   .build();
-  // A conjugate between complex tensors is a kernel of its own; a conjugate that becomes real is the real part.
+  // A conjugate between complex tensors is a kernel of its own; a conjugate that becomes real is the real
+  // part.
   const bool conj = source.is_conj() != destination.is_conj() && destination.is_complex();
   const bool neg = source.is_neg() != destination.is_neg();
-  run_pointwise(conj ? (neg ? kCopyNegConj : kCopyConj) : neg ? kCopyNeg : kCopy, iter, destination.scalar_type());
+  run_pointwise(conj  ? (neg ? kCopyNegConj : kCopyConj)
+                : neg ? kCopyNeg
+                      : kCopy,
+                iter, destination.scalar_type());
 }
 
-size_t dense_bytes(const at::Tensor& t) { return static_cast<size_t>(t.numel()) * t.itemsize(); }
+size_t dense_bytes(const at::Tensor& t) {
+  return static_cast<size_t>(t.numel()) * t.itemsize();
+}
 
 // A tensor of the same layout and dtype as `like` on `device`, without its conjugate and negative bits set.
 at::Tensor empty_like_on(const at::Tensor& like, c10::Device device, bool pinned = false) {
-  return at::empty_strided(like.sizes(), like.strides(),
-                           at::TensorOptions().dtype(like.scalar_type()).device(device).pinned_memory(pinned));
+  return at::empty_strided(
+      like.sizes(), like.strides(),
+      at::TensorOptions().dtype(like.scalar_type()).device(device).pinned_memory(pinned));
 }
 
 // The same values with the bits applied, in a layout that is dense.
@@ -62,8 +71,8 @@ void host_to_device(const at::Tensor& source, const at::Tensor& destination, boo
   if (same_layout_dense(source, destination)) {
     copy_to_device(mem_of(destination), source.const_data_ptr(), dense_bytes(source), stream, non_blocking);
     if (non_blocking && is_pinned(source.const_data_ptr()))
-      host_allocator()->record_event(const_cast<void*>(source.const_data_ptr()), source.storage().data_ptr().get_context(),
-                                     stream.unwrap());
+      host_allocator()->record_event(const_cast<void*>(source.const_data_ptr()),
+                                     source.storage().data_ptr().get_context(), stream.unwrap());
     return;
   }
   // The device converts and scatters: what crosses is dense and in the narrower of the two layouts' dtypes.
@@ -94,7 +103,8 @@ void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
     return copy_on_device(source, destination);
   }
   at::Tensor dense = densify(source);
-  const at::Tensor there = same_layout_dense(dense, destination) ? destination : empty_like_on(dense, destination.device());
+  const at::Tensor there =
+      same_layout_dense(dense, destination) ? destination : empty_like_on(dense, destination.device());
   copy_between_devices(mem_of(there), current_stream(there.device().index()), mem_of(dense),
                        current_stream(dense.device().index()), dense_bytes(dense));
   if (!there.is_same(destination)) device_to_device(there, destination);
@@ -102,11 +112,14 @@ void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
   if (destination.numel() == 0) return destination;
-  const at::Tensor source = self.sizes() == destination.sizes() ? self : *at::expand_inplace(destination, self);
+  const at::Tensor source =
+      self.sizes() == destination.sizes() ? self : *at::expand_inplace(destination, self);
   if (source.is_same(destination)) return destination;
-  const bool from_here = source.device().type() == kDeviceType, to_here = destination.device().type() == kDeviceType;
-  TORCH_CHECK((from_here || source.device().is_cpu()) && (to_here || destination.device().is_cpu()), "copies between ",
-              source.device(), " and ", destination.device(), " are not supported: go through the CPU");
+  const bool from_here = source.device().type() == kDeviceType,
+             to_here = destination.device().type() == kDeviceType;
+  TORCH_CHECK((from_here || source.device().is_cpu()) && (to_here || destination.device().is_cpu()),
+              "copies between ", source.device(), " and ", destination.device(),
+              " are not supported: go through the CPU");
   if (from_here && to_here)
     device_to_device(source, destination);
   else if (to_here)
@@ -123,7 +136,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
 
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   at::Tensor here = at::detail::empty_cpu({}, self.scalar_type(), false, std::nullopt);
-  copy_to_host(here.mutable_data_ptr(), mem_of(self), self.itemsize(), current_stream(self.device().index()), false);
+  copy_to_host(here.mutable_data_ptr(), mem_of(self), self.itemsize(), current_stream(self.device().index()),
+               false);
   return cpu_scalar(here);
 }
 
@@ -132,18 +146,26 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kHalf, at::kBFloat16, at::kBool, self.scalar_type(), "fill_out",
                                          [&] { (void)value.to<scalar_t>(); });
   const c10::DeviceGuard guard(self.device());
-  auto iter = at::TensorIteratorConfig().set_check_mem_overlap(false).check_all_same_dtype(false).add_output(self).resize_outputs(false).build();
+  auto iter = at::TensorIteratorConfig()
+                  .set_check_mem_overlap(false)
+                  .check_all_same_dtype(false)
+                  .add_output(self)
+                  .resize_outputs(false)
+                  .build();
   run_pointwise(kFill, iter, self.scalar_type(), value);
   return self;
 }
 
 at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
-  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(), " dimensions.");
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ",
+              value.dim(), " dimensions.");
   if (value.device().is_cpu()) return fill_scalar(self, cpu_scalar(value));
   return self.copy_(value);
 }
 
-at::Tensor& zero_(at::Tensor& self) { return fill_scalar(self, 0); }
+at::Tensor& zero_(at::Tensor& self) {
+  return fill_scalar(self, 0);
+}
 
 }  // namespace
 
@@ -157,7 +179,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 // The kernel honours these bits itself; the default handling of the keys would call copy_ again, without end.
-TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
-TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
 
 }  // namespace dlb

@@ -28,7 +28,8 @@ c10::Device device_or_current(std::optional<c10::Device> device) {
 }
 
 void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
-  TORCH_CHECK(!layout || *layout == c10::Layout::Strided, "ocl tensors are strided; layout ", *layout, " is not supported");
+  TORCH_CHECK(!layout || *layout == c10::Layout::Strided, "ocl tensors are strided; layout ", *layout,
+              " is not supported");
   TORCH_CHECK(!pin_memory || !*pin_memory, "Only dense CPU tensors can be pinned");
 }
 
@@ -55,12 +56,14 @@ at::Tensor& set_(at::Tensor& self) {
   return at::native::set_storage_cpu_(self, std::move(storage), 0, {0}, {});
 }
 
-const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
+                          std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(self.device());
   return at::native::resize_(self, size, format);
 }
 
-// model.to("ocl") keeps its Parameter objects (tied weights, optimizers made before) only if data may be swapped in.
+// model.to("ocl") keeps its Parameter objects (tied weights, optimizers made before) only if data may be
+// swapped in.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   auto strided_here = [](const at::Tensor& t) {
     return (t.device().is_cpu() || t.device().type() == kDeviceType) && t.layout() == c10::Layout::Strided;

@@ -18,7 +18,8 @@ Mode mode() {
   const std::string text = chosen ? chosen : "warn";
   if (text == "silent") return Mode::kSilent;
   if (text == "error") return Mode::kError;
-  TORCH_CHECK(text == "warn" || text.empty(), "DLBACKEND_FALLBACK must be warn, silent or error, not '", text, "'");
+  TORCH_CHECK(text == "warn" || text.empty(), "DLBACKEND_FALLBACK must be warn, silent or error, not '", text,
+              "'");
   return Mode::kWarn;
 }
 
@@ -38,7 +39,8 @@ void count_and_warn(const std::string& name) {
   }
   if (first && mode() == Mode::kWarn)
     TORCH_WARN("ocl: ", name, " has no kernel for these arguments and runs on the CPU, with copies. ",
-               "dlbackend.fallback_report() counts such calls; DLBACKEND_FALLBACK=silent hides this, =error raises.");
+               "dlbackend.fallback_report() counts such calls; DLBACKEND_FALLBACK=silent hides this, =error "
+               "raises.");
 }
 
 }  // namespace
@@ -62,6 +64,8 @@ void reset_fallback_report() {
   counts().clear();
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>()); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
+}
 
 }  // namespace dlb

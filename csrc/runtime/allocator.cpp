@@ -1,5 +1,5 @@
-// Caching allocator in the manner of PyTorch's CUDA one: blocks are split from and merged into segments, freed blocks
-// are reused at once by the stream that owned them because queues are in order.
+// Caching allocator in the manner of PyTorch's CUDA one: blocks are split from and merged into segments,
+// freed blocks are reused at once by the stream that owned them because queues are in order.
 #include "runtime/allocator.h"
 
 #include <c10/util/Exception.h>
@@ -24,15 +24,17 @@ namespace {
 using c10::CachingAllocator::StatType;
 using c10::CachingDeviceAllocator::DeviceStats;
 
-constexpr size_t kRound = 512;               // every block's size and offset; also NVIDIA's buffer alignment
-constexpr size_t kSmallLimit = 1ull << 20;   // requests up to this come from small segments
+constexpr size_t kRound = 512;              // every block's size and offset; also NVIDIA's buffer alignment
+constexpr size_t kSmallLimit = 1ull << 20;  // requests up to this come from small segments
 constexpr size_t kSmallSegment = 2ull << 20;
 constexpr size_t kLargeRound = 2ull << 20;
-// Large segments hold many tensors: a multi-tensor kernel takes the segments as arguments, so few are better. A larger
-// request gets a segment of its own size.
+// Large segments hold many tensors: a multi-tensor kernel takes the segments as arguments, so few are better.
+// A larger request gets a segment of its own size.
 constexpr size_t kLargeSegment = 64ull << 20;
 
-size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
+size_t round_up(size_t value, size_t to) {
+  return (value + to - 1) / to * to;
+}
 
 struct Block;
 
@@ -247,7 +249,9 @@ class DeviceCache {
     // Drivers allocate on first use: touching one byte now makes a failure surface here and not in a kernel.
     const unsigned char zero = 0;
     Stream& stream = current_stream(index_);
-    if (cl::api().clEnqueueFillBuffer(stream.handle(), mem, &zero, 1, 0, 1, 0, nullptr, nullptr) == CL_SUCCESS) return mem;
+    if (cl::api().clEnqueueFillBuffer(stream.handle(), mem, &zero, 1, 0, 1, 0, nullptr, nullptr) ==
+        CL_SUCCESS)
+      return mem;
     cl::api().clReleaseMemObject(mem);
     return nullptr;
   }
@@ -357,13 +361,14 @@ class DeviceCache {
   [[noreturn]] void throw_out_of_memory(size_t size) {
     const size_t allocated = static_cast<size_t>(stats_.allocated_bytes[kAggregate].current);
     const bool too_large = size > device_.max_alloc;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "ocl out of memory. Tried to allocate ", gigabytes(size), " on ocl:",
-                     static_cast<int>(index_), " (", device_.name, "), which has ", gigabytes(device_.global_mem),
-                     " in all; ", gigabytes(allocated), " are allocated by PyTorch and ",
-                     gigabytes(reserved_ - std::min(reserved_, allocated)), " reserved but unallocated.",
-                     too_large ? " One buffer on this device can hold at most " + gigabytes(device_.max_alloc) +
-                                     ": split the tensor."
-                               : std::string(" Use a smaller batch, free tensors, or call torch.ocl.empty_cache()."));
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, false, "ocl out of memory. Tried to allocate ", gigabytes(size),
+        " on ocl:", static_cast<int>(index_), " (", device_.name, "), which has ",
+        gigabytes(device_.global_mem), " in all; ", gigabytes(allocated), " are allocated by PyTorch and ",
+        gigabytes(reserved_ - std::min(reserved_, allocated)), " reserved but unallocated.",
+        too_large ? " One buffer on this device can hold at most " + gigabytes(device_.max_alloc) +
+                        ": split the tensor."
+                  : std::string(" Use a smaller batch, free tensors, or call torch.ocl.empty_cache()."));
   }
 
   cl::Device& device_;
@@ -396,13 +401,16 @@ void free_block(void* context) {
 class OclAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override { return allocate_bytes(bytes, current_device()); }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }  // a block is not found by its pointer alone
+  c10::DeleterFnPtr raw_deleter() const override {
+    return nullptr;
+  }  // a block is not found by its pointer alone
 
   void copy_data(void* destination, const void* source, size_t bytes) const override {
     if (bytes == 0) return;
     const MemRef to = resolve(destination), from = resolve(source);
     Stream& stream = current_stream(device_of_pointer(destination));
-    DLB_CL(clEnqueueCopyBuffer, stream.handle(), from.mem, to.mem, from.offset, to.offset, bytes, 0, nullptr, nullptr);
+    DLB_CL(clEnqueueCopyBuffer, stream.handle(), from.mem, to.mem, from.offset, to.offset, bytes, 0, nullptr,
+           nullptr);
   }
 
   bool initialized() override { return cl::device_count() > 0; }
@@ -425,14 +433,18 @@ class OclAllocator final : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex device) override {
     cache_of(device).change_stats([](auto& stat) { stat.reset_peak(); });
   }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override { return cache_of(device).memory_info(); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return cache_of(device).memory_info();
+  }
 };
 
 OclAllocator g_allocator;
 
 }  // namespace
 
-c10::DeviceAllocator* allocator() { return &g_allocator; }
+c10::DeviceAllocator* allocator() {
+  return &g_allocator;
+}
 
 c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device) {
   if (device < 0) device = current_device();

@@ -1,6 +1,6 @@
-// Caching device allocator. Each segment is one cl_mem with a reserved, inaccessible range of virtual addresses, so a
-// tensor's data pointer is unique, survives ATen's pointer arithmetic, faults cleanly when the host touches it, and
-// maps back to (cl_mem, byte offset).
+// Caching device allocator. Each segment is one cl_mem with a reserved, inaccessible range of virtual
+// addresses, so a tensor's data pointer is unique, survives ATen's pointer arithmetic, faults cleanly when
+// the host touches it, and maps back to (cl_mem, byte offset).
 #pragma once
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -17,8 +17,9 @@ struct MemRef {
   uint64_t offset = 0;  // bytes from the start of mem
 };
 
-// The process's allocator for ocl, as registered with PyTorch. Raises torch.OutOfMemoryError when memory is used up
-// after cached segments were released, and for a single block above the device's CL_DEVICE_MAX_MEM_ALLOC_SIZE.
+// The process's allocator for ocl, as registered with PyTorch. Raises torch.OutOfMemoryError when memory is
+// used up after cached segments were released, and for a single block above the device's
+// CL_DEVICE_MAX_MEM_ALLOC_SIZE.
 c10::DeviceAllocator* allocator();
 
 // Allocates on that device, ordered by its current stream.

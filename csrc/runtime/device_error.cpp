@@ -37,7 +37,8 @@ void raise_device_error(const int64_t words[3]) {
     if (number >= 1 && number <= sites().size()) site = sites()[number - 1];
   }
   char text[256];
-  std::snprintf(text, sizeof text, site.message, static_cast<long long>(words[1]), static_cast<long long>(words[2]));
+  std::snprintf(text, sizeof text, site.message, static_cast<long long>(words[1]),
+                static_cast<long long>(words[2]));
   TORCH_CHECK_INDEX(false, site.op, ": ", text,
                     " (found on the device; reported at this synchronising call, the op itself ran earlier)");
 }

@@ -51,7 +51,8 @@ uint64_t Event::timestamp() const {
 }
 
 double Event::elapsed_ms(const Event& end) const {
-  TORCH_CHECK(timing_ && end.timing_, "Both events must be created with enable_timing=True to measure elapsed time.");
+  TORCH_CHECK(timing_ && end.timing_,
+              "Both events must be created with enable_timing=True to measure elapsed time.");
   TORCH_CHECK(marker_ && end.marker_, "Both events must be recorded before calculating elapsed time.");
   synchronize();
   end.synchronize();

@@ -23,7 +23,8 @@ class Event {
   // True when never recorded, or when the work before the mark is done.
   bool query() const;
   void synchronize() const;
-  // Milliseconds from this mark to `end`, both recorded with timing. Waits for both. Throws c10::Error otherwise.
+  // Milliseconds from this mark to `end`, both recorded with timing. Waits for both. Throws c10::Error
+  // otherwise.
   double elapsed_ms(const Event& end) const;
 
  private:

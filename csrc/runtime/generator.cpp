@@ -18,16 +18,21 @@ constexpr size_t kStateBytes = 2 * sizeof(uint64_t);  // seed, offset: as CUDA's
 }
 
 OclGenerator::OclGenerator(c10::DeviceIndex device)
-    : c10::GeneratorImpl(c10::Device(kDeviceType, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+    : c10::GeneratorImpl(c10::Device(kDeviceType, device),
+                         c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
 
-c10::DeviceType OclGenerator::device_type() { return kDeviceType; }
+c10::DeviceType OclGenerator::device_type() {
+  return kDeviceType;
+}
 
 void OclGenerator::set_current_seed(uint64_t seed) {
   seed_ = seed;
   offset_ = 0;
 }
 
-void OclGenerator::set_offset(uint64_t offset) { offset_ = offset; }
+void OclGenerator::set_offset(uint64_t offset) {
+  offset_ = offset;
+}
 
 uint64_t OclGenerator::seed() {
   set_current_seed(c10::detail::getNonDeterministicRandom());
@@ -36,7 +41,8 @@ uint64_t OclGenerator::seed() {
 
 void OclGenerator::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
-  TORCH_CHECK(state.numel() == static_cast<int64_t>(kStateBytes), "RNG state must have ", kStateBytes, " bytes");
+  TORCH_CHECK(state.numel() == static_cast<int64_t>(kStateBytes), "RNG state must have ", kStateBytes,
+              " bytes");
   uint64_t words[2];
   std::memcpy(words, state.data(), sizeof words);
   seed_ = words[0];
@@ -44,7 +50,8 @@ void OclGenerator::set_state(const c10::TensorImpl& state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OclGenerator::get_state() const {
-  at::Tensor state = at::empty({static_cast<int64_t>(kStateBytes)}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
+  at::Tensor state =
+      at::empty({static_cast<int64_t>(kStateBytes)}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   const uint64_t words[2] = {seed_, offset_};
   std::memcpy(state.data_ptr(), words, sizeof words);
   return state.getIntrusivePtr();

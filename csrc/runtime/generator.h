@@ -20,8 +20,8 @@ class OclGenerator final : public c10::GeneratorImpl {
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
-  // Reserves `count` counter steps (each gives four 32-bit numbers) per work-item and returns {seed, first offset}.
-  // The caller holds mutex_.
+  // Reserves `count` counter steps (each gives four 32-bit numbers) per work-item and returns {seed, first
+  // offset}. The caller holds mutex_.
   std::pair<uint64_t, uint64_t> reserve(uint64_t count);
 
   static c10::DeviceType device_type();
@@ -32,11 +32,12 @@ class OclGenerator final : public c10::GeneratorImpl {
   uint64_t offset_ = 0;
 };
 
-// The default generator of a device (the current one for -1). Throws c10::Error for a device that does not exist.
+// The default generator of a device (the current one for -1). Throws c10::Error for a device that does not
+// exist.
 const at::Generator& default_generator(c10::DeviceIndex device);
 
-// {seed, offset} for an op that draws `count` counter steps per work-item from the given generator or the default one.
-// Throws c10::Error for a generator of another device type.
+// {seed, offset} for an op that draws `count` counter steps per work-item from the given generator or the
+// default one. Throws c10::Error for a generator of another device type.
 std::pair<uint64_t, uint64_t> reserve_philox(const std::optional<at::Generator>& generator, uint64_t count);
 
 }  // namespace dlb

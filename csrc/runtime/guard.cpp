@@ -9,7 +9,9 @@
 namespace dlb {
 namespace {
 
-Event* as_event(void* event) { return static_cast<Event*>(event); }
+Event* as_event(void* event) {
+  return static_cast<Event*>(event);
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kDeviceType; }
@@ -21,12 +23,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Device getDevice() const override { return {kDeviceType, current_device()}; }
   void setDevice(c10::Device device) const override { set_current_device(device.index()); }
-  void uncheckedSetDevice(c10::Device device) const noexcept override { unchecked_set_device(device.index()); }
-  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(cl::device_count()); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    unchecked_set_device(device.index());
+  }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return static_cast<c10::DeviceIndex>(cl::device_count());
+  }
 
   c10::Stream getStream(c10::Device device) const override { return current_stream(device.index()).unwrap(); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return stream_of(device.index(), 0).unwrap(); }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getNewStream(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return stream_of(device.index(), 0).unwrap();
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return getNewStream(device);
+  }
   c10::Stream getNewStream(c10::Device device, int = 0) const override {
     return next_pool_stream(device.has_index() ? device.index() : current_device()).unwrap();
   }
@@ -40,7 +50,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     synchronize_device(device < 0 ? current_device() : device);
   }
 
-  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag flag) const override {
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
+              const c10::EventFlag flag) const override {
     if (!*event) *event = new Event(flag == c10::EventFlag::BACKEND_DEFAULT);
     as_event(*event)->record(stream_of(stream));
   }

@@ -32,12 +32,16 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return device < 0 ? current_device() : exchangeDevice(device);
   }
 
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return default_generator(device);
+  }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     return at::make_generator<OclGenerator>(device < 0 ? current_device() : device);
   }
 
-  at::Device getDeviceFromPtr(void* pointer) const override { return {kDeviceType, device_of_pointer(pointer)}; }
+  at::Device getDeviceFromPtr(void* pointer) const override {
+    return {kDeviceType, device_of_pointer(pointer)};
+  }
   bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }
   at::Allocator* getPinnedMemoryAllocator() const override { return host_allocator(); }
 

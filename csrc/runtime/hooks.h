@@ -3,8 +3,8 @@
 
 namespace dlb {
 
-// Takes the accelerator slot: from then on torch.accelerator is ocl. Idempotent. Not done at library load, because
-// PyTorch then prefers ocl over CUDA, whose backward passes stop working.
+// Takes the accelerator slot: from then on torch.accelerator is ocl. Idempotent. Not done at library load,
+// because PyTorch then prefers ocl over CUDA, whose backward passes stop working.
 void register_hooks();
 
 }  // namespace dlb

@@ -34,12 +34,12 @@ struct PinnedImpl final : Base {
   void allocate_host_memory(size_t size, void** pointer) override {
     Stream& stream = current_stream();
     cl_int status = CL_SUCCESS;
-    cl_mem mem = cl::api().clCreateBuffer(stream.device().context(), CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, size,
-                                          nullptr, &status);
+    cl_mem mem = cl::api().clCreateBuffer(stream.device().context(),
+                                          CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, size, nullptr, &status);
     TORCH_CHECK_WITH(OutOfMemoryError, status == CL_SUCCESS, "could not allocate ", size,
                      " bytes of page-locked host memory (", cl::status_name(status), "): pin less memory");
-    *pointer = cl::api().clEnqueueMapBuffer(stream.handle(), mem, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, size, 0,
-                                            nullptr, nullptr, &status);
+    *pointer = cl::api().clEnqueueMapBuffer(stream.handle(), mem, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0,
+                                            size, 0, nullptr, nullptr, &status);
     if (status != CL_SUCCESS) {
       cl::api().clReleaseMemObject(mem);
       cl::throw_error(status, "clEnqueueMapBuffer", "page-locked host memory");
@@ -82,11 +82,15 @@ PinnedAllocator& instance() {
   return *allocator;
 }
 
-void free_pinned(void* context) { instance().free(context); }
+void free_pinned(void* context) {
+  instance().free(context);
+}
 
 }  // namespace
 
-at::HostAllocator* host_allocator() { return &instance(); }
+at::HostAllocator* host_allocator() {
+  return &instance();
+}
 
 bool is_pinned(const void* pointer) {
   PinnedRanges& ranges = PinnedRanges::instance();

@@ -1,5 +1,5 @@
-// Page-locked host memory: buffers that the driver allocated on the host and mapped once, cached by PyTorch's own
-// caching host allocator.
+// Page-locked host memory: buffers that the driver allocated on the host and mapped once, cached by PyTorch's
+// own caching host allocator.
 #pragma once
 #include <ATen/core/CachingHostAllocator.h>
 

@@ -43,7 +43,8 @@ Stream::Stream(cl::Device& device, c10::StreamId id) : device_(device), id_(id) 
 }
 
 c10::Stream Stream::unwrap() const {
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device_.index)), id_);
+  return c10::Stream(c10::Stream::UNSAFE,
+                     c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device_.index)), id_);
 }
 
 void Stream::check_wait(cl_int status, const char* call) {
@@ -64,7 +65,8 @@ bool Stream::query() {
   DLB_CL(clEnqueueMarkerWithWaitList, handle(), 0, nullptr, &marker);
   DLB_CL(clFlush, handle());
   cl_int status = CL_QUEUED;
-  const cl_int result = cl::api().clGetEventInfo(marker, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
+  const cl_int result =
+      cl::api().clGetEventInfo(marker, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
   cl::api().clReleaseEvent(marker);
   cl::check(result, "clGetEventInfo");
   return status <= CL_COMPLETE;
@@ -99,7 +101,8 @@ void Stream::raise_device_error() {
 void Stream::enable_profiling() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (profiling_) return;
-  // A queue cannot gain profiling later, and having it on from the start makes every launch dearer on some drivers.
+  // A queue cannot gain profiling later, and having it on from the start makes every launch dearer on some
+  // drivers.
   cl_command_queue timed = make_queue(device_, CL_QUEUE_PROFILING_ENABLE);
   check_wait(cl::api().clFinish(handle()), "clFinish");
   queue_.handle = timed;  // the old queue is kept: another thread may be enqueueing to it
@@ -120,7 +123,9 @@ Stream& stream_of(c10::DeviceIndex device, c10::StreamId id) {
   return *made;
 }
 
-Stream& stream_of(const c10::Stream& stream) { return stream_of(stream.device_index(), stream.id()); }
+Stream& stream_of(const c10::Stream& stream) {
+  return stream_of(stream.device_index(), stream.id());
+}
 
 Stream& next_pool_stream(c10::DeviceIndex device) {
   return stream_of(device, 1 + static_cast<c10::StreamId>(streams_of(device).next++ % kStreamsPerPool));
@@ -129,13 +134,16 @@ Stream& next_pool_stream(c10::DeviceIndex device) {
 cl::Device& device_of(c10::DeviceIndex index) {
   if (index < 0) index = t_device;
   cl::api();
-  TORCH_CHECK(index < cl::device_count(), "ocl:", static_cast<int>(index), " does not exist: this process sees ",
-              cl::device_count(), " OpenCL device(s). `python -m dlbackend info` lists them; DLBACKEND_DEVICES ",
+  TORCH_CHECK(index < cl::device_count(), "ocl:", static_cast<int>(index),
+              " does not exist: this process sees ", cl::device_count(),
+              " OpenCL device(s). `python -m dlbackend info` lists them; DLBACKEND_DEVICES ",
               "selects and orders them.");
   return cl::device(index);
 }
 
-c10::DeviceIndex current_device() noexcept { return t_device; }
+c10::DeviceIndex current_device() noexcept {
+  return t_device;
+}
 
 void set_current_device(c10::DeviceIndex device) {
   if (device == t_device) return;
@@ -143,7 +151,9 @@ void set_current_device(c10::DeviceIndex device) {
   t_device = device;
 }
 
-void unchecked_set_device(c10::DeviceIndex device) noexcept { t_device = device; }
+void unchecked_set_device(c10::DeviceIndex device) noexcept {
+  t_device = device;
+}
 
 Stream& current_stream(c10::DeviceIndex device) {
   if (device < 0) device = t_device;

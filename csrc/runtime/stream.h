@@ -25,14 +25,15 @@ class Stream {
   c10::Stream unwrap() const;
 
   // Waits until all work enqueued so far is done. Raises what the driver or a kernel reported since the last
-  // synchronising call: IndexError for indices found out of range, RuntimeError naming the last kernels otherwise.
+  // synchronising call: IndexError for indices found out of range, RuntimeError naming the last kernels
+  // otherwise.
   void synchronize();
 
   // True when nothing enqueued so far is still to run.
   bool query();
 
-  // The buffer into which kernels record what they find wrong with their data (see device_error.h). Marks it as to be
-  // looked at by the next synchronising call.
+  // The buffer into which kernels record what they find wrong with their data (see device_error.h). Marks it
+  // as to be looked at by the next synchronising call.
   cl_mem error_buffer();
 
   // Called after a wait that was not synchronize() (a blocking read): raises what kernels recorded.
@@ -56,7 +57,8 @@ class Stream {
 
 constexpr int kStreamsPerPool = 32;
 
-// The stream of that id; id 0 is the default stream. Throws c10::Error for an id that getNewStream never gave out.
+// The stream of that id; id 0 is the default stream. Throws c10::Error for an id that getNewStream never gave
+// out.
 Stream& stream_of(c10::DeviceIndex device, c10::StreamId id);
 Stream& stream_of(const c10::Stream& stream);
 
@@ -65,10 +67,12 @@ Stream& next_pool_stream(c10::DeviceIndex device);
 
 // The calling thread's current device, and its current stream on a device.
 c10::DeviceIndex current_device() noexcept;
-void set_current_device(c10::DeviceIndex device);              // throws c10::Error when there is no such device
+void set_current_device(c10::DeviceIndex device);  // throws c10::Error when there is no such device
 void unchecked_set_device(c10::DeviceIndex device) noexcept;
 Stream& current_stream(c10::DeviceIndex device);
-inline Stream& current_stream() { return current_stream(current_device()); }
+inline Stream& current_stream() {
+  return current_stream(current_device());
+}
 c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id);
 
 // Waits for all streams of a device that were ever used.

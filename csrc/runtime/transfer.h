@@ -5,13 +5,13 @@
 
 namespace dlb {
 
-// Host to device. The source may be reused when this returns, unless it is page-locked and `non_blocking`: then the
-// caller keeps it alive and unchanged until the stream has passed (record it with host_allocator()). Pageable sources
-// of usual sizes are staged, so that the call does not wait for earlier work.
+// Host to device. The source may be reused when this returns, unless it is page-locked and `non_blocking`:
+// then the caller keeps it alive and unchanged until the stream has passed (record it with host_allocator()).
+// Pageable sources of usual sizes are staged, so that the call does not wait for earlier work.
 void copy_to_device(MemRef destination, const void* source, size_t bytes, Stream& stream, bool non_blocking);
 
-// Device to host. Waits for the data, and raises what kernels reported, unless the destination is page-locked and
-// `non_blocking`.
+// Device to host. Waits for the data, and raises what kernels reported, unless the destination is page-locked
+// and `non_blocking`.
 void copy_to_host(void* destination, MemRef source, size_t bytes, Stream& stream, bool non_blocking);
 
 // Between two devices, through host memory; waits for the source.

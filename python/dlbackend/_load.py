@@ -20,9 +20,11 @@ def extension(torch: types.ModuleType) -> types.ModuleType:
             f"{REINSTALL} Or install that torch: pip install 'torch=={build.TORCH_MINOR}.*'"
         )
     try:
-        return importlib.import_module("dlbackend._C")
+        c = importlib.import_module("dlbackend._C")
     except ImportError as error:
         raise ImportError(f"dlbackend's extension module does not load: {error}. {REINSTALL}") from error
+    c.set_python_prefix(sys.prefix)
+    return c
 
 
 def take_slot(torch: types.ModuleType, c: types.ModuleType, ocl: types.ModuleType, backend: types.ModuleType) -> None:

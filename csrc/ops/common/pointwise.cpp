@@ -77,12 +77,13 @@ void enqueue(Launch& launch, Stream& stream) {
     arguments.add(p);
     for (size_t i = 0; i < count; ++i)
       if (key.inner[i] == Inner::Value) arguments.add_bytes(&launch.values[i], launch.values[i].size);
-    for (size_t i = 0; i < key.op->scalars; ++i) arguments.add_bytes(&launch.scalars[i], launch.scalars[i].size);
+    for (size_t i = 0; i < key.op->scalars; ++i)
+      arguments.add_bytes(&launch.scalars[i], launch.scalars[i].size);
   });
 }
 
-// GPU: whether work-items can take kGpuVector neighbours. Every buffer is contiguous or constant innermost, and every
-// row of it starts at a multiple of the vector.
+// GPU: whether work-items can take kGpuVector neighbours. Every buffer is contiguous or constant innermost,
+// and every row of it starts at a multiple of the vector.
 bool vectorisable(const Launch& launch) {
   const PointwiseParams& p = launch.params;
   if (p.size[0].divisor % kGpuVector != 0) return false;
@@ -107,7 +108,9 @@ void finish(Launch& launch, Stream& stream) {
   for (size_t i = 0; i < count; ++i) {
     if (key.inner[i] == Inner::Value) continue;
     const int32_t stride = p.stride[i][0];
-    key.inner[i] = p.size[0].divisor == 1 || stride == 1 ? Inner::Unit : stride == 0 ? Inner::Zero : Inner::Strided;
+    key.inner[i] = p.size[0].divisor == 1 || stride == 1 ? Inner::Unit
+                   : stride == 0                         ? Inner::Zero
+                                                         : Inner::Strided;
   }
   if (key.cls == cl::DeviceClass::kGpu) {
     key.vectorised = vectorisable(launch);
@@ -124,8 +127,8 @@ void finish(Launch& launch, Stream& stream) {
   enqueue(launch, stream);
 }
 
-void prepare(Launch& launch, const PointwiseOp& op, size_t outputs, size_t inputs, c10::ScalarType compute_dtype,
-             c10::ArrayRef<c10::Scalar> scalars, cl::Device& device) {
+void prepare(Launch& launch, const PointwiseOp& op, size_t outputs, size_t inputs,
+             c10::ScalarType compute_dtype, c10::ArrayRef<c10::Scalar> scalars, cl::Device& device) {
   TORCH_INTERNAL_ASSERT(outputs + inputs <= kMaxOperands && scalars.size() == op.scalars, op.name);
   launch.key.op = &op;
   launch.key.cls = device.cls;
@@ -133,8 +136,8 @@ void prepare(Launch& launch, const PointwiseOp& op, size_t outputs, size_t input
   launch.key.outputs = static_cast<uint8_t>(outputs);
   launch.key.inputs = static_cast<uint8_t>(inputs);
   check_device_supports(device, launch.key.compute, op.name);
-  TORCH_CHECK_NOT_IMPLEMENTED(op.body(codegen::class_of(launch.key.compute)), "\"", op.name, "\" not implemented for '",
-                              c10::toString(compute_dtype), "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(op.body(codegen::class_of(launch.key.compute)), "\"", op.name,
+                              "\" not implemented for '", c10::toString(compute_dtype), "'");
   for (size_t i = 0; i < scalars.size(); ++i) launch.scalars[i] = scalar_arg(scalars[i], launch.key.compute);
 }
 
@@ -149,12 +152,14 @@ void launch_outer(Launch& launch, const at::TensorIteratorBase& iter, int dim, S
     launch_outer(launch, iter, dim - 1, stream);
     for (size_t i = 0; i < count; ++i)
       if (launch.key.inner[i] != Inner::Value)
-        launch.params.offset[i] += iter.strides(static_cast<int>(i))[static_cast<size_t>(dim)] / iter.element_size(static_cast<int>(i));
+        launch.params.offset[i] += iter.strides(static_cast<int>(i))[static_cast<size_t>(dim)] /
+                                   iter.element_size(static_cast<int>(i));
   }
   for (size_t i = 0; i < count; ++i)
     if (launch.key.inner[i] != Inner::Value)
       launch.params.offset[i] -= iter.shape()[static_cast<size_t>(dim)] *
-                                 iter.strides(static_cast<int>(i))[static_cast<size_t>(dim)] / iter.element_size(static_cast<int>(i));
+                                 iter.strides(static_cast<int>(i))[static_cast<size_t>(dim)] /
+                                 iter.element_size(static_cast<int>(i));
 }
 
 }  // namespace
@@ -168,8 +173,8 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
   }
   Stream& stream = current_stream(iter.device(0).index());
   Launch launch;
-  prepare(launch, op, static_cast<size_t>(iter.noutputs()), static_cast<size_t>(iter.ninputs()), compute_dtype, scalars,
-          stream.device());
+  prepare(launch, op, static_cast<size_t>(iter.noutputs()), static_cast<size_t>(iter.ninputs()),
+          compute_dtype, scalars, stream.device());
   const int rank = std::max(1, iter.ndim());
   const int kernel_rank = std::min<int>(rank, kMaxRank);
   PointwiseParams& p = launch.params;
@@ -188,7 +193,8 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
     if (iter.is_cpu_scalar(i)) {
       launch.key.inner[at] = Inner::Value;
       launch.values[at] = scalar_arg(cpu_scalar(tensor), launch.key.compute);
-      launch.key.types[at] = launch.key.compute;  // the value arrives converted: one kernel for all scalar dtypes
+      launch.key.types[at] =
+          launch.key.compute;  // the value arrives converted: one kernel for all scalar dtypes
       p.offset[at] = 0;
       continue;
     }
@@ -199,7 +205,8 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
     launch.mem[at] = ref.mem;
     p.offset[at] = static_cast<int64_t>(ref.offset) / bytes;
     for (int d = 0; d < kernel_rank; ++d)
-      p.stride[at][d] = iter.ndim() == 0 ? 0 : static_cast<int32_t>(iter.strides(i)[static_cast<size_t>(d)] / bytes);
+      p.stride[at][d] =
+          iter.ndim() == 0 ? 0 : static_cast<int32_t>(iter.strides(i)[static_cast<size_t>(d)] / bytes);
   }
   if (rank <= static_cast<int>(kMaxRank)) [[likely]]
     finish(launch, stream);

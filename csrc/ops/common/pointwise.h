@@ -9,11 +9,11 @@
 
 namespace dlb {
 
-// Computes all outputs of a built iterator (outputs first, inputs in the op's order; inputs may be CPU tensors of one
-// element) in the compute type of `compute_dtype`. Nothing is copied, cast or made contiguous on the way. Raises
-// NotImplementedError for dtypes that the op has no body for.
-void run_pointwise(const codegen::PointwiseOp& op, at::TensorIteratorBase& iter, c10::ScalarType compute_dtype,
-                   c10::ArrayRef<c10::Scalar> scalars = {});
+// Computes all outputs of a built iterator (outputs first, inputs in the op's order; inputs may be CPU
+// tensors of one element) in the compute type of `compute_dtype`. Nothing is copied, cast or made contiguous
+// on the way. Raises NotImplementedError for dtypes that the op has no body for.
+void run_pointwise(const codegen::PointwiseOp& op, at::TensorIteratorBase& iter,
+                   c10::ScalarType compute_dtype, c10::ArrayRef<c10::Scalar> scalars = {});
 
 // The same in the iterator's common dtype.
 inline void run_pointwise(const codegen::PointwiseOp& op, at::TensorIteratorBase& iter,
@@ -21,8 +21,10 @@ inline void run_pointwise(const codegen::PointwiseOp& op, at::TensorIteratorBase
   run_pointwise(op, iter, iter.common_dtype(), scalars);
 }
 
-// Contiguous fast form without an iterator: all tensors have the same sizes and dense layout, operands outputs first.
-void run_pointwise_flat(const codegen::PointwiseOp& op, c10::ArrayRef<const at::TensorBase*> operands, size_t outputs,
-                        c10::ScalarType compute_dtype, c10::ArrayRef<c10::Scalar> scalars = {});
+// Contiguous fast form without an iterator: all tensors have the same sizes and dense layout, operands
+// outputs first.
+void run_pointwise_flat(const codegen::PointwiseOp& op, c10::ArrayRef<const at::TensorBase*> operands,
+                        size_t outputs, c10::ScalarType compute_dtype,
+                        c10::ArrayRef<c10::Scalar> scalars = {});
 
 }  // namespace dlb

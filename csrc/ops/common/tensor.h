@@ -1,4 +1,5 @@
-// Small bridges between ATen and the layers below: element types, device memory of tensors, scalars as kernel arguments.
+// Small bridges between ATen and the layers below: element types, device memory of tensors, scalars as kernel
+// arguments.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
@@ -10,8 +11,8 @@
 
 namespace dlb {
 
-// The code generator's name for a PyTorch dtype. Raises NotImplementedError for dtypes that kernels do not handle
-// (quantised, float8, complex half), naming the op.
+// The code generator's name for a PyTorch dtype. Raises NotImplementedError for dtypes that kernels do not
+// handle (quantised, float8, complex half), naming the op.
 codegen::DType dtype_of(c10::ScalarType type, const char* op);
 
 // Raises NotImplementedError when the device lacks double precision and the dtype needs it.

@@ -1,4 +1,5 @@
-// Pointwise ATen ops as data: one row per op, and the few function templates that register whole tables of rows.
+// Pointwise ATen ops as data: one row per op, and the few function templates that register whole tables of
+// rows.
 #pragma once
 #include <ATen/TensorIterator.h>
 #include <torch/library.h>
@@ -18,7 +19,8 @@ enum class Promote : uint8_t {
   Bool    // compares in the common dtype, gives bool
 };
 
-// `schema`: name.overload in the aten namespace, an out= variant; functional and in-place forms follow from it.
+// `schema`: name.overload in the aten namespace, an out= variant; functional and in-place forms follow from
+// it.
 struct PointwiseRow {
   const char* name;
   const char* overload;
@@ -35,7 +37,12 @@ constexpr codegen::PointwiseOp float_op(const char* name, const char* body, cons
   return {.name = name, .on_float = body, .on_complex = complex, .functions = functions};
 }
 constexpr codegen::PointwiseOp truth_op(const char* name, const char* body, const char* complex = nullptr) {
-  return {.name = name, .on_float = body, .on_int = body, .on_bool = body, .on_complex = complex, .bool_result = true};
+  return {.name = name,
+          .on_float = body,
+          .on_int = body,
+          .on_bool = body,
+          .on_complex = complex,
+          .bool_result = true};
 }
 
 inline bool has_body(const codegen::PointwiseOp& op, c10::ScalarType type) {
@@ -43,7 +50,8 @@ inline bool has_body(const codegen::PointwiseOp& op, c10::ScalarType type) {
 }
 
 // A built iterator for a row: computes, or says that the row has no body for its dtype.
-inline bool try_pointwise(const PointwiseRow& row, at::TensorIteratorBase& iter, c10::ArrayRef<c10::Scalar> scalars = {}) {
+inline bool try_pointwise(const PointwiseRow& row, at::TensorIteratorBase& iter,
+                          c10::ArrayRef<c10::Scalar> scalars = {}) {
   if (!has_body(row.op, iter.common_dtype())) return false;
   run_pointwise(row.op, iter, scalars);
   return true;
@@ -51,19 +59,31 @@ inline bool try_pointwise(const PointwiseRow& row, at::TensorIteratorBase& iter,
 
 inline at::TensorIterator unary_iterator(Promote promote, at::Tensor& out, const at::Tensor& self) {
   switch (promote) {
-    case Promote::Float: return at::TensorIterator::unary_float_op(out, self);
+    case Promote::Float:
+      return at::TensorIterator::unary_float_op(out, self);
     case Promote::Bool:
-      return at::TensorIteratorConfig().set_check_mem_overlap(true).add_output(out).add_const_input(self)
-          .check_all_same_dtype(false).declare_static_dtype(at::kBool).promote_inputs_to_common_dtype(true).build();
-    default: return at::TensorIterator::unary_op(out, self);
+      return at::TensorIteratorConfig()
+          .set_check_mem_overlap(true)
+          .add_output(out)
+          .add_const_input(self)
+          .check_all_same_dtype(false)
+          .declare_static_dtype(at::kBool)
+          .promote_inputs_to_common_dtype(true)
+          .build();
+    default:
+      return at::TensorIterator::unary_op(out, self);
   }
 }
 
-inline at::TensorIterator binary_iterator(Promote promote, at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+inline at::TensorIterator binary_iterator(Promote promote, at::Tensor& out, const at::Tensor& a,
+                                          const at::Tensor& b) {
   switch (promote) {
-    case Promote::Float: return at::TensorIterator::binary_float_op(out, a, b);
-    case Promote::Bool: return at::TensorIterator::comparison_op(out, a, b);
-    default: return at::TensorIterator::binary_op(out, a, b);
+    case Promote::Float:
+      return at::TensorIterator::binary_float_op(out, a, b);
+    case Promote::Bool:
+      return at::TensorIterator::comparison_op(out, a, b);
+    default:
+      return at::TensorIterator::binary_op(out, a, b);
   }
 }
 

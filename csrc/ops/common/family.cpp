@@ -1,0 +1,67 @@
+// Source assembly and lookup for hand-written kernels.
+#include "ops/common/family.h"
+
+#include <memory>
+#include <string>
+
+#include "cl/embedded.h"
+#include "codegen/pointwise.h"
+#include "runtime/device_error.h"
+
+namespace dlb {
+namespace {
+
+using codegen::DType;
+
+struct Key {
+  const char* file = nullptr;
+  const char* kernel = nullptr;
+  const char* options = nullptr;
+  cl::Device* device = nullptr;
+  DType compute = DType::F32;
+  uint8_t count = 0;
+  std::array<DType, kMaxFamilyTypes> types{};
+  bool operator==(const Key&) const = default;
+};
+
+std::string type_macros(const char* letter, DType storage, DType compute) {
+  const std::string x(letter);
+  return "#define " + x + "_T " + codegen::storage_name(storage) + "\n#define LOAD_" + x + "(p, i) " +
+         codegen::load_at(storage, compute, "(p)", "(i)") + "\n#define STORE_" + x +
+         "(p, i, v) ((p)[i] = " + codegen::store(compute, storage, "(v)") + ")\n";
+}
+
+std::string source_of(const Key& key) {
+  static constexpr const char* kLetters[kMaxFamilyTypes] = {"A", "B", "C_", "D"};
+  std::string text = codegen::prelude(key.compute, key.types.data(), key.count);
+  text += key.device->cls == cl::DeviceClass::kCpu ? "#define DLB_CPU 1\n" : "#define DLB_GPU 1\n";
+  for (size_t i = 0; i < key.count; ++i) text += type_macros(kLetters[i], key.types[i], key.compute);
+  return text + codegen::divider_source() + kDeviceErrorSource + cl::embedded_source(key.file);
+}
+
+}  // namespace
+
+cl::Kernel& family_kernel(cl::Device& device, const char* file, const char* kernel, DType compute,
+                          std::initializer_list<DType> types, const char* options) {
+  Key key{file, kernel, options, &device, compute, static_cast<uint8_t>(types.size()), {}};
+  size_t at = 0;
+  for (DType type : types) key.types[at++] = type;
+
+  struct Slot {
+    Key key;
+    cl::Kernel* kernel = nullptr;
+  };
+  constexpr size_t kSlots = 256;
+  thread_local auto slots = std::make_unique<std::array<Slot, kSlots>>();
+  uint64_t h = reinterpret_cast<uint64_t>(kernel) ^ reinterpret_cast<uint64_t>(options) << 7 ^
+               reinterpret_cast<uint64_t>(file) << 13 ^ static_cast<uint64_t>(compute) << 3;
+  for (DType type : key.types) h = h * 31 + static_cast<uint64_t>(type);
+  Slot& slot = (*slots)[(h * 0x9E3779B97F4A7C15ull) >> 56];
+  if (slot.kernel && slot.key == key) [[likely]]
+    return *slot.kernel;
+  cl::Kernel& found = cl::get_kernel(device, source_of(key), options, kernel);
+  slot = {key, &found};
+  return found;
+}
+
+}  // namespace dlb
