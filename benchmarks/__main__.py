@@ -1,0 +1,119 @@
+"""Compares ocl with a peer device, case by case, alternating: `python -m benchmarks --peer cpu --suite pointwise`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks import startup
+from benchmarks.cases import SUITES, Case, cases
+
+UNITS = {"GB/s": 1e9, "GFLOP/s": 1e9}
+
+
+class Worker:
+    """One device's process."""
+
+    def __init__(self, device: str, threads: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", device, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One measurement; an error when the process has ended."""
+        assert self.process.stdin
+        assert self.process.stdout
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        return json.loads(line) if line else {"error": f"the process ended ({self.process.poll()})"}
+
+
+def rate(case: Case, seconds: float) -> float:
+    """The figure in the case's unit; larger is better for rates, smaller for times."""
+    if case.unit in UNITS:
+        return case.work / seconds / UNITS[case.unit]
+    return seconds * (1e6 if case.unit == "us" else 1e3)
+
+
+def compare(case: Case, ocl: Worker, peer: Worker, rounds: int, seconds: float) -> dict[str, Any]:
+    """Alternates the two devices; the ratio is the median over rounds of peer time over ocl time."""
+    times: dict[str, list[float]] = {"ocl": [], "peer": []}
+    for _ in range(rounds):
+        for name, worker in (("ocl", ocl), ("peer", peer)):
+            answer = worker.ask({"suite": case.suite, "case": case.name, "seconds": seconds})
+            if "error" in answer:
+                return {"case": case.name, "suite": case.suite, "error": f"{name}: {answer['error']}"}
+            times[name].append(answer["seconds"])
+    ratio = statistics.median(p / o for p, o in zip(times["peer"], times["ocl"], strict=True))
+    return {
+        "case": case.name,
+        "suite": case.suite,
+        "unit": case.unit,
+        "ocl": rate(case, statistics.median(times["ocl"])),
+        "peer": rate(case, statistics.median(times["peer"])),
+        "ratio": ratio,
+    }
+
+
+def show(row: dict[str, Any], goal: float) -> None:
+    """Prints one line of the table."""
+    if "error" in row:
+        print(f"{row['case']:38s} {row['error']}", flush=True)
+        return
+    verdict = "" if not goal else f"goal {goal:.2f} {'met' if row['ratio'] >= goal else 'MISSED'}"
+    print(
+        f"{row['case']:38s} {row['ocl']:10.2f} {row['peer']:10.2f} {row['unit']:8s} {row['ratio']:6.2f}x  {verdict}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Parses the command line and runs the suites."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--peer", default="cpu", help="cpu or cuda")
+    parser.add_argument("--device", default="ocl:0")
+    parser.add_argument("--suite", default=",".join([*SUITES, "startup"]), help="comma-separated")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of a CPU peer")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="per case, device and round")
+    parser.add_argument("--json", default="", help="file for the results")
+    options = parser.parse_args()
+    os.environ["DLB_BENCH_PEER"] = options.peer
+
+    results: list[dict[str, Any]] = []
+    chosen = options.suite.split(",")
+    ocl, peer = Worker(options.device, options.threads), Worker(options.peer, options.threads)
+    print(f"{'case':38s} {'ocl':>10s} {options.peer:>10s} {'unit':8s} {'ratio':>7s}  (above 1: ocl is faster)")
+    for suite in chosen:
+        for case in cases(suite) if suite in SUITES else []:
+            row = compare(case, ocl, peer, options.rounds, options.seconds)
+            results.append(row)
+            show(row, case.goal_cuda if options.peer == "cuda" else case.goal_cpu)
+    for worker in (ocl, peer):
+        if worker.process.stdin:
+            worker.process.stdin.close()
+        worker.process.wait()
+    if "startup" in chosen:
+        results += startup.run(options.device, options.peer)
+    if options.json:
+        record = {"peer": options.peer, "machine": platform.processor() or platform.machine(), "time": time.time()}
+        with open(options.json, "w") as out:
+            json.dump({**record, "results": results}, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""The measured cases. A case is built on a device and returns a function of one iteration without synchronisation."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Step = Callable[[], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One measurement. `work` per iteration: bytes for unit "GB/s", operations for "GFLOP/s", 1 for times."""
+
+    name: str
+    suite: str
+    build: Callable[[Any], Step]  # takes a torch.device
+    work: float = 1.0
+    unit: str = "ms"
+    goal_cpu: float = 0.0  # least ratio to the peer: this rate over the peer's
+    goal_cuda: float = 0.0
+    pace: int = 0  # host-bound cases: iterations between synchronisations, timed without the wait
+
+
+MIB = 1 << 20
+
+
+def _sized(small: int, large: int) -> int:
+    """Elements: what fills a GPU takes too long on a CPU."""
+    return large if os.environ.get("DLB_BENCH_PEER") == "cuda" else small
+
+
+def _host_cases() -> list[Case]:
+    import torch
+
+    def add(device: torch.device) -> Step:
+        a, b = torch.randn(16, device="cpu").to(device), torch.randn(16).to(device)
+        return lambda: a + b
+
+    def mul_inplace(device: torch.device) -> Step:
+        a = torch.ones(16).to(device)
+        return lambda: a.mul_(1.0)
+
+    def total(device: torch.device) -> Step:
+        a = torch.randn(16).to(device)
+        return a.sum
+
+    def matmul(device: torch.device) -> Step:
+        a, b = torch.randn(8, 8).to(device), torch.randn(8, 8).to(device)
+        return lambda: a @ b
+
+    rows = [
+        ("a + b, 16 elements", add),
+        ("mul_, 16 elements", mul_inplace),
+        ("sum, 16 elements", total),
+        ("mm 8x8", matmul),
+    ]
+    return [Case(n, "host", f, 1, "us", 0.0, 0.7, pace=300) for n, f in rows]
+
+
+def _pointwise_cases() -> list[Case]:
+    import torch
+
+    n = _sized(1 << 24, 1 << 27)
+
+    def pair(f: Callable[..., Any]) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            a, b = torch.randn(n).to(device), torch.randn(n).to(device)
+            out = torch.empty_like(a)
+            return lambda: f(a, b, out)
+
+        return build
+
+    def bias(device: torch.device) -> Step:
+        c, hw = 64, 56 * 56
+        x = torch.randn(n // (c * hw), c, hw).to(device)
+        b, out = torch.randn(c, 1).to(device), torch.empty_like(x)
+        return lambda: torch.add(x, b, out=out)
+
+    size = n // (64 * 56 * 56) * 64 * 56 * 56
+    return [
+        Case("add f32", "pointwise", pair(lambda a, b, o: torch.add(a, b, out=o)), 12 * n, "GB/s", 0.9, 0.95),
+        Case("relu f32", "pointwise", pair(lambda a, b, o: torch.relu_(a)), 8 * n, "GB/s", 0.9, 0.95),
+        Case(
+            "gelu f32", "pointwise", pair(lambda a, b, o: torch.ops.aten.gelu.out(a, out=o)), 8 * n, "GB/s", 0.9, 0.95
+        ),
+        Case("bias broadcast f32", "pointwise", bias, 8 * size, "GB/s", 0.9, 0.95),
+        Case("mul_ f32", "pointwise", pair(lambda a, b, o: a.mul_(1.0)), 8 * n, "GB/s"),
+        Case("copy f32 to f16", "pointwise", pair(lambda a, b, o: a.half()), 6 * n, "GB/s"),
+    ]
+
+
+def _reduce_cases() -> list[Case]:
+    import torch
+
+    n = _sized(1 << 24, 1 << 27)
+
+    def on(shape: tuple[int, ...], f: Callable[[Any], Any]) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            x = torch.randn(shape).to(device)
+            return lambda: f(x)
+
+        return build
+
+    rows, cols = n // 1024, 1024
+    batch = n // (64 * 64 * 64)
+    return [
+        Case("sum all", "reduce", on((n,), lambda x: x.sum()), 4 * n, "GB/s", 0.8, 0.9),
+        Case("sum inner 1024", "reduce", on((rows, cols), lambda x: x.sum(1)), 4 * n, "GB/s", 0.8, 0.9),
+        Case("sum outer", "reduce", on((rows, cols), lambda x: x.sum(0)), 4 * n, "GB/s", 0.8, 0.9),
+        Case("sum N,H,W", "reduce", on((batch, 64, 64, 64), lambda x: x.sum((0, 2, 3))), 4 * n, "GB/s", 0.8, 0.9),
+        Case("softmax 1024", "reduce", on((rows, cols), lambda x: torch.softmax(x, 1)), 8 * n, "GB/s", 0.8, 0.9),
+    ]
+
+
+def _gemm_cases() -> list[Case]:
+    import torch
+
+    def square(n: int) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            a, b = torch.randn(n, n).to(device), torch.randn(n, n).to(device)
+            out = torch.empty(n, n).to(device)
+            return lambda: torch.mm(a, b, out=out)
+
+        return build
+
+    sizes = [256, 512, 1024] + ([2048, 4096] if os.environ.get("DLB_BENCH_PEER") == "cuda" else [])
+    return [
+        Case(f"mm f32 {n}", "gemm", square(n), 2.0 * n**3, "GFLOP/s", 0.7 if n == 1024 else 0, 0.6 if n == 1024 else 0)
+        for n in sizes
+    ]
+
+
+def _conv_cases() -> list[Case]:
+    import torch
+
+    batch = _sized(4, 32)
+    shapes = [  # name, in, out, kernel, stride, size, groups
+        ("3x3 64-64 56", 64, 64, 3, 1, 56, 1),
+        ("7x7s2 3-64 224", 3, 64, 7, 2, 224, 1),
+        ("1x1 64-256 56", 64, 256, 1, 1, 56, 1),
+        ("3x3s2 128-256 28", 128, 256, 3, 2, 28, 1),
+        ("3x3 512-512 7", 512, 512, 3, 1, 7, 1),
+        ("depthwise 3x3 96 56", 96, 96, 3, 1, 56, 96),
+    ]
+    cases = []
+    for name, cin, cout, k, s, size, groups in shapes:
+
+        def operands(device: torch.device, cin=cin, cout=cout, k=k, s=s, size=size, groups=groups) -> Any:
+            x = torch.randn(batch, cin, size, size).to(device)
+            w = torch.randn(cout, cin // groups, k, k).to(device)
+            return x, w, dict(stride=s, padding=k // 2, groups=groups)
+
+        def forward(device: torch.device, operands=operands) -> Step:
+            x, w, options = operands(device)
+            return lambda: torch.nn.functional.conv2d(x, w, **options)
+
+        def backward(device: torch.device, operands=operands) -> Step:
+            x, w, options = operands(device)
+            grad = torch.randn_like(torch.nn.functional.conv2d(x, w, **options), device="cpu").to(device)
+            arguments = (
+                [0],
+                [options["stride"]] * 2,
+                [options["padding"]] * 2,
+                [1, 1],
+                False,
+                [0, 0],
+                options["groups"],
+            )
+            return lambda: torch.ops.aten.convolution_backward(grad, x, w, *arguments, [True, True, False])
+
+        out = (size + 2 * (k // 2) - k) // s + 1
+        work = 2.0 * batch * cout * out * out * (cin // groups) * k * k
+        first = name.startswith("3x3 64-64")
+        cases += [
+            Case(f"conv {name} forward", "conv", forward, work, "GFLOP/s", 0.5 if first else 0, 0.4 if first else 0),
+            Case(
+                f"conv {name} backward", "conv", backward, 2 * work, "GFLOP/s", 0.4 if first else 0, 0.3 if first else 0
+            ),
+        ]
+    return cases
+
+
+def _torchvision() -> Any:
+    tests = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")
+    if os.path.exists(os.path.join(tests, "tv_shim.py")) and tests not in sys.path:
+        sys.path.insert(0, tests)
+        import tv_shim  # noqa: F401  makes torchvision importable beside a CPU-only torch
+    import torchvision
+
+    return torchvision
+
+
+def _net_cases() -> list[Case]:
+    import torch
+
+    batch = _sized(4, 32)
+
+    def inference(name: str) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            model = getattr(_torchvision().models, name)(weights=None).to(device).eval()
+            x = torch.randn(batch, 3, 224, 224).to(device)
+
+            def step() -> Any:
+                with torch.no_grad():
+                    return model(x)
+
+            return step
+
+        return build
+
+    def training(name: str) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            model = getattr(_torchvision().models, name)(weights=None).to(device).train()
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+            x, y = torch.randn(batch, 3, 224, 224).to(device), torch.randint(1000, (batch,)).to(device)
+
+            def step() -> None:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+
+            return step
+
+        return build
+
+    def item(f: Callable[[str], Any], what: str, name: str, cpu: float = 0, cuda: float = 0) -> Case:
+        return Case(f"{name} {what}, batch {batch}", "nets", f(name), 1.0, "ms", cpu, cuda)
+
+    return [
+        item(inference, "inference", "resnet18"),
+        item(training, "training step", "resnet18", 0.4, 0.35),
+        item(inference, "inference", "mobilenet_v2"),
+        item(training, "training step", "mobilenet_v2"),
+    ]
+
+
+SUITES: dict[str, Callable[[], list[Case]]] = {
+    "host": _host_cases,
+    "pointwise": _pointwise_cases,
+    "reduce": _reduce_cases,
+    "gemm": _gemm_cases,
+    "conv": _conv_cases,
+    "nets": _net_cases,
+}
+
+
+def cases(suite: str) -> list[Case]:
+    """The cases of one suite, in the order they are reported."""
+    return SUITES[suite]()

@@ -1,0 +1,109 @@
+"""Cold and warm start: what a first iteration costs with empty caches and in a second process, and whether new input
+sizes compile kernels or grow memory. Each measurement is a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+FIRST_OP = """
+import time, json, torch, dlbackend
+start = time.perf_counter()
+a = torch.ones(16, device=DEVICE); b = (a + a).cpu()
+print(json.dumps({"seconds": time.perf_counter() - start, **dlbackend.kernel_stats()}))
+"""
+
+RESNET = """
+import time, json, torch, dlbackend
+from benchmarks.cases import cases
+name = next(c for c in cases("nets") if c.name.startswith("resnet18 training"))
+device = torch.device(DEVICE)
+step = name.build(device)
+torch.ocl.synchronize()
+times = []
+for _ in range(6):
+    start = time.perf_counter(); step(); torch.ocl.synchronize(); times.append(time.perf_counter() - start)
+print(json.dumps({"first": times[0], "steady": sorted(times[2:])[len(times[2:]) // 2], **dlbackend.kernel_stats()}))
+"""
+
+SIZES = """
+import json, resource, torch, dlbackend
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+                          torch.nn.Conv2d(8, 16, 3, stride=2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+                          torch.nn.Flatten(), torch.nn.Linear(16, 10)).to(DEVICE)
+rss = lambda: int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
+def run(h, w):
+    net.zero_grad()
+    net(torch.randn(2, 3, h, w).to(DEVICE)).sum().backward()
+    torch.ocl.synchronize()
+for i in range(3): run(32 + i, 40 + i)
+before, memory = dlbackend.kernel_stats()["compiled"], None
+for i in range(300):
+    run(24 + (i * 7) % 61, 24 + (i * 11) % 67)
+    if i == 20: memory = rss()
+print(json.dumps({"compiled": dlbackend.kernel_stats()["compiled"] - before, "growth_mib": rss() - memory}))
+"""
+
+
+def _run(code: str, device: str, cache: str) -> dict[str, Any]:
+    environment = {**os.environ, "DLBACKEND_CACHE_DIR": cache, "POCL_CACHE_DIR": cache + "/pocl"}
+    os.makedirs(cache + "/pocl", exist_ok=True)
+    command = [sys.executable, "-c", f"DEVICE = {device!r}\n" + code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return {"error": (done.stderr or "no output").strip().splitlines()[-1][:300]}
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def run(device: str, peer: str) -> list[dict[str, Any]]:
+    """Measures all of it, prints a line each, returns the rows."""
+    gpu = peer == "cuda"
+    rows: list[dict[str, Any]] = []
+
+    def report(name: str, value: float, unit: str, goal: float, detail: str = "") -> None:
+        rows.append({"suite": "startup", "case": name, "unit": unit, "ocl": value, "goal": goal})
+        verdict = "met" if value <= goal else "MISSED"
+        print(f"{name:52s} {value:10.3f} {unit:8s} goal {goal} {verdict} {detail}", flush=True)
+
+    with tempfile.TemporaryDirectory() as cache:
+        first_cold = _run(FIRST_OP, device, cache)
+        first_warm = _run(FIRST_OP, device, cache)
+        cold, warm = _run(RESNET, device, cache), _run(RESNET, device, cache)
+        sizes = _run(SIZES, device, cache)
+    measured = {
+        "first op, cold": first_cold,
+        "first op": first_warm,
+        "resnet18, cold": cold,
+        "resnet18": warm,
+        "sizes": sizes,
+    }
+    for name, row in measured.items():
+        if "error" in row:
+            print(f"{name}: {row['error']}", flush=True)
+            rows.append({"suite": "startup", "case": name, **row})
+    if "error" not in first_warm:
+        report("first op of a process, warm caches", first_warm["seconds"] * 1e3, "ms", 300 if gpu else 50)
+    if "error" not in cold and "error" not in warm:
+        report(
+            "resnet18 first training iteration, empty caches",
+            cold["first"],
+            "s",
+            10 if gpu else 40,
+            f"({cold['compiled']} programs compiled in {cold['compile_seconds']:.1f} s)",
+        )
+        report(
+            "  second process, beyond a steady iteration",
+            warm["first"] - warm["steady"],
+            "s",
+            1 if gpu else 2,
+            f"({warm['compiled']} compiled, {warm['loaded']} loaded)",
+        )
+    if "error" not in sizes:
+        report("300 input sizes: kernels compiled after the first 3", sizes["compiled"], "kernels", 0)
+        report("300 input sizes: host memory growth", sizes["growth_mib"], "MiB", 64)
+    return rows
