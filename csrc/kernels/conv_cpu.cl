@@ -1,0 +1,349 @@
+// Implicit-GEMM convolution for CPU-like devices, run-time sizes. One gathering kernel serves the forward pass and,
+// once per stride phase, the input gradient; another the weight gradient. A work-item copies the part of the gathered
+// image that its block of positions needs into scratch, padded and with channels innermost; from then on every
+// operand of the register tile is an affine walk through scratch, and nothing is ever unfolded per filter tap.
+TILES(global)
+TILES(local)
+
+// out[n, col, q] = bias + sum over red, taps of weight * in[n, red, q * step + first + tap * dilation], per group.
+typedef struct {
+  long is[5];      // element strides of the gathered image: n, channel, d, h, w
+  long os[5];      // of the output, per position
+  long wgroup, wcol, wred, wtap[3];  // of the weights; taps may run backwards
+  int n, groups, red, cols;  // images, groups, channels per group to sum over, output channels per group
+  int in[3], q[3];           // gathered image, output positions
+  int step[3], first[3], dilation[3], taps[3];
+  int block[4];              // positions of one work-item: n, d, h, w
+  int channels;              // summed channels that are in scratch at a time
+  int pitch;                 // floats between pixels in scratch
+  int block_cols;            // output channels of one work-item, a multiple of 64 or all
+  int split[3];              // 1: scratch holds one tap of this dimension at a time
+  int has_bias;
+} Gather;
+
+inline int padded16(int n) { return (n + 15) & ~15; }
+
+// Copies pixels lo..lo+size of image n, channels c..c+count, to dst[pixel][channel] (pitch), zero outside the image.
+// Channels count to padded are set to zero.
+inline void load_pixels(global const T* image, const long* is, const int* in, const int* lo, const int* size, int count,
+                        int padded, local float* dst, int pitch) {
+  const int w0 = clamp(-lo[2], 0, size[2]), w1 = clamp(in[2] - lo[2], w0, size[2]), wn = w1 - w0;
+  const int plane = in[1] * in[2];
+  const int flat = is[4] == 1 && is[3] == in[2] && plane >= 16;  // a row may be read past its end
+  for (int d = 0; d < size[0]; d++)
+    for (int h = 0; h < size[1]; h++, dst += size[2] * pitch) {
+      const int id = lo[0] + d, ih = lo[1] + h;
+      const int inside = id >= 0 && id < in[0] && ih >= 0 && ih < in[1];
+      for (int w = 0; w < size[2]; w++)
+        if (!inside || w < w0 || w >= w1)
+          for (int c = 0; c < padded; c++) dst[w * pitch + c] = 0.f;
+      if (!inside || wn == 0) continue;
+      global const T* src = image + id * is[2] + ih * is[3] + (lo[2] + w0) * is[4];
+      local float* to = dst + w0 * pitch;
+      int c = 0;
+      if (is[1] == 1) {
+        for (int w = 0; w < wn; w++) {
+          int b = 0;
+          for (; b + 16 <= count; b += 16) vstore16(LOAD16(src + w * is[4] + b), 0, to + w * pitch + b);
+          for (; b < count; b++) to[w * pitch + b] = LOAD1(src + w * is[4] + b);
+        }
+        c = count;
+      } else if (is[4] == 1 && (wn >= 16 || flat)) {
+        // where in the row's own coordinates a block of 16 may begin so that it stays in memory that is the image's
+        const int latest = wn >= 16 ? wn - 16 : min(0, plane - 16 - (ih * in[2] + lo[2] + w0));
+        for (; c + 16 <= count; c += 16)
+          for (int w = 0; w < wn; w += 16) {
+            const int start = min(w, latest);
+            VECTORS16(x) VECTORS16(y)
+            global const T* s = src + c * is[1] + start;
+            local float* p = to + start * pitch + c;
+#define LOAD_CHANNEL(n, h) x##h = LOAD16(s + n * is[1]);
+#define STORE_PIXEL(n, h) vstore16(x##h, 0, p + n * pitch);
+#define STORE_PIXEL_INSIDE(n, h) \
+  if ((uint)(start + n) < (uint)wn) vstore16(x##h, 0, p + n * pitch);
+            EACH16(LOAD_CHANNEL)
+            TRANSPOSE(x, y)
+            if (start >= 0 && start + 16 <= wn) { EACH16(STORE_PIXEL) } else { EACH16(STORE_PIXEL_INSIDE) }
+          }
+      }
+      for (; c < count; c++)
+        for (int w = 0; w < wn; w++) to[w * pitch + c] = LOAD1(src + c * is[1] + w * is[4]);
+      for (; c < padded; c++)
+        for (int w = 0; w < wn; w++) to[w * pitch + c] = 0.f;
+    }
+}
+
+// Weights into panels [group][block of channels][64 columns][tap][channel][column], columns padded to 16 by zeros.
+// One work-item packs 16 columns of a block of channels.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global const T* weights, long ow,
+                                                                         global float* packed, long op, Gather p) {
+  const int j = get_global_id(0) * 16, c0 = get_global_id(1) * p.channels, g = get_global_id(2);
+  const int cols = padded16(p.cols), count = min(p.channels, p.red - c0), taps = p.taps[0] * p.taps[1] * p.taps[2];
+  const int panel = j & ~(NR - 1), width = min(NR, cols - panel), jn = min(16, p.cols - j);
+  weights += ow + g * p.wgroup + j * p.wcol + c0 * p.wred;
+  packed += op + ((long)g * p.red + c0) * taps * cols + (long)panel * taps * count + (j - panel);
+  int q = 0;
+  if (jn == 16 && p.wtap[2] == 1 && p.wtap[1] == p.taps[2] && p.wtap[0] == p.taps[1] * p.taps[2] && p.wred == taps) {
+    // (channel, tap) is one contiguous run per column
+    int tap = 0, c = 0;
+    for (; q + 16 <= count * taps; q += 16) {
+      VECTORS16(x) VECTORS16(y)
+      global const T* s = weights + q;
+#define LOAD_WEIGHTS(n, h) x##h = LOAD16(s + n * p.wcol);
+#define STORE_WEIGHTS(n, h)                                       \
+  vstore16(x##h, 0, packed + ((long)tap * count + c) * width);    \
+  if (++tap == taps) tap = 0, c++;
+      EACH16(LOAD_WEIGHTS)
+      TRANSPOSE(x, y)
+      EACH16(STORE_WEIGHTS)
+    }
+  }
+  for (int c = q / taps; c < count; c++) {
+    int tap = 0;
+    for (int t0 = 0; t0 < p.taps[0]; t0++)
+      for (int t1 = 0; t1 < p.taps[1]; t1++)
+        for (int t2 = 0; t2 < p.taps[2]; t2++, tap++) {
+          if (c * taps + tap < q) continue;
+          global const T* s = weights + c * p.wred + t0 * p.wtap[0] + t1 * p.wtap[1] + t2 * p.wtap[2];
+          global float* d = packed + ((long)tap * count + c) * width;
+          if (jn == 16)
+            for (int i = 0; i < 16; i++) d[i] = LOAD1(s + i * p.wcol);
+          else
+            for (int i = 0; i < 16; i++) d[i] = i < jn ? LOAD1(s + i * p.wcol) : 0.f;
+        }
+  }
+}
+
+// The part of the positions that a work-item computes: begin and size in n, d, h, w.
+typedef struct {
+  int begin[4], size[4], count;
+} Block;
+
+inline Block block_of(const Gather* p, int id) {
+  Block b;
+  b.count = 1;
+  for (int i = 3; i >= 0; i--) {
+    const int extent = i ? p->q[i - 1] : p->n, blocks = (extent + p->block[i] - 1) / p->block[i];
+    b.begin[i] = id % blocks * p->block[i];
+    b.size[i] = min(p->block[i], extent - b.begin[i]);
+    b.count *= b.size[i];
+    id /= blocks;
+  }
+  return b;
+}
+
+// Adds the bias and writes tile results s[position][column] (pitch) to the output's positions of the block.
+inline void store_positions(const Gather* p, const Block* b, local const float* s, int pitch, int cols,
+                            global T* out, global const T* bias) {
+  const long sc = p->os[1], sw = p->os[4];
+  int row = b->size[3], rows = b->size[2];
+  if (p->os[3] == sw * row) row *= rows, rows = 1;  // rows that follow each other are one
+  for (int n = 0; n < b->size[0]; n++)
+    for (int d = 0; d < b->size[1]; d++)
+      for (int h = 0; h < rows; h++, s += (long)row * pitch) {
+        global T* o = out + (b->begin[0] + n) * p->os[0] + (b->begin[1] + d) * p->os[2] +
+                      (b->begin[2] + h) * p->os[3] + b->begin[3] * sw;
+        for (int c = 0; c < cols; c += 16) {
+          const int cn = min(16, cols - c);
+          float16 add = 0.f;
+          if (p->has_bias) {
+            float t[16];
+            for (int i = 0; i < 16; i++) t[i] = i < cn ? LOAD1(bias + c + i) : 0.f;
+            add = vload16(0, t);
+          }
+          if (sw == 1 && row >= 16) {
+            for (int w = 0; w < row; w += 16) {
+              const int start = min(w, row - 16);
+              VECTORS16(x) VECTORS16(y)
+              local const float* from = s + start * pitch + c;
+              global T* to = o + c * sc + start;
+#define LOAD_RESULT(n, h) x##h = vload16(0, from + n * pitch) + add;
+#define STORE_RESULT(n, h) \
+  if (n < cn) STORE16(x##h, to + n * sc);
+              EACH16(LOAD_RESULT)
+              TRANSPOSE(x, y)
+              EACH16(STORE_RESULT)
+            }
+          } else if (sc == 1 && cn == 16) {
+            for (int w = 0; w < row; w++) STORE16(vload16(0, s + w * pitch + c) + add, o + w * sw + c);
+          } else {
+            float t[16];
+            vstore16(add, 0, t);
+            for (int i = 0; i < cn; i++)
+              for (int w = 0; w < row; w++) STORE1(s[w * pitch + c + i] + t[i], o + w * sw + (c + i) * sc);
+          }
+        }
+      }
+}
+
+// Forward pass, or one stride phase of the input gradient. Range: blocks of positions, blocks of columns, groups.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const T* in, long oi,
+                                                                    global const float* packed, long op,
+                                                                    global T* out, long oo, global const T* bias,
+                                                                    long ob, Gather p, local float* scratch) {
+  const Block b = block_of(&p, get_global_id(0));
+  const int j0 = get_global_id(1) * p.block_cols, g = get_global_id(2);
+  const int jn = min(p.block_cols, p.cols - j0), cols = padded16(p.cols), pitch = padded16(jn);
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2];
+  in += oi + (long)g * p.red * p.is[1];
+  out += oo + ((long)g * p.cols + j0) * p.os[1];
+  bias += ob + g * p.cols + j0;
+  packed += op + (long)g * p.red * taps * cols;
+
+  int inner[3], outer[3], size[3];  // taps walked in scratch, taps loaded one at a time, pixels in scratch
+  for (int i = 0; i < 3; i++) {
+    inner[i] = p.split[i] ? min(1, p.taps[i]) : p.taps[i];
+    outer[i] = p.split[i] ? p.taps[i] : min(1, p.taps[i]);
+    size[i] = (b.size[i + 1] - 1) * p.step[i] + (inner[i] - 1) * p.dilation[i] + 1;
+  }
+  const int row_pitch = size[2] * p.pitch, plane_pitch = size[1] * row_pitch, image_pitch = size[0] * plane_pitch;
+
+  local int* offsets = (local int*)scratch;  // where each position begins in scratch
+  local float* results = scratch + padded16(b.count + MR);
+  local float* pixels = results + (b.count + MR) * pitch;
+  int at = 0;
+  for (int n = 0; n < b.size[0]; n++)
+    for (int d = 0; d < b.size[1]; d++)
+      for (int h = 0; h < b.size[2]; h++)
+        for (int w = 0; w < b.size[3]; w++)
+          offsets[at++] = n * image_pitch + d * p.step[0] * plane_pitch + h * p.step[1] * row_pitch + w * p.step[2] * p.pitch;
+  for (int r = 0; r < MR; r++) offsets[at + r] = offsets[at - 1];
+  if (taps == 0 || p.red == 0)
+    for (int i = 0; i < b.count * pitch; i++) results[i] = 0.f;
+
+  int add = 0;
+  for (int c = 0; c < p.red; c += p.channels) {
+    const int count = min(p.channels, p.red - c);
+    for (int t0 = 0; t0 < outer[0]; t0++)
+      for (int t1 = 0; t1 < outer[1]; t1++)
+        for (int t2 = 0; t2 < outer[2]; t2++) {
+          const int lo[3] = {b.begin[1] * p.step[0] + p.first[0] + t0 * p.dilation[0],
+                             b.begin[2] * p.step[1] + p.first[1] + t1 * p.dilation[1],
+                             b.begin[3] * p.step[2] + p.first[2] + t2 * p.dilation[2]};
+          for (int n = 0; n < b.size[0]; n++)
+            load_pixels(in + (b.begin[0] + n) * p.is[0] + c * p.is[1], p.is, p.in, lo, size, count, count,
+                        pixels + n * image_pitch, p.pitch);
+          Walk walk = {count, 1, inner[2], p.dilation[2] * p.pitch, inner[1], p.dilation[1] * row_pitch};
+          if (p.dilation[2] == 1 && p.pitch == count) walk.n0 *= walk.n1, walk.n1 = 1;
+          for (int d = 0; d < inner[0]; d++, add = 1) {
+            const int tap = ((t0 + d) * p.taps[1] + t1) * p.taps[2] + t2;
+            for (int j = j0; j < j0 + jn; j += NR) {
+              const int width = min(NR, cols - j);
+              global const float* panel = packed + (long)c * taps * cols + ((long)j * taps + tap * width) * count;
+              for (int i = 0; i < b.count; i += MR) {
+                int row[MR];
+                for (int r = 0; r < MR; r++) row[r] = offsets[i + r];
+                tile_global(width / 16, pixels + d * p.dilation[0] * plane_pitch, row, walk, panel,
+                            results + i * pitch + (j - j0), pitch, add);
+              }
+            }
+          }
+        }
+  }
+  store_positions(&p, &b, results, pitch, jn, out, bias);
+}
+
+// Weight gradient: partial[slice][k][(c, tap)] = sum over the slice's positions of out-gradient[k] * in[c], where p
+// gathers the forward pass's input and p.os are the strides of the output's gradient. Range: slices of the blocks of
+// positions, blocks of columns k, groups * blocks of p.channels input channels.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_weight_grad(global const T* in, long oi,
+                                                                                global const T* grad, long og,
+                                                                                global float* partial, long op,
+                                                                                Gather p, int slices, int blocks,
+                                                                                local float* scratch) {
+  const int slice = get_global_id(0), j0 = get_global_id(1) * p.block_cols;
+  const int c_blocks = (p.red + p.channels - 1) / p.channels;
+  const int g = get_global_id(2) / c_blocks, c0 = get_global_id(2) % c_blocks * p.channels;
+  const int jn = min(p.block_cols, p.cols - j0), count = min(p.channels, p.red - c0), pitch = padded16(jn);
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2], rows = count * taps;
+  in += oi + ((long)g * p.red + c0) * p.is[1];
+  grad += og + ((long)g * p.cols + j0) * p.os[1];
+
+  local int* offsets = (local int*)scratch;
+  local float* results = scratch + padded16(rows + MR);
+  local float* panels = results + (rows + MR) * pitch;
+  local float* pixels = panels + p.block[0] * p.block[1] * p.block[2] * p.block[3] * NR;
+  const int first_block = (long)blocks * slice / slices, end_block = (long)blocks * (slice + 1) / slices;
+  int add = 0;
+  for (int id = first_block; id < end_block; id++) {
+    const Block b = block_of(&p, id);
+    int size[3], lo[3];
+    for (int i = 0; i < 3; i++) {
+      size[i] = (b.size[i + 1] - 1) * p.step[i] + (p.taps[i] - 1) * p.dilation[i] + 1;
+      lo[i] = b.begin[i + 1] * p.step[i] + p.first[i];
+    }
+    const int row_pitch = size[2] * p.pitch, plane_pitch = size[1] * row_pitch, image_pitch = size[0] * plane_pitch;
+    int at = 0;
+    for (int c = 0; c < count; c++)
+      for (int t0 = 0; t0 < p.taps[0]; t0++)
+        for (int t1 = 0; t1 < p.taps[1]; t1++)
+          for (int t2 = 0; t2 < p.taps[2]; t2++)
+            offsets[at++] = c + t0 * p.dilation[0] * plane_pitch + t1 * p.dilation[1] * row_pitch + t2 * p.dilation[2] * p.pitch;
+    for (int r = 0; r < MR; r++) offsets[at + r] = offsets[at - 1];
+    for (int n = 0; n < b.size[0]; n++)
+      load_pixels(in + (b.begin[0] + n) * p.is[0], p.is, p.in, lo, size, count, count, pixels + n * image_pitch, p.pitch);
+
+    const int positions = b.size[1] * b.size[2] * b.size[3];
+    const Walk walk = {b.size[3], p.step[2] * p.pitch, b.size[2], p.step[1] * row_pitch, b.size[1], p.step[0] * plane_pitch};
+    for (int j = 0; j < jn; j += NR) {
+      const int width = padded16(min(NR, jn - j));
+      for (int n = 0; n < b.size[0]; n++)
+        load_pixels(grad + (b.begin[0] + n) * p.os[0] + j * p.os[1], p.os, p.q, b.begin + 1, b.size + 1,
+                    min(NR, jn - j), width, panels + n * positions * width, width);
+      for (int n = 0; n < b.size[0]; n++)
+        for (int i = 0; i < rows; i += MR) {
+          int row[MR];
+          for (int r = 0; r < MR; r++) row[r] = offsets[i + r];
+          tile_local(width / 16, pixels + n * image_pitch, row, walk, panels + n * positions * width,
+                     results + i * pitch + j, pitch, add || n);
+        }
+    }
+    add = 1;
+  }
+
+  // [(c, tap)][k] in scratch becomes [k][(c, tap)]
+  const long total = (long)p.red * taps;
+  partial += op + (((long)slice * p.groups + g) * p.cols + j0) * total + (long)c0 * taps;
+  for (int j = 0; j < jn; j += 16) {
+    const int cn = min(16, jn - j);
+    int i = 0;
+    for (; cn == 16 && i + 16 <= rows; i += 16) {
+      VECTORS16(x) VECTORS16(y)
+      local const float* s = results + i * pitch + j;
+      global float* d = partial + j * total + i;
+#define LOAD_SUM(n, h) x##h = vload16(0, s + n * pitch);
+#define STORE_SUM(n, h) vstore16(x##h, 0, d + n * total);
+      EACH16(LOAD_SUM)
+      TRANSPOSE(x, y)
+      EACH16(STORE_SUM)
+    }
+    for (int q = 0; q < cn; q++)
+      for (int r = i; r < rows; r++) partial[(j + q) * total + r] = results[r * pitch + j + q];
+  }
+}
+
+// weights[k, c, taps] (strides ws) = sum over slices of partial[slice][k][c][tap], always in the same order. One
+// work-item takes one k.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_reduce(global const float* partial, long op,
+                                                                           global T* weights, long ow, Gather p,
+                                                                           int slices) {
+  const int k = get_global_id(0), taps = p.taps[0] * p.taps[1] * p.taps[2], row = p.red * taps;
+  const long slice_step = (long)p.groups * p.cols * row;
+  partial += op + (long)k * row;
+  weights += ow + k * p.wcol;
+  const int dense = p.wtap[2] == 1 && p.wtap[1] == p.taps[2] && p.wtap[0] == p.taps[1] * p.taps[2] && p.wred == taps;
+  int i = 0;
+  if (dense)
+    for (; i + 16 <= row; i += 16) {
+      float16 sum = vload16(0, partial + i);
+      for (int s = 1; s < slices; s++) sum += vload16(0, partial + s * slice_step + i);
+      STORE16(sum, weights + i);
+    }
+  for (; i < row; i++) {
+    float sum = partial[i];
+    for (int s = 1; s < slices; s++) sum += partial[s * slice_step + i];
+    const int t = i % taps;
+    STORE1(sum, weights + i / taps * p.wred + t / (p.taps[1] * p.taps[2]) * p.wtap[0] +
+                    t / p.taps[2] % p.taps[1] * p.wtap[1] + t % p.taps[2] * p.wtap[2]);
+  }
+}

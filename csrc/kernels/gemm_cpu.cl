@@ -1,0 +1,169 @@
+// GEMM for CPU-like devices: C = alpha * A * B + beta * D, any strides. One work-item computes a block of mc x nc: it
+// copies its rows of A as they lie (along k or along m) and its columns of B as panels of 64 into scratch, kc of the
+// reduction at a time, and runs register tiles over them.
+TILES(local)
+
+// dst[i][j] = src[i * si + j] for ni x nj elements; columns nj to njp are set to zero.
+inline void pack_rows(global const T* src, long si, int ni, int nj, int njp, local float* dst, int pitch) {
+  for (int i = 0; i < ni; i++, src += si, dst += pitch) {
+    int j = 0;
+    for (; j + 16 <= nj; j += 16) vstore16(LOAD16(src + j), 0, dst + j);
+    for (; j < nj; j++) dst[j] = LOAD1(src + j);
+    for (; j < njp; j++) dst[j] = 0.f;
+  }
+}
+
+// dst[i][j] = src[j * sj + i].
+inline void pack_columns(global const T* src, long sj, int ni, int nj, int njp, local float* dst, int pitch) {
+  for (int j = 0; j < njp; j += 16) {
+    int i = 0;
+    for (; j + 16 <= nj && i + 16 <= ni; i += 16) {
+      VECTORS16(x) VECTORS16(y)
+      global const T* s = src + j * sj + i;
+      local float* d = dst + i * pitch + j;
+#define LOAD_COLUMN(n, h) x##h = LOAD16(s + n * sj);
+#define STORE_ROW(n, h) vstore16(x##h, 0, d + n * pitch);
+      EACH16(LOAD_COLUMN)
+      TRANSPOSE(x, y)
+      EACH16(STORE_ROW)
+    }
+    for (; i < ni; i++)
+      for (int q = j; q < j + 16; q++) dst[i * pitch + q] = q < nj ? LOAD1(src + q * sj + i) : 0.f;
+  }
+}
+
+inline void pack(global const T* src, long si, long sj, int ni, int nj, int njp, local float* dst, int pitch) {
+  if (sj == 1) pack_rows(src, si, ni, nj, njp, dst, pitch);
+  else if (si == 1) pack_columns(src, sj, ni, nj, njp, dst, pitch);
+  else
+    for (int i = 0; i < ni; i++)
+      for (int j = 0; j < njp; j++) dst[i * pitch + j] = j < nj ? LOAD1(src + i * si + j * sj) : 0.f;
+}
+
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
+    global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
+    global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
+    float alpha, float beta, int has_d, int M, int N, int K, int mc, int nc, int kc, local float* scratch) {
+  const int m0 = get_global_id(0) * mc, n0 = get_global_id(1) * nc;
+  const long batch = get_global_id(2);
+  const int mn = min(mc, M - m0), nn = min(nc, N - n0), pitch = (nn + 15) & ~15;
+  // an odd number of cache lines between rows, so that the rows of a tile do not compete for one cache set
+  const int k_pitch = kc + 16, m_pitch = mc + 16;
+  local float* sa = scratch;
+  local float* sc = sa + max(mc * k_pitch, kc * m_pitch);
+  local float* sb = sc + (mc + MR) * nc;
+  A += oa + batch * sab + m0 * sam;
+  B += ob + batch * sbb + n0 * sbn;
+  C += oc + batch * scb + m0 * scm + n0 * scn;
+  D += od + batch * sdb + m0 * sdm + n0 * sdn;
+
+  const int along_k = sak == 1 || sam != 1, row_step = along_k ? k_pitch : 1, last = mn - 1;
+  if (K == 0)
+    for (int i = 0; i < mn * pitch; i++) sc[i] = 0.f;
+  for (int kb = 0; kb < K; kb += kc) {
+    const int kn = min(kc, K - kb);
+    if (along_k) pack(A + kb * sak, sam, sak, mn, kn, kn, sa, k_pitch);
+    else pack_rows(A + kb * sak, sak, kn, mn, mn, sa, m_pitch);
+    const Walk walk = {kn, along_k ? 1 : m_pitch, 1, 0, 1, 0};
+    for (int j = 0; j < nn; j += NR) {
+      const int jn = min(NR, nn - j), nv = (jn + 15) / 16;
+      pack(B + kb * sbk + j * sbn, sbk, sbn, kn, jn, nv * 16, sb, nv * 16);
+      for (int i = 0; i < mn; i += MR) {
+        int row[MR];
+        for (int r = 0; r < MR; r++) row[r] = min(i + r, last) * row_step;
+        tile_local(nv, sa, row, walk, sb, sc + i * pitch + j, pitch, kb > 0);
+      }
+    }
+  }
+
+  for (int i = 0; i < mn; i++) {
+    int j = 0;
+    if (scn == 1 && (!has_d || sdn == 1))
+      for (; j + 16 <= nn; j += 16) {
+        float16 v = alpha * vload16(0, sc + i * pitch + j);
+        if (has_d) v += beta * LOAD16(D + i * sdm + j);
+        STORE16(v, C + i * scm + j);
+      }
+    for (; j < nn; j++) {
+      float v = alpha * sc[i * pitch + j];
+      if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
+      STORE1(v, C + i * scm + j * scn);
+    }
+  }
+}
+
+// Products with few rows (M <= 4), bound by reading B once: one work-item computes nc columns of all rows.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
+    global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
+    global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
+    float alpha, float beta, int has_d, int M, int N, int K, int nc, local float* scratch) {
+  const int n0 = get_global_id(0) * nc, nn = min(nc, N - n0);
+  const long batch = get_global_id(1);
+  A += oa + batch * sab;
+  B += ob + batch * sbb + n0 * sbn;
+  C += oc + batch * scb + n0 * scn;
+  D += od + batch * sdb + n0 * sdn;
+  local float* sc = scratch;             // [4][nc]
+  local float* sa = scratch + 4 * nc;    // [4][kc]
+  const int kc = 1024;
+  for (int i = 0; i < 4 * nc; i++) sc[i] = 0.f;
+  for (int kb = 0; kb < K; kb += kc) {
+    const int kn = min(kc, K - kb);
+    for (int i = 0; i < 4; i++)
+      for (int k = 0; k < kn; k++) sa[i * kc + k] = i < M ? LOAD1(A + i * sam + (kb + k) * sak) : 0.f;
+    global const T* b = B + kb * sbk;
+    if (sbn == 1) {  // rows of B times one element of A each
+      int j = 0;
+      for (; j + 32 <= nn; j += 32) {
+        float16 c[4][2];
+        for (int i = 0; i < 4; i++)
+          for (int v = 0; v < 2; v++) c[i][v] = vload16(v, sc + i * nc + j);
+        for (int k = 0; k < kn; k++) {
+          const float16 b0 = LOAD16(b + k * sbk + j), b1 = LOAD16(b + k * sbk + j + 16);
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const float16 a = (float16)(sa[i * kc + k]);
+            c[i][0] = fma(a, b0, c[i][0]), c[i][1] = fma(a, b1, c[i][1]);
+          }
+        }
+        for (int i = 0; i < 4; i++)
+          for (int v = 0; v < 2; v++) vstore16(c[i][v], v, sc + i * nc + j);
+      }
+      for (; j < nn; j++)
+        for (int k = 0; k < kn; k++) {
+          const float x = LOAD1(b + k * sbk + j);
+          for (int i = 0; i < 4; i++) sc[i * nc + j] += sa[i * kc + k] * x;
+        }
+    } else {  // one dot product per column of B
+      for (int j = 0; j < nn; j++) {
+        global const T* p = b + j * sbn;
+        int k = 0;
+        float16 c0 = 0.f, c1 = 0.f, c2 = 0.f, c3 = 0.f;
+        if (sbk == 1)
+          for (; k + 16 <= kn; k += 16) {
+            const float16 x = LOAD16(p + k);
+            c0 = fma(x, vload16(0, sa + k), c0), c1 = fma(x, vload16(0, sa + kc + k), c1);
+            c2 = fma(x, vload16(0, sa + 2 * kc + k), c2), c3 = fma(x, vload16(0, sa + 3 * kc + k), c3);
+          }
+        float sum[4] = {0, 0, 0, 0};
+        for (; k < kn; k++) {
+          const float x = LOAD1(p + k * sbk);
+          for (int i = 0; i < 4; i++) sum[i] += sa[i * kc + k] * x;
+        }
+#define FOLD(i)                                                       \
+  {                                                                   \
+    const float8 h = c##i.lo + c##i.hi;                               \
+    const float4 q = h.lo + h.hi;                                     \
+    sc[i * nc + j] += sum[i] + ((q.x + q.y) + (q.z + q.w));           \
+  }
+        FOLD(0) FOLD(1) FOLD(2) FOLD(3)
+      }
+    }
+  }
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < nn; j++) {
+      float v = alpha * sc[i * nc + j];
+      if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
+      STORE1(v, C + i * scm + j * scn);
+    }
+}

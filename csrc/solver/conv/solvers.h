@@ -1,0 +1,10 @@
+// The convolution solvers, one per file of this folder.
+#pragma once
+#include "solver/solver.h"
+
+namespace dlb::solver {
+const ConvSolver* conv_cpu_depthwise();
+const ConvSolver* conv_gemm_1x1();
+const ConvSolver* conv_cpu_implicit();
+const ConvSolver* conv_reference();
+}  // namespace dlb::solver

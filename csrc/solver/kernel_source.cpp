@@ -1,0 +1,70 @@
+// Element types of hand-written kernels as build options and kernel arguments.
+#include "solver/kernel_source.h"
+
+#include <c10/util/Exception.h>
+
+#include "cl/embedded.h"
+
+namespace dlb::solver {
+namespace {
+
+enum class FactorForm { kInteger, kFloat, kDouble, kFloat2, kDouble2 };
+struct Element {
+  c10::ScalarType type;
+  const char* option;
+  FactorForm factor;
+};
+constexpr Element kElements[] = {
+    {c10::ScalarType::Float, "-DT_FLOAT", FactorForm::kFloat},
+    {c10::ScalarType::Half, "-DT_HALF", FactorForm::kFloat},
+    {c10::ScalarType::BFloat16, "-DT_BFLOAT16", FactorForm::kFloat},
+    {c10::ScalarType::Double, "-DT_DOUBLE", FactorForm::kDouble},
+    {c10::ScalarType::ComplexFloat, "-DT_COMPLEX_FLOAT", FactorForm::kFloat2},
+    {c10::ScalarType::ComplexDouble, "-DT_COMPLEX_DOUBLE", FactorForm::kDouble2},
+    {c10::ScalarType::Byte, "-DT_UCHAR", FactorForm::kInteger},
+    {c10::ScalarType::Char, "-DT_CHAR", FactorForm::kInteger},
+    {c10::ScalarType::Short, "-DT_SHORT", FactorForm::kInteger},
+    {c10::ScalarType::Int, "-DT_INT", FactorForm::kInteger},
+    {c10::ScalarType::Long, "-DT_LONG", FactorForm::kInteger},
+};
+
+const Element* find(c10::ScalarType type) {
+  for (const Element& element : kElements)
+    if (element.type == type) return &element;
+  return nullptr;
+}
+
+}  // namespace
+
+bool has_arithmetic(c10::ScalarType type) { return find(type) != nullptr; }
+size_t element_bytes(c10::ScalarType type) { return c10::elementSize(type); }
+
+std::string element_option(c10::ScalarType type) {
+  const Element* element = find(type);
+  TORCH_CHECK_NOT_IMPLEMENTED(element, "no matrix multiplication or convolution for ", type, " on ocl");
+  return element->option;
+}
+
+std::string sources(std::initializer_list<const char*> files) {
+  std::string text;
+  for (const char* file : files) text += cl::embedded_source(file);
+  return text;
+}
+
+void add_factor(cl::Kernel::Arguments& arguments, c10::ScalarType type, const Factor& factor) {
+  switch (find(type)->factor) {
+    case FactorForm::kInteger: return arguments.add(factor.integer);
+    case FactorForm::kFloat: return arguments.add(static_cast<float>(factor.re));
+    case FactorForm::kDouble: return arguments.add(factor.re);
+    case FactorForm::kFloat2: {
+      const float pair[2] = {static_cast<float>(factor.re), static_cast<float>(factor.im)};
+      return arguments.add_bytes(pair, sizeof pair);
+    }
+    case FactorForm::kDouble2: {
+      const double pair[2] = {factor.re, factor.im};
+      return arguments.add_bytes(pair, sizeof pair);
+    }
+  }
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,121 @@
+// Problems: what a GEMM or a convolution is asked to do, as plain values with a printable key. Two equal problems can
+// share an invoker; everything that may differ between two calls of one problem (buffers, alpha, beta) is in Operands.
+#pragma once
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "cl/api.h"
+
+namespace dlb::solver {
+
+enum class Op : uint8_t { kGemm, kConvForward, kConvInputGrad, kConvWeightGrad };
+constexpr int kOps = 4;
+const char* op_name(Op op);  // "gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight": the names of DLBACKEND_SOLVER
+
+// A buffer and an element offset.
+struct Buffer {
+  cl_mem mem = nullptr;
+  int64_t offset = 0;
+};
+
+// A scalar factor in the forms that kernels take it: integers, and the real and imaginary part.
+struct Factor {
+  int64_t integer = 1;
+  double re = 1, im = 0;
+};
+
+// C[b,i,j] = alpha * sum_k A[b,i,k] * B[b,k,j] + beta * D[b,i,j]. All operands have one dtype; any strides, zero
+// (broadcast) included for A, B and D. C does not overlap A and B; D may be C itself.
+struct GemmProblem {
+  struct Operands {
+    Buffer a, b, c, d;
+    Factor alpha, beta;
+  };
+
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  // Element strides of {batch, row, column}; zero where the dimension has one element.
+  int64_t a[3] = {}, b[3] = {}, c[3] = {}, d[3] = {};
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  int8_t device = 0;
+  int8_t has_d = 0;  // 0: beta is zero and D is not read
+  int8_t unused[5] = {};
+
+  Op op() const { return Op::kGemm; }
+  double flops() const { return 2.0 * batch * m * n * k; }
+  // Makes the strides of dimensions with one element zero, so that they do not make two problems of one.
+  void normalize();
+  template <class Self, class Visit>
+  static void visit(Self& p, Visit&& v) {
+    v("b", p.batch), v("m", p.m), v("n", p.n), v("k", p.k), v("sa", p.a), v("sb", p.b), v("sc", p.c), v("sd", p.d);
+    v("add", p.has_d);
+  }
+};
+
+// y[n,k,o] (+ bias[k]) = sum over c, f of x[n,c,o*stride-padding+f*dilation] * w[k,c,f] within each group, and its two
+// gradients. Depth, height and width always: fewer spatial dimensions have ones in front.
+//   kConvForward:    reads x, w, bias; writes y
+//   kConvInputGrad:  reads y, w, bias (of x's channels; a transposed convolution's); writes x
+//   kConvWeightGrad: reads x, y; writes w
+struct ConvProblem {
+  struct Operands {
+    Buffer x, w, y, bias;
+  };
+
+  int64_t xs[5] = {}, ws[5] = {}, ys[5] = {};  // element strides: {n, c, d, h, w}, {k, c in group, d, h, w}, {n, k, d, h, w}
+  int32_t n = 0, c = 0, k = 0, groups = 1;     // images, input and output channels (of all groups)
+  int32_t in[3] = {1, 1, 1}, out[3] = {1, 1, 1}, filter[3] = {1, 1, 1};
+  int32_t stride[3] = {1, 1, 1}, padding[3] = {}, dilation[3] = {1, 1, 1};
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  Op direction = Op::kConvForward;
+  int8_t device = 0;
+  int8_t has_bias = 0;
+  int8_t unused[4] = {};
+
+  Op op() const { return direction; }
+  int64_t taps() const { return int64_t(filter[0]) * filter[1] * filter[2]; }
+  int64_t out_pixels() const { return int64_t(out[0]) * out[1] * out[2]; }
+  int64_t in_pixels() const { return int64_t(in[0]) * in[1] * in[2]; }
+  double flops() const { return 2.0 * n * k * (c / groups) * taps() * out_pixels(); }
+  void normalize();
+  template <class Self, class Visit>
+  static void visit(Self& p, Visit&& v) {
+    v("n", p.n), v("c", p.c), v("k", p.k), v("g", p.groups), v("in", p.in), v("out", p.out), v("f", p.filter);
+    v("s", p.stride), v("p", p.padding), v("d", p.dilation), v("sx", p.xs), v("sw", p.ws), v("sy", p.ys);
+    v("bias", p.has_bias);
+  }
+};
+
+static_assert(std::has_unique_object_representations_v<GemmProblem>);
+static_assert(std::has_unique_object_representations_v<ConvProblem>);
+
+template <class Problem>
+bool same(const Problem& a, const Problem& b) noexcept {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+template <class Problem>
+uint64_t hash(const Problem& p) noexcept {
+  static_assert(sizeof(Problem) % 8 == 0);
+  const char* bytes = reinterpret_cast<const char*>(&p);
+  uint64_t h = 0x9e3779b97f4a7c15ULL;
+  for (size_t i = 0; i < sizeof p; i += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes + i, 8);
+    h = (h ^ word) * 0xff51afd7ed558ccdULL;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+// "conv_fwd:float32 n=8 c=64 k=64 ... ": the same text on every machine; without the device's number.
+std::string key(const GemmProblem& problem);
+std::string key(const ConvProblem& problem);
+
+// The problem of a key, for that device. Throws std::invalid_argument for text that key() does not make.
+GemmProblem parse_gemm_key(const std::string& key, int device);
+ConvProblem parse_conv_key(const std::string& key, int device);
+
+}  // namespace dlb::solver
