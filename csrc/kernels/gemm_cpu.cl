@@ -78,10 +78,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
 
   for (int i = 0; i < mn; i++) {
     int j = 0;
-    if (scn == 1 && (!has_d || sdn == 1))
+    if (scn == 1 && (!has_d || sdn == 1 || sdn == 0))
       for (; j + 16 <= nn; j += 16) {
         float16 v = alpha * vload16(0, sc + i * pitch + j);
-        if (has_d) v += beta * LOAD16(D + i * sdm + j);
+        if (has_d) v += beta * (sdn ? LOAD16(D + i * sdm + j) : (float16)(LOAD1(D + i * sdm)));
         STORE16(v, C + i * scm + j);
       }
     for (; j < nn; j++) {
@@ -96,7 +96,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
-    float alpha, float beta, int has_d, int M, int N, int K, int nc, local float* scratch) {
+    float alpha, float beta, int has_d, int M, int N, int K, int nc, int kc, local float* scratch) {
   const int n0 = get_global_id(0) * nc, nn = min(nc, N - n0);
   const long batch = get_global_id(1);
   A += oa + batch * sab;
@@ -105,12 +105,14 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
   D += od + batch * sdb + n0 * sdn;
   local float* sc = scratch;             // [4][nc]
   local float* sa = scratch + 4 * nc;    // [4][kc]
-  const int kc = 1024;
   for (int i = 0; i < 4 * nc; i++) sc[i] = 0.f;
+  for (int i = M * kc; i < 4 * kc; i++) sa[i] = 0.f;
   for (int kb = 0; kb < K; kb += kc) {
     const int kn = min(kc, K - kb);
-    for (int i = 0; i < 4; i++)
-      for (int k = 0; k < kn; k++) sa[i * kc + k] = i < M ? LOAD1(A + i * sam + (kb + k) * sak) : 0.f;
+    for (int i = 0; i < M; i++) pack_rows(A + i * sam + kb * sak, 0, sak == 1, kn, kn, sa + i * kc, kc);
+    if (sak != 1)
+      for (int i = 0; i < M; i++)
+        for (int k = 0; k < kn; k++) sa[i * kc + k] = LOAD1(A + i * sam + (kb + k) * sak);
     global const T* b = B + kb * sbk;
     if (sbn == 1) {  // rows of B times one element of A each
       int j = 0;

@@ -25,14 +25,16 @@ const std::vector<const ConvSolver*>& solvers<ConvProblem>() {
 
 template <class Problem>
 InvokerCache<Problem>& cache() {
-  static auto* instance = new InvokerCache<Problem>;  // never destroyed: threads may run ops while the process exits
+  static auto* instance =
+      new InvokerCache<Problem>;  // never destroyed: threads may run ops while the process exits
   return *instance;
 }
 
 template <class Problem>
 std::string names() {
   std::string text;
-  for (const auto* solver : solvers<Problem>()) text += (text.empty() ? "" : ", ") + std::string(solver->name());
+  for (const auto* solver : solvers<Problem>())
+    text += (text.empty() ? "" : ", ") + std::string(solver->name());
   return text;
 }
 
@@ -55,7 +57,8 @@ void force_one(Forced& forced, const std::string& item) {
     op_known = true;
     if (exists(static_cast<Op>(i), name)) forced[i] = name, name_known = true;
   }
-  TORCH_CHECK(op_known, "DLBACKEND_SOLVER: there is no op '", op, "'. Ops: gemm, conv_fwd, conv_bwd_data, conv_bwd_weight.");
+  TORCH_CHECK(op_known, "DLBACKEND_SOLVER: there is no op '", op,
+              "'. Ops: gemm, conv_fwd, conv_bwd_data, conv_bwd_weight.");
   TORCH_CHECK(name_known, "DLBACKEND_SOLVER: no solver", op.empty() ? "" : " of " + op, " is named '", name,
               "'. gemm: ", names<GemmProblem>(), "; conv_*: ", names<ConvProblem>(), ".");
 }
@@ -94,7 +97,7 @@ std::string reasons(const Problem& problem, const cl::Device& device) {
 }
 
 template <class Problem>
-const Solver<Problem>& choose(const Problem& problem, const cl::Device& device) {
+const Solver<Problem>& choose_any(const Problem& problem, const cl::Device& device) {
   const std::string forced = forced_solver(problem.op());
   const Solver<Problem>* best = nullptr;
   double best_estimate = 0;
@@ -104,53 +107,68 @@ const Solver<Problem>& choose(const Problem& problem, const cl::Device& device) 
     const double estimate = solver->estimate(problem, device);
     if (!best || estimate < best_estimate) best = solver, best_estimate = estimate;
   }
-  TORCH_CHECK(best, forced.empty() ? "no solver" : "DLBACKEND_SOLVER: solver '" + forced + "' is not applicable",
+  TORCH_CHECK(best,
+              forced.empty() ? "no solver" : "DLBACKEND_SOLVER: solver '" + forced + "' is not applicable",
               " for ", key(problem), " on ", device.name, ". Solvers:", reasons(problem, device));
   return *best;
 }
 
 template <class Problem>
-typename InvokerCache<Problem>::Entry solve(const Problem& problem, cl::Device& device) {
-  const Solver<Problem>& solver = choose(problem, device);
+Solution<Problem> solve_any(const Problem& problem, cl::Device& device) {
+  const Solver<Problem>& solver = choose_any(problem, device);
   const Config config = solver.configs(problem, device).front();
-  auto solution = std::make_shared<Solution<Problem>>();
-  solution->solver = &solver;
-  solution->workspace = solver.workspace(problem, device, config);
-  solution->invoker = solver.invoker(problem, device, config);
-  cache<Problem>().insert(problem, solution);
-  return solution;
+  return {&solver, solver.invoker(problem, device, config), solver.workspace(problem, device, config)};
 }
 
 template <class Problem>
 void run_any(const Problem& problem, const typename Problem::Operands& operands, Stream& stream) {
   auto solution = cache<Problem>().find(problem);
-  if (!solution) [[unlikely]]
-    solution = solve(problem, stream.device());
+  if (!solution) [[unlikely]] {
+    solution = std::make_shared<Solution<Problem>>(solve_any(problem, stream.device()));
+    cache<Problem>().insert(problem, solution);
+  }
   if (solution->workspace == 0) {
     solution->invoker->run(stream, operands, MemRef{});
     return;
   }
   // Freed when this returns: later allocations of the stream come after the kernels that use it.
-  const c10::DataPtr workspace = allocate_bytes(solution->workspace, static_cast<c10::DeviceIndex>(problem.device));
+  const c10::DataPtr workspace =
+      allocate_bytes(solution->workspace, static_cast<c10::DeviceIndex>(problem.device));
   solution->invoker->run(stream, operands, resolve(workspace, workspace.get()));
 }
 
 template <class Problem>
 std::string explain_any(const Problem& problem) {
   const cl::Device& device = device_of(problem.device);
-  return std::string(choose(problem, device).name()) + " for " + key(problem) + reasons(problem, device);
+  return std::string(choose_any(problem, device).name()) + " for " + key(problem) + reasons(problem, device);
 }
 
 }  // namespace
 
+const GemmSolver& choose(const GemmProblem& problem, const cl::Device& device) {
+  return choose_any(problem, device);
+}
+const ConvSolver& choose(const ConvProblem& problem, const cl::Device& device) {
+  return choose_any(problem, device);
+}
+Solution<GemmProblem> solve(const GemmProblem& problem, cl::Device& device) {
+  return solve_any(problem, device);
+}
+Solution<ConvProblem> solve(const ConvProblem& problem, cl::Device& device) {
+  return solve_any(problem, device);
+}
 void run(const GemmProblem& problem, const GemmProblem::Operands& operands, Stream& stream) {
   run_any(problem, operands, stream);
 }
 void run(const ConvProblem& problem, const ConvProblem::Operands& operands, Stream& stream) {
   run_any(problem, operands, stream);
 }
-std::string explain(const GemmProblem& problem) { return explain_any(problem); }
-std::string explain(const ConvProblem& problem) { return explain_any(problem); }
+std::string explain(const GemmProblem& problem) {
+  return explain_any(problem);
+}
+std::string explain(const ConvProblem& problem) {
+  return explain_any(problem);
+}
 
 void force(const std::string& specification) {
   Forced forced = parse_forced(specification);

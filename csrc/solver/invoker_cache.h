@@ -9,19 +9,12 @@
 namespace dlb::solver {
 
 template <class Problem>
-struct Solution {
-  const Solver<Problem>* solver = nullptr;
-  std::unique_ptr<Invoker<Problem>> invoker;
-  uint64_t workspace = 0;  // bytes
-};
-
-template <class Problem>
 class InvokerCache {
  public:
-  using Entry = std::shared_ptr<Solution<Problem>>;
+  using Entry = std::shared_ptr<const Solution<Problem>>;
 
-  // Two generations bound the cache without bookkeeping on a hit: when the young one is full, the old one is dropped
-  // and the young one takes its place; what is still in use moves back on its next hit.
+  // Two generations bound the cache without bookkeeping on a hit: when the young one is full, the old one is
+  // dropped and the young one takes its place; what is still in use moves back on its next hit.
   static constexpr size_t kGeneration = 4096;
 
   // The remembered solution, or null.

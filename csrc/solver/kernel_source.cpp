@@ -36,8 +36,9 @@ const Element* find(c10::ScalarType type) {
 
 }  // namespace
 
-bool has_arithmetic(c10::ScalarType type) { return find(type) != nullptr; }
-size_t element_bytes(c10::ScalarType type) { return c10::elementSize(type); }
+bool has_arithmetic(c10::ScalarType type) {
+  return find(type) != nullptr;
+}
 
 std::string element_option(c10::ScalarType type) {
   const Element* element = find(type);
@@ -53,9 +54,12 @@ std::string sources(std::initializer_list<const char*> files) {
 
 void add_factor(cl::Kernel::Arguments& arguments, c10::ScalarType type, const Factor& factor) {
   switch (find(type)->factor) {
-    case FactorForm::kInteger: return arguments.add(factor.integer);
-    case FactorForm::kFloat: return arguments.add(static_cast<float>(factor.re));
-    case FactorForm::kDouble: return arguments.add(factor.re);
+    case FactorForm::kInteger:
+      return arguments.add(factor.integer);
+    case FactorForm::kFloat:
+      return arguments.add(static_cast<float>(factor.re));
+    case FactorForm::kDouble:
+      return arguments.add(factor.re);
     case FactorForm::kFloat2: {
       const float pair[2] = {static_cast<float>(factor.re), static_cast<float>(factor.im)};
       return arguments.add_bytes(pair, sizeof pair);

@@ -8,11 +8,13 @@
 
 namespace dlb::solver {
 
-// "-DT_FLOAT" and so on, as element.clh and cpu_tile.clh want it. Throws c10::Error for bool and other dtypes that
-// have no arithmetic.
+// "-DT_FLOAT" and so on, as element.clh and cpu_tile.clh want it. Throws c10::Error for bool and other dtypes
+// that have no arithmetic.
 std::string element_option(c10::ScalarType type);
 bool has_arithmetic(c10::ScalarType type);
-size_t element_bytes(c10::ScalarType type);  // at least for dtypes with arithmetic
+inline bool is_float_storage(c10::ScalarType type) {  // computed in float
+  return type == c10::ScalarType::Float || type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16;
+}
 
 // The texts of these files of csrc/kernels, one after the other.
 std::string sources(std::initializer_list<const char*> files);
@@ -20,7 +22,14 @@ std::string sources(std::initializer_list<const char*> files);
 // Adds alpha or beta in the form that element.clh calls S.
 void add_factor(cl::Kernel::Arguments& arguments, c10::ScalarType type, const Factor& factor);
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+// The clock that estimates for CPU-like devices assume, in cycles per microsecond.
+constexpr double kCpuMegahertz = 3000;
+
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+inline int64_t round_up(int64_t a, int64_t b) {
+  return ceil_div(a, b) * b;
+}
 
 }  // namespace dlb::solver

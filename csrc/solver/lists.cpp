@@ -9,7 +9,6 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
   static const std::vector<const GemmSolver*> list = {
       gemm_cpu_gemv(),    // one or few rows: bound by reading B once, which packing would double
       gemm_cpu_packed(),  // everything else on CPU-like devices
-      gemm_clblast(),     // GPUs without a better kernel; slow to start, so never first
       gemm_reference(),   // every dtype and layout, every device; what the others are checked against
   };
   return list;
@@ -17,10 +16,9 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
 
 const std::vector<const ConvSolver*>& conv_solvers() {
   static const std::vector<const ConvSolver*> list = {
-      conv_cpu_depthwise(),  // one channel per group: no reduction over channels to make a GEMM of
-      conv_gemm_1x1(),       // no gather at all, whichever GEMM is best
-      conv_cpu_implicit(),   // everything else on CPU-like devices
-      conv_reference(),      // every dtype, layout and size, every device; what the others are checked against
+      conv_gemm_1x1(),      // no gather at all, whichever GEMM is best
+      conv_cpu_implicit(),  // everything else on CPU-like devices
+      conv_reference(),     // every dtype, layout and size, every device; what the others are checked against
   };
   return list;
 }

@@ -3,6 +3,7 @@
 
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 namespace dlb::solver {
 namespace {
@@ -11,12 +12,18 @@ struct DtypeName {
   c10::ScalarType type;
   const char* name;
 };
-constexpr DtypeName kDtypes[] = {
-    {c10::ScalarType::Bool, "bool"},      {c10::ScalarType::Byte, "uint8"},       {c10::ScalarType::Char, "int8"},
-    {c10::ScalarType::Short, "int16"},    {c10::ScalarType::Int, "int32"},        {c10::ScalarType::Long, "int64"},
-    {c10::ScalarType::Half, "float16"},   {c10::ScalarType::BFloat16, "bfloat16"}, {c10::ScalarType::Float, "float32"},
-    {c10::ScalarType::Double, "float64"}, {c10::ScalarType::ComplexFloat, "complex64"},
-    {c10::ScalarType::ComplexDouble, "complex128"}};
+constexpr DtypeName kDtypes[] = {{c10::ScalarType::Bool, "bool"},
+                                 {c10::ScalarType::Byte, "uint8"},
+                                 {c10::ScalarType::Char, "int8"},
+                                 {c10::ScalarType::Short, "int16"},
+                                 {c10::ScalarType::Int, "int32"},
+                                 {c10::ScalarType::Long, "int64"},
+                                 {c10::ScalarType::Half, "float16"},
+                                 {c10::ScalarType::BFloat16, "bfloat16"},
+                                 {c10::ScalarType::Float, "float32"},
+                                 {c10::ScalarType::Double, "float64"},
+                                 {c10::ScalarType::ComplexFloat, "complex64"},
+                                 {c10::ScalarType::ComplexDouble, "complex128"}};
 
 struct Writer {
   std::ostringstream out;
@@ -106,6 +113,13 @@ void GemmProblem::normalize() {
 }
 
 void ConvProblem::normalize() {
+  // trivial dimensions go to the front, so that a 1-d convolution is one however it was written
+  for (int pass = 0; pass < 2; pass++)
+    for (int i = 2; i > 0; i--) {
+      if (in[i] != 1 || out[i] != 1 || filter[i] != 1 || padding[i] != 0) continue;
+      for (int32_t* v : {in, out, filter, stride, padding, dilation}) std::swap(v[i], v[i - 1]);
+      for (int64_t* v : {xs, ws, ys}) std::swap(v[2 + i], v[1 + i]);
+    }
   if (n == 1) xs[0] = ys[0] = 0;
   if (c == groups) ws[1] = 0;
   if (c == 1) xs[1] = 0;
@@ -118,8 +132,12 @@ void ConvProblem::normalize() {
   }
 }
 
-std::string key(const GemmProblem& problem) { return write(problem); }
-std::string key(const ConvProblem& problem) { return write(problem); }
+std::string key(const GemmProblem& problem) {
+  return write(problem);
+}
+std::string key(const ConvProblem& problem) {
+  return write(problem);
+}
 
 GemmProblem parse_gemm_key(const std::string& key, int device) {
   Reader reader{std::istringstream(key)};

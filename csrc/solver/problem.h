@@ -1,5 +1,6 @@
-// Problems: what a GEMM or a convolution is asked to do, as plain values with a printable key. Two equal problems can
-// share an invoker; everything that may differ between two calls of one problem (buffers, alpha, beta) is in Operands.
+// Problems: what a GEMM or a convolution is asked to do, as plain values with a printable key. Two equal
+// problems can share an invoker; everything that may differ between two calls of one problem (buffers, alpha,
+// beta) is in Operands.
 #pragma once
 #include <c10/core/ScalarType.h>
 
@@ -14,7 +15,8 @@ namespace dlb::solver {
 
 enum class Op : uint8_t { kGemm, kConvForward, kConvInputGrad, kConvWeightGrad };
 constexpr int kOps = 4;
-const char* op_name(Op op);  // "gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight": the names of DLBACKEND_SOLVER
+const char* op_name(
+    Op op);  // "gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight": the names of DLBACKEND_SOLVER
 
 // A buffer and an element offset.
 struct Buffer {
@@ -28,8 +30,8 @@ struct Factor {
   double re = 1, im = 0;
 };
 
-// C[b,i,j] = alpha * sum_k A[b,i,k] * B[b,k,j] + beta * D[b,i,j]. All operands have one dtype; any strides, zero
-// (broadcast) included for A, B and D. C does not overlap A and B; D may be C itself.
+// C[b,i,j] = alpha * sum_k A[b,i,k] * B[b,k,j] + beta * D[b,i,j]. All operands have one dtype; any strides,
+// zero (broadcast) included for A, B and D. C does not overlap A and B; D may be C itself.
 struct GemmProblem {
   struct Operands {
     Buffer a, b, c, d;
@@ -50,13 +52,14 @@ struct GemmProblem {
   void normalize();
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {
-    v("b", p.batch), v("m", p.m), v("n", p.n), v("k", p.k), v("sa", p.a), v("sb", p.b), v("sc", p.c), v("sd", p.d);
+    v("b", p.batch), v("m", p.m), v("n", p.n), v("k", p.k), v("sa", p.a), v("sb", p.b), v("sc", p.c),
+        v("sd", p.d);
     v("add", p.has_d);
   }
 };
 
-// y[n,k,o] (+ bias[k]) = sum over c, f of x[n,c,o*stride-padding+f*dilation] * w[k,c,f] within each group, and its two
-// gradients. Depth, height and width always: fewer spatial dimensions have ones in front.
+// y[n,k,o] (+ bias[k]) = sum over c, f of x[n,c,o*stride-padding+f*dilation] * w[k,c,f] within each group,
+// and its two gradients. Depth, height and width always: fewer spatial dimensions have ones in front.
 //   kConvForward:    reads x, w, bias; writes y
 //   kConvInputGrad:  reads y, w, bias (of x's channels; a transposed convolution's); writes x
 //   kConvWeightGrad: reads x, y; writes w
@@ -65,8 +68,9 @@ struct ConvProblem {
     Buffer x, w, y, bias;
   };
 
-  int64_t xs[5] = {}, ws[5] = {}, ys[5] = {};  // element strides: {n, c, d, h, w}, {k, c in group, d, h, w}, {n, k, d, h, w}
-  int32_t n = 0, c = 0, k = 0, groups = 1;     // images, input and output channels (of all groups)
+  int64_t xs[5] = {}, ws[5] = {},
+          ys[5] = {};  // element strides: {n, c, d, h, w}, {k, c in group, d, h, w}, {n, k, d, h, w}
+  int32_t n = 0, c = 0, k = 0, groups = 1;  // images, input and output channels (of all groups)
   int32_t in[3] = {1, 1, 1}, out[3] = {1, 1, 1}, filter[3] = {1, 1, 1};
   int32_t stride[3] = {1, 1, 1}, padding[3] = {}, dilation[3] = {1, 1, 1};
   c10::ScalarType dtype = c10::ScalarType::Float;

@@ -1,5 +1,5 @@
-// The contract of a solver: one way to compute a family of problems. Solvers are stateless singletons, one per file;
-// csrc/solver/lists.cpp holds the ordered list of each op. See docs/adding-a-solver.md.
+// The contract of a solver: one way to compute a family of problems. Solvers are stateless singletons, one
+// per file; csrc/solver/lists.cpp holds the ordered list of each op. See docs/adding-a-solver.md.
 #pragma once
 #include <memory>
 #include <string>
@@ -25,14 +25,14 @@ struct Config {
   int32_t values[6] = {};
 };
 
-// A solver made ready for one problem: kernels built, launch sizes known. run() only sets arguments and enqueues;
-// several threads may call it at once.
+// A solver made ready for one problem: kernels built, launch sizes known. run() only sets arguments and
+// enqueues; several threads may call it at once.
 template <class Problem>
 class Invoker {
  public:
   virtual ~Invoker() = default;
-  // Enqueues on the stream. `workspace` has the solver's workspace(problem) bytes (mem is null for none); what it
-  // holds is undefined before and after.
+  // Enqueues on the stream. `workspace` has the solver's workspace(problem) bytes (mem is null for none);
+  // what it holds is undefined before and after.
   virtual void run(Stream& stream, const typename Problem::Operands& operands, MemRef workspace) = 0;
 };
 
@@ -50,7 +50,9 @@ class Solver {
   // True when no kernel is compiled for this problem's sizes alone.
   virtual bool is_reusable(const Problem& problem) const { return true; }
   // What could be tried, the best guess first. Never empty.
-  virtual std::vector<Config> configs(const Problem& problem, const cl::Device& device) const { return {Config{}}; }
+  virtual std::vector<Config> configs(const Problem& problem, const cl::Device& device) const {
+    return {Config{}};
+  }
   // Expected time in microseconds with the first config; only compared between solvers of one op and device.
   virtual double estimate(const Problem& problem, const cl::Device& device) const = 0;
   // Builds or fetches the kernels. Throws what a failing build throws.
@@ -61,13 +63,30 @@ class Solver {
 using GemmSolver = Solver<GemmProblem>;
 using ConvSolver = Solver<ConvProblem>;
 
-// The solvers of an op in order of preference: the first of equal estimates is taken. A convolution's solver is asked
-// for the three directions through ConvProblem::direction.
+// The solvers of an op in order of preference: the first of equal estimates is taken. A convolution's solver
+// is asked for the three directions through ConvProblem::direction.
 const std::vector<const GemmSolver*>& gemm_solvers();
 const std::vector<const ConvSolver*>& conv_solvers();
 
-// Solves the problem on the stream: chosen on first sight, remembered, and run with workspace from the allocator.
-// A problem with an output of no elements must not get here; k = 0 (or no input channels) is fine.
+// A solver's work on one problem, ready to run.
+template <class Problem>
+struct Solution {
+  const Solver<Problem>* solver = nullptr;
+  std::unique_ptr<Invoker<Problem>> invoker;
+  uint64_t workspace = 0;  // bytes
+};
+
+// The solver that run() takes for a problem it has not seen: the forced one, else the applicable one with the
+// lowest estimate. Throws c10::Error with everyone's reasons when there is none.
+const GemmSolver& choose(const GemmProblem& problem, const cl::Device& device);
+const ConvSolver& choose(const ConvProblem& problem, const cl::Device& device);
+
+// choose() made ready with the solver's first config; remembers nothing.
+Solution<GemmProblem> solve(const GemmProblem& problem, cl::Device& device);
+Solution<ConvProblem> solve(const ConvProblem& problem, cl::Device& device);
+
+// Solves the problem on the stream: chosen on first sight, remembered, and run with workspace from the
+// allocator. A problem with an output of no elements must not get here; k = 0 (or no input channels) is fine.
 void run(const GemmProblem& problem, const GemmProblem::Operands& operands, Stream& stream);
 void run(const ConvProblem& problem, const ConvProblem::Operands& operands, Stream& stream);
 
@@ -76,8 +95,8 @@ std::string explain(const GemmProblem& problem);
 std::string explain(const ConvProblem& problem);
 
 // Forces solvers: "name", or "gemm:name,conv_fwd:name" per op; empty gives the choice back. Starts as
-// DLBACKEND_SOLVER. Throws c10::Error listing what there is for a name that no solver has. A forced solver that cannot
-// solve a problem makes run() throw, with the reasons of all.
+// DLBACKEND_SOLVER. Throws c10::Error listing what there is for a name that no solver has. A forced solver
+// that cannot solve a problem makes run() throw, with the reasons of all.
 void force(const std::string& specification);
 
 }  // namespace dlb::solver

@@ -3,7 +3,6 @@
 #include "solver/solver.h"
 
 namespace dlb::solver {
-const ConvSolver* conv_cpu_depthwise();
 const ConvSolver* conv_gemm_1x1();
 const ConvSolver* conv_cpu_implicit();
 const ConvSolver* conv_reference();

@@ -1,12 +1,17 @@
-// The kernel arguments that all our GEMM kernels begin with: per operand its buffer, offset and three strides.
+// What our GEMM solvers share: the kernel arguments that all their kernels begin with, and the transposed
+// problem.
 #pragma once
+#include <utility>
+
 #include "cl/program.h"
 #include "solver/problem.h"
 
 namespace dlb::solver {
 
-inline void add_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p, const GemmProblem::Operands& o) {
-  const auto add = [&](const Buffer& buffer, const int64_t (&strides)[3]) {
+// Per operand its buffer, offset and three strides.
+inline void add_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p,
+                         const GemmProblem::Operands& o) {
+  const auto add = [&](const Buffer& buffer, const int64_t(&strides)[3]) {
     arguments.add(buffer.mem);
     arguments.add(buffer.offset);
     for (int64_t stride : strides) arguments.add(stride);
@@ -15,6 +20,23 @@ inline void add_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p,
   add(o.b, p.b);
   add(o.c, p.c);
   add(p.has_d ? o.d : o.c, p.d);
+}
+
+// The same product with rows and columns exchanged: C' = B' A'.
+inline GemmProblem transposed(GemmProblem p) {
+  std::swap(p.m, p.n);
+  for (int64_t* s : {p.a, p.b, p.c, p.d}) std::swap(s[1], s[2]);
+  std::swap(p.a, p.b);
+  return p;
+}
+inline GemmProblem::Operands transposed(GemmProblem::Operands o) {
+  std::swap(o.a, o.b);
+  return o;
+}
+
+// True when the kernels, which store along columns, do better on the transposed problem.
+inline bool columns_are_rows(const GemmProblem& p) {
+  return p.n == 1 || (p.c[1] == 1 && p.c[2] != 1 && p.m > 1);
 }
 
 }  // namespace dlb::solver

@@ -10,19 +10,21 @@ class ReferenceInvoker final : public Invoker<GemmProblem> {
  public:
   ReferenceInvoker(const GemmProblem& problem, cl::Device& device)
       : problem_(problem),
-        kernel_(cl::get_kernel(device, sources({"element.clh", "gemm_reference.cl"}), element_option(problem.dtype),
-                               "gemm_reference")) {}
+        kernel_(cl::get_kernel(device, sources({"element.clh", "gemm_reference.cl"}),
+                               element_option(problem.dtype), "gemm_reference")) {}
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     const int64_t outputs = problem_.batch * problem_.m * problem_.n;
     const size_t local = std::min<size_t>(64, kernel_.max_work_group());
-    kernel_.launch_with(stream.queue(), cl::Range::linear(ceil_div(outputs, local), local), [&](auto& arguments) {
-      add_operands(arguments, problem_, operands);
-      add_factor(arguments, problem_.dtype, operands.alpha);
-      add_factor(arguments, problem_.dtype, operands.beta);
-      arguments.add(static_cast<cl_int>(problem_.has_d));
-      for (int64_t size : {problem_.batch, problem_.m, problem_.n, problem_.k}) arguments.add(size);
-    });
+    kernel_.launch_with(stream.queue(), cl::Range::linear(ceil_div(outputs, local), local),
+                        [&](auto& arguments) {
+                          add_operands(arguments, problem_, operands);
+                          add_factor(arguments, problem_.dtype, operands.alpha);
+                          add_factor(arguments, problem_.dtype, operands.beta);
+                          arguments.add(static_cast<cl_int>(problem_.has_d));
+                          for (int64_t size : {problem_.batch, problem_.m, problem_.n, problem_.k})
+                            arguments.add(size);
+                        });
   }
 
  private:

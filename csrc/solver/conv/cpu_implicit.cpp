@@ -1,0 +1,301 @@
+// Convolution solver "cpu_implicit": implicit GEMM for CPU-like devices, see conv_cpu.cl. The indirect walk
+// over the image follows Dukhan, "The Indirect Convolution Algorithm" (2019), with scratch that is private to
+// a core in place of pointers into the image.
+#include <cmath>
+
+#include "solver/conv/gather.h"
+#include "solver/conv/solvers.h"
+#include "solver/kernel_source.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr int kTileRows = 6, kTileColumns = 64;        // MR and NR of cpu_tile.clh
+constexpr int64_t kScratchFloats = 160 * 1024;         // at most; most of a usual second-level cache
+constexpr int64_t kPartialBytes = int64_t(128) << 20;  // of the weight gradient's slices
+
+// A gather with its blocking chosen, and what it costs.
+struct Plan {
+  Gather gather;
+  int64_t scratch = 0;  // floats
+  int64_t blocks = 0;   // of positions
+  int64_t col_blocks = 0, channel_blocks = 0;
+  int slices = 1;            // weight gradient
+  double cycles = INFINITY;  // expected, of the slowest core
+};
+
+int padded16(int n) {
+  return static_cast<int>(round_up(n, 16));
+}
+
+// Blocks of about `positions` outputs: full rows before several rows, full images before several images.
+void set_positions(Gather& g, int positions) {
+  const int extent[4] = {g.n, g.q[0], g.q[1], g.q[2]};
+  int64_t left = positions;
+  for (int i = 3; i >= 0; i--) {
+    const int64_t most = std::clamp<int64_t>(left, 1, extent[i]);
+    g.block[i] = static_cast<int>(ceil_div(extent[i], ceil_div(extent[i], most)));
+    left /= g.block[i];
+  }
+}
+
+int64_t positions_of(const Gather& g) {
+  return int64_t(g.block[0]) * g.block[1] * g.block[2] * g.block[3];
+}
+int64_t blocks_of(const Gather& g) {
+  int64_t blocks = ceil_div(g.n, g.block[0]);
+  for (int i = 0; i < 3; i++) blocks *= ceil_div(g.q[i], g.block[i + 1]);
+  return blocks;
+}
+
+// Pixels of the image that a block of positions needs in scratch.
+int64_t pixels_of(const Gather& g) {
+  int64_t pixels = g.block[0];
+  for (int i = 0; i < 3; i++)
+    pixels *= int64_t(g.block[i + 1] - 1) * g.step[i] +
+              int64_t(std::max(g.split[i] ? 1 : g.taps[i], 1) - 1) * g.dilation[i] + 1;
+  return pixels;
+}
+
+void set_channels(Gather& g, int most) {
+  g.channels = g.red <= most ? std::max(g.red, 1)
+                             : static_cast<int>(round_up(ceil_div(g.red, ceil_div(g.red, most)), 16));
+  // an odd number of cache lines between pixels spreads them over all cache sets
+  g.pitch = g.channels >= 16 && g.channels / 16 % 2 == 0 ? g.channels + 16 : g.channels;
+}
+
+double waves(double tasks, const cl::Device& device) {
+  return std::ceil(tasks / device.compute_units);
+}
+
+// Cycles that a core spends on `rows` x `columns` results with a reduction of `depth`.
+double tile_cycles(int64_t rows, int64_t columns, double depth) {
+  const double tiles = double(ceil_div(rows, kTileRows)) * ceil_div(columns, kTileColumns);
+  return double(ceil_div(rows, kTileRows)) * kTileRows * padded16(static_cast<int>(columns)) / 16 * depth *
+             1.1 +
+         tiles * 80;
+}
+
+void consider_gather(Plan& best, Gather g, int positions, int cols, int channels, const cl::Device& device) {
+  set_positions(g, positions);
+  set_channels(g, channels);
+  g.block_cols = std::min(g.cols, cols);
+  Plan plan{g};
+  const int64_t count = positions_of(g), pitch = padded16(g.block_cols), pixels = pixels_of(g);
+  plan.scratch = round_up(count + kTileRows, 16) + (count + kTileRows) * pitch + pixels * g.pitch + 64;
+  if (plan.scratch > kScratchFloats || plan.scratch * 4 > int64_t(device.local_mem)) return;
+  plan.blocks = blocks_of(g), plan.col_blocks = ceil_div(g.cols, g.block_cols);
+  plan.channel_blocks = std::max<int64_t>(ceil_div(g.red, g.channels), 1);
+  const double taps = double(g.taps[0]) * g.taps[1] * g.taps[2];
+  double loads = 1;
+  for (int i = 0; i < 3; i++)
+    if (g.split[i]) loads *= std::max(g.taps[i], 1);
+  const double per_task = plan.channel_blocks * (loads * pixels * g.channels * (g.channels < 16 ? 2.0 : 0.7) +
+                                                 tile_cycles(count, g.block_cols, taps * g.channels)) +
+                          double(count) * g.block_cols * (g.os[4] == 1 || g.os[1] == 1 ? 0.6 : 2.0) + 2000;
+  plan.cycles = waves(double(plan.blocks) * plan.col_blocks * g.groups, device) * per_task;
+  if (plan.cycles < best.cycles) best = plan;
+}
+
+// Best blocking of a forward gather or an input gradient's phase; cycles stays infinite when scratch does not
+// suffice.
+Plan plan_gather(const Gather& gather, const cl::Device& device) {
+  Plan best;
+  for (int splits = 0; splits <= 3 && std::isinf(best.cycles); splits++) {
+    Gather g = gather;
+    for (int i = 0; i < 3; i++) g.split[i] = i < splits;
+    const int taps = std::max(1, (g.split[1] ? 1 : g.taps[1]) * (g.split[2] ? 1 : g.taps[2]));
+    // a panel of weights, taps * channels * 64 floats, is to stay in cache while all positions pass over it
+    const int channels = std::clamp(768 / taps / 16 * 16, 16, 512);
+    for (int most = channels; most >= 16; most = most > 16 ? std::max(16, most / 2 / 16 * 16) : 0)
+      for (int positions : {384, 288, 192, 144, 96, 72, 48, 24, 12, 6})
+        for (int cols : {512, 256, 128, 64}) consider_gather(best, g, positions, cols, most, device);
+  }
+  return best;
+}
+
+void consider_weight_grad(Plan& best, Gather g, int positions, int cols, int channels,
+                          const cl::Device& device) {
+  set_positions(g, positions);
+  set_channels(g, channels);
+  g.block_cols = std::min(g.cols, cols);
+  Plan plan{g};
+  const int64_t count = positions_of(g), pitch = padded16(g.block_cols), pixels = pixels_of(g);
+  const int64_t taps = int64_t(g.taps[0]) * g.taps[1] * g.taps[2], rows = g.channels * taps;
+  plan.scratch = round_up(rows + kTileRows, 16) + (rows + kTileRows) * pitch + count * kTileColumns +
+                 pixels * g.pitch + 64;
+  if (plan.scratch > kScratchFloats || plan.scratch * 4 > int64_t(device.local_mem)) return;
+  plan.blocks = blocks_of(g), plan.col_blocks = ceil_div(g.cols, g.block_cols);
+  plan.channel_blocks = ceil_div(g.red, g.channels);
+  const double per_block = double(pixels) * g.channels * (g.channels < 16 ? 2.0 : 0.7) + count * pitch * 0.7 +
+                           g.block[0] * tile_cycles(rows, g.block_cols, double(count) / g.block[0]);
+  const double weights = double(g.groups) * g.cols * g.red * taps;
+  const double parts = double(g.groups) * plan.col_blocks * plan.channel_blocks;
+  for (int slices = 1; slices <= plan.blocks && slices <= 4 * int(device.compute_units); slices++) {
+    if (slices > 1 && slices * weights * 4 > kPartialBytes) break;
+    plan.slices = slices;
+    const double per_task = ceil_div(plan.blocks, slices) * per_block + double(rows) * g.block_cols + 2000;
+    plan.cycles = waves(parts * slices, device) * per_task + slices * weights / 8 / device.compute_units;
+    if (plan.cycles < best.cycles) best = plan;
+  }
+}
+
+Plan plan_weight_grad(const Gather& gather, const cl::Device& device) {
+  Plan best;
+  for (int channels : {256, 128, 64, 48, 32, 16})
+    for (int positions : {448, 288, 192, 144, 96, 48, 24, 12, 6})
+      for (int cols : {256, 128, 64}) consider_weight_grad(best, gather, positions, cols, channels, device);
+  return best;
+}
+
+const char* const kDoesNotFit = "the image rows that one output needs do not fit in local memory";
+
+cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
+  return cl::get_kernel(device, sources({"cpu_tile.clh", "conv_cpu.cl"}), element_option(p.dtype), name);
+}
+
+cl::Range range3(int64_t x, int64_t y, int64_t z) {
+  cl::Range range;
+  range.dims = 3;
+  range.global[0] = x, range.global[1] = y, range.global[2] = z;
+  return range;
+}
+
+int64_t packed_floats(const Gather& g) {
+  return int64_t(g.groups) * g.red * g.taps[0] * g.taps[1] * g.taps[2] * padded16(g.cols);
+}
+
+class GatherInvoker final : public Invoker<ConvProblem> {
+ public:
+  GatherInvoker(const ConvProblem& p, cl::Device& device)
+      : input_grad_(p.direction == Op::kConvInputGrad),
+        pack_(kernel_of(device, p, "conv_cpu_pack")),
+        compute_(kernel_of(device, p, "conv_cpu")) {
+    for (const Phase& phase : phases_of(p)) {
+      const Plan plan = plan_gather(phase.gather, device);
+      const Gather& g = plan.gather;
+      Step step{plan, phase.weight_offset, phase.output_offset,
+                range3(padded16(g.cols) / 16, plan.channel_blocks, g.groups),
+                range3(plan.blocks, plan.col_blocks, g.groups)};
+      if (packed_floats(g) == 0) step.pack.global[0] = 0;
+      steps_.push_back(step);
+    }
+  }
+
+  void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
+    const Buffer& in = input_grad_ ? o.y : o.x;
+    const Buffer& out = input_grad_ ? o.x : o.y;
+    int64_t packed = workspace.offset / sizeof(float);
+    for (const Step& s : steps_) {
+      const Gather& g = s.plan.gather;
+      const Buffer& bias = g.has_bias ? o.bias : o.w;
+      const cl_mem panels = workspace.mem ? workspace.mem : o.w.mem;
+      pack_.launch(stream.queue(), s.pack, o.w.mem, o.w.offset + s.weight_offset, panels, packed, g);
+      compute_.launch(stream.queue(), s.compute, in.mem, in.offset, panels, packed, out.mem,
+                      out.offset + s.output_offset, bias.mem, bias.offset, g,
+                      cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
+      packed += packed_floats(g);
+    }
+  }
+
+ private:
+  struct Step {
+    Plan plan;
+    int64_t weight_offset, output_offset;
+    cl::Range pack, compute;
+  };
+  const bool input_grad_;
+  cl::Kernel &pack_, &compute_;
+  std::vector<Step> steps_;
+};
+
+// Sums over slices of the positions; one slice of a dense float gradient is written in place.
+class WeightGradInvoker final : public Invoker<ConvProblem> {
+ public:
+  WeightGradInvoker(const ConvProblem& p, cl::Device& device)
+      : plan_(plan_weight_grad(forward_phase(p).gather, device)),
+        compute_(kernel_of(device, p, "conv_cpu_weight_grad")),
+        reduce_(kernel_of(device, p, "conv_cpu_reduce")),
+        compute_range_(range3(plan_.slices, plan_.col_blocks, plan_.gather.groups * plan_.channel_blocks)),
+        reduce_range_(range3(p.k, 1, 1)) {}
+
+  void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
+    const Buffer partial =
+        workspace.mem ? Buffer{workspace.mem, static_cast<int64_t>(workspace.offset / sizeof(float))} : o.w;
+    compute_.launch(stream.queue(), compute_range_, o.x.mem, o.x.offset, o.y.mem, o.y.offset, partial.mem,
+                    partial.offset, plan_.gather, static_cast<cl_int>(plan_.slices),
+                    static_cast<cl_int>(plan_.blocks),
+                    cl::Local{static_cast<size_t>(plan_.scratch) * sizeof(float)});
+    if (workspace.mem)
+      reduce_.launch(stream.queue(), reduce_range_, partial.mem, partial.offset, o.w.mem, o.w.offset,
+                     plan_.gather, static_cast<cl_int>(plan_.slices));
+  }
+
+ private:
+  const Plan plan_;
+  cl::Kernel &compute_, &reduce_;
+  const cl::Range compute_range_, reduce_range_;
+};
+
+bool dense_weights(const ConvProblem& p) {
+  int64_t expected = 1;
+  const int64_t sizes[5] = {p.k, p.c / p.groups, p.filter[0], p.filter[1], p.filter[2]};
+  for (int i = 4; i >= 0; i--) {
+    if (sizes[i] != 1 && p.ws[i] != expected) return false;
+    expected *= sizes[i];
+  }
+  return true;
+}
+
+class Implicit final : public ConvSolver {
+ public:
+  const char* name() const override { return "cpu_implicit"; }
+
+  Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
+    if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
+    if (!is_float_storage(p.dtype))
+      return Applicability::no("computes in float: float32, float16 and bfloat16");
+    if (std::isinf(cycles(p, device))) return Applicability::no(kDoesNotFit);
+    return Applicability::yes();
+  }
+
+  uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config&) const override {
+    if (p.direction == Op::kConvWeightGrad) {
+      const int slices = plan_weight_grad(forward_phase(p).gather, device).slices;
+      if (slices == 1 && p.dtype == c10::ScalarType::Float && dense_weights(p)) return 0;
+      return sizeof(float) * slices * int64_t(p.k) * (p.c / p.groups) * p.taps();
+    }
+    uint64_t floats = 0;
+    for (const Phase& phase : phases_of(p)) floats += packed_floats(phase.gather);
+    return floats * sizeof(float);
+  }
+
+  double estimate(const ConvProblem& p, const cl::Device& device) const override {
+    return 30 + cycles(p, device) / kCpuMegahertz;
+  }
+
+  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
+                                                const Config&) const override {
+    if (p.direction == Op::kConvWeightGrad) return std::make_unique<WeightGradInvoker>(p, device);
+    return std::make_unique<GatherInvoker>(p, device);
+  }
+
+ private:
+  static double cycles(const ConvProblem& p, const cl::Device& device) {
+    if (p.direction == Op::kConvWeightGrad) return plan_weight_grad(forward_phase(p).gather, device).cycles;
+    double sum = 0;
+    for (const Phase& phase : phases_of(p))
+      sum += plan_gather(phase.gather, device).cycles + packed_floats(phase.gather) / device.compute_units +
+             30000;
+    return sum;
+  }
+};
+
+}  // namespace
+
+const ConvSolver* conv_cpu_implicit() {
+  static const Implicit solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver

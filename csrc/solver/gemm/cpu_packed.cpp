@@ -1,0 +1,111 @@
+// GEMM solver "cpu_packed": packed panels and a register tile of float vectors, for CPU-like devices. The
+// blocking is the usual one (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
+// 2008), with each work-item packing what it needs into its own core's cache.
+#include "solver/gemm/arguments.h"
+#include "solver/gemm/solvers.h"
+#include "solver/kernel_source.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr int kTileRows = 6, kTileColumns = 64;  // MR and NR of cpu_tile.clh
+
+struct Blocks {
+  int m, n, k;
+  uint64_t scratch;  // bytes
+};
+
+int balanced(int64_t extent, int64_t most, int64_t multiple) {
+  return static_cast<int>(round_up(ceil_div(extent, ceil_div(extent, most)), multiple));
+}
+
+uint64_t scratch_bytes(int m, int n, int k) {
+  const int64_t a = std::max<int64_t>(m * (k + 16), k * (m + 16));
+  return 4 * (a + int64_t(m + kTileRows) * n + int64_t(k) * kTileColumns);
+}
+
+// Blocks as large as half a typical second-level cache, but enough of them for every core.
+Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
+  Blocks b;
+  b.k = balanced(std::max<int64_t>(p.k, 1), 256, 32);
+  b.n = balanced(p.n, 256, kTileColumns);
+  b.m = balanced(p.m, 210, kTileRows);
+  const auto tasks = [&] { return p.batch * ceil_div(p.m, b.m) * ceil_div(p.n, b.n); };
+  const int64_t wanted = 2 * device.compute_units;
+  while (tasks() < wanted && b.m > 24) b.m = balanced(p.m, b.m / 2, kTileRows);
+  while (tasks() < wanted && b.n > kTileColumns) b.n = balanced(p.n, b.n / 2, kTileColumns);
+  while (scratch_bytes(b.m, b.n, b.k) > device.local_mem && b.m > kTileRows)
+    b.m = balanced(p.m, b.m / 2, kTileRows);
+  b.scratch = scratch_bytes(b.m, b.n, b.k);
+  return b;
+}
+
+class PackedInvoker final : public Invoker<GemmProblem> {
+ public:
+  PackedInvoker(const GemmProblem& problem, cl::Device& device)
+      : swap_(columns_are_rows(problem)),
+        problem_(swap_ ? transposed(problem) : problem),
+        blocks_(choose_blocks(problem_, device)),
+        kernel_(cl::get_kernel(device, sources({"cpu_tile.clh", "gemm_cpu.cl"}),
+                               element_option(problem.dtype), "gemm_cpu")) {
+    range_.dims = 3;
+    range_.global[0] = ceil_div(problem_.m, blocks_.m);
+    range_.global[1] = ceil_div(problem_.n, blocks_.n);
+    range_.global[2] = problem_.batch;
+  }
+
+  void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
+    kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
+      add_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
+      arguments.add(static_cast<float>(operands.alpha.re));
+      arguments.add(static_cast<float>(operands.beta.re));
+      arguments.add(static_cast<cl_int>(problem_.has_d));
+      for (int64_t size : {problem_.m, problem_.n, problem_.k}) arguments.add(static_cast<cl_int>(size));
+      for (int block : {blocks_.m, blocks_.n, blocks_.k}) arguments.add(static_cast<cl_int>(block));
+      arguments.add(cl::Local{blocks_.scratch});
+    });
+  }
+
+ private:
+  const bool swap_;
+  const GemmProblem problem_;
+  const Blocks blocks_;
+  cl::Kernel& kernel_;
+  cl::Range range_;
+};
+
+class Packed final : public GemmSolver {
+ public:
+  const char* name() const override { return "cpu_packed"; }
+  Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
+    if (!is_float_storage(p.dtype))
+      return Applicability::no("computes in float: float32, float16 and bfloat16");
+    if (std::max({p.m, p.n, p.k}) > INT32_MAX - 512) return Applicability::no("a dimension of 2^31 or more");
+    if (scratch_bytes(kTileRows, kTileColumns, 256) > device.local_mem)
+      return Applicability::no("too little local memory");
+    return Applicability::yes();
+  }
+  double estimate(const GemmProblem& p, const cl::Device& device) const override {
+    const GemmProblem q = columns_are_rows(p) ? transposed(p) : p;
+    const Blocks b = choose_blocks(q, device);
+    const double tasks = double(q.batch) * ceil_div(q.m, b.m) * ceil_div(q.n, b.n);
+    const double rows = double(round_up(b.m, kTileRows)),
+                 columns = double(round_up(std::min<int64_t>(b.n, q.n), 16));
+    const double cycles = q.k * rows * columns / 16 + q.k * (rows + columns) / 4 + rows * columns / 4 + 500;
+    return 15 + std::max(tasks / device.compute_units, 1.0) * cycles / kCpuMegahertz;
+  }
+  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
+                                                const Config&) const override {
+    return std::make_unique<PackedInvoker>(problem, device);
+  }
+};
+
+}  // namespace
+
+const GemmSolver* gemm_cpu_packed() {
+  static const Packed solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver
