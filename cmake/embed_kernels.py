@@ -1,4 +1,5 @@
 """Writes the OpenCL sources given as arguments into one C++ file, as a table from file name to text."""
+
 import sys
 from pathlib import Path
 

@@ -37,6 +37,7 @@ def take_slot(torch: types.ModuleType, c: types.ModuleType, ocl: types.ModuleTyp
             f"PyTorch has one slot for out-of-tree devices, and '{name}' holds it in this process. Turn that "
             "extension's autoloading off (TORCH_DEVICE_BACKEND_AUTOLOAD=0) and import dlbackend instead of it."
         )
+    c.set_python_prefix(sys.prefix)
     c.register_hooks()
     torch.utils.rename_privateuse1_backend("ocl")
     torch.__dict__.pop("ocl", None)  # autoload's stand-in

@@ -140,7 +140,7 @@ def synchronize(device: DeviceLike = None) -> None:
     _C.synchronize(device_index(device))
 
 
-def get_device_properties(device: DeviceLike = None) -> "_C.DeviceProperties":
+def get_device_properties(device: DeviceLike = None) -> "_C._OclDeviceProperties":
     """A device's name, vendor, platform, driver_version, version (of OpenCL), type ("cpu", "gpu", "accelerator"),
     total_memory, max_alloc (of one tensor) and local_mem in bytes, compute_units, max_work_group_size, has_fp64,
     has_fp16 (arithmetic; float16 tensors work everywhere)."""

@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Sets this clone up: system packages, a virtual environment in .venv, torch, the build. Says what it installs, does
+# only what is missing, and takes a second when nothing is. Called by run.sh and test.sh, with the extra that they need:
+#
+#     scripts/setup.sh examples|test|lint
+#
+# As root, or with sudo, it installs Debian or Ubuntu packages; else it names what is missing. Variables: PYTHON (the
+# interpreter to start from; python3), JOBS (parallel compilers; as many as cores and memory allow).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+extra="${1:-examples}"
+base_python="${PYTHON:-python3}"
+venv="$PWD/.venv"
+python="$venv/bin/python"
+log="$PWD/build/setup-$extra.log"
+mkdir -p build
+: >"$log"
+
+say() { printf '\033[1m[setup]\033[0m %s\n' "$*"; }
+fail() { printf '[setup] %s\n' "$*" >&2; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+can_install() {
+  command -v apt-get >/dev/null || return 1
+  [ "$(id -u)" = 0 ] && return 0
+  command -v sudo >/dev/null || return 1
+  sudo -n true 2>/dev/null || [ -t 0 ]  # without a terminal sudo could not ask for the password
+}
+
+# Runs a command with its output in the log only; shows the log's end if the command fails.
+logged() {
+  echo "+ $*" >>"$log"
+  "$@" >>"$log" 2>&1 || { tail -n 40 "$log" >&2; fail "failed: $* (whole output in $log)"; }
+}
+
+apt_install() {
+  say "installing system packages: $*"
+  logged as_root apt-get update -q
+  logged as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+
+# --- System packages: a compiler, Python's headers and venv, OpenCL's headers -----------------------------------------
+
+missing=()
+command -v "$base_python" >/dev/null || missing+=(python3)
+compiles_cxx20() { echo '#include <span>' | "${CXX:-c++}" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; }
+compiles_cxx20 || missing+=(g++)
+[ -f "${OPENCL_HEADERS_DIR:-/usr/include}/CL/cl.h" ] || missing+=(opencl-headers)
+python_headers() {
+  "$base_python" -c 'import os, sysconfig as s; raise SystemExit(not os.path.exists(s.get_path("include") + "/Python.h"))'
+}
+python_headers 2>/dev/null || missing+=(python3-dev)
+[ -x "$python" ] || "$base_python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ ${#missing[@]} -gt 0 ]; then
+  can_install || fail "missing: ${missing[*]}. Ask an administrator for: apt-get install ${missing[*]}"
+  apt_install "${missing[@]}"
+  compiles_cxx20 || fail "the C++ compiler is older than C++20: install g++ 10 or newer, or name one in CXX"
+fi
+"$base_python" -c 'import sys; raise SystemExit(sys.version_info < (3, 10))' || fail "Python 3.10 or newer is needed"
+
+# --- The virtual environment, with torch ------------------------------------------------------------------------------
+
+if [ ! -x "$python" ]; then
+  options=()
+  supported='import torch; v = tuple(map(int, torch.__version__.split(".")[:2])); raise SystemExit(not (2, 11) <= v < (2, 14))'
+  if DLBACKEND_AUTOLOAD=0 "$base_python" -c "$supported" 2>/dev/null; then
+    say "using the torch that $base_python has"
+    options+=(--system-site-packages)
+  fi
+  say "making a virtual environment in .venv"
+  logged "$base_python" -m venv "${options[@]}" "$venv"
+fi
+pip=("$python" -m pip --disable-pip-version-check)
+torch_version() { "$python" -c 'from importlib.metadata import version as v; print(v("torch"))' 2>/dev/null; }
+if ! [[ "$(torch_version)" =~ ^2\.1[123]\. ]]; then
+  say "installing torch 2.13.0 (for the CPU-only build: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu $0)"
+  logged "${pip[@]}" install torch==2.13.0
+fi
+
+# --- An OpenCL device, if there is none -------------------------------------------------------------------------------
+
+has_device() { "$python" python/dlbackend/opencl_probe.py >/dev/null 2>&1; }
+if ! has_device; then
+  if can_install; then
+    say "no OpenCL device found: installing PoCL, which computes on the CPU"
+    apt_install ocl-icd-libopencl1 pocl-opencl-icd
+  else
+    say "no OpenCL device found: installing Intel's CPU runtime (intel-opencl-rt, intel-cmplr-lib-rt) into .venv"
+    logged "${pip[@]}" install intel-opencl-rt intel-cmplr-lib-rt
+  fi
+  has_device || fail "still no OpenCL device: $("$python" python/dlbackend/opencl_probe.py 2>&1)"
+fi
+
+# --- The build and the Python packages of the extra; skipped while neither sources nor torch have changed --------------
+
+fingerprint() {
+  {
+    torch_version
+    "$python" -VV
+    find csrc cmake python CMakeLists.txt pyproject.toml -type f ! -name '*.so' ! -name '_build.py' ! -name '*.pyc' \
+      -print0 | sort -z | xargs -0 sha256sum
+  } | sha256sum | cut -d' ' -f1
+}
+
+default_jobs() {  # a compiler takes up to 1.5 GB
+  local memory cores
+  memory=$(awk '/MemAvailable/ {print int($2 / 1500000)}' /proc/meminfo)
+  cores=$(nproc)
+  echo $((memory < 1 ? 1 : memory < cores ? memory : cores))
+}
+
+show_progress() {  # of ninja's "[12/60] ..." lines, in place on a terminal
+  local step newline='\n'
+  [ -t 1 ] && newline='\r'
+  sed -u -n 's/^ *\(\[[0-9]*\/[0-9]*\]\) .*/\1/p' | while read -r step; do printf "  compiling %s $newline" "$step"; done
+  [ -t 1 ] && echo
+  return 0
+}
+
+stamp="$venv/dlbackend-$extra.stamp"
+now="$(fingerprint)"
+if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
+  export CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(default_jobs)}"
+  if command -v ccache >/dev/null; then
+    export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
+    export CCACHE_BASEDIR="$PWD" CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+  fi
+  say "installing build tools: scikit-build-core, cmake, ninja"
+  logged "${pip[@]}" install 'scikit-build-core>=1.0' cmake ninja
+  say "building dlbackend with $CMAKE_BUILD_PARALLEL_LEVEL jobs, and installing what '$extra' needs (pyproject.toml)"
+  say "the first build takes about 8 minutes on two cores; progress: tail -f ${log#"$PWD"/}"
+  "${pip[@]}" install -v --no-build-isolation ".[$extra]" 2>&1 | tee -a "$log" | show_progress ||
+    { tail -n 40 "$log" >&2; fail "the build failed (whole output in $log)"; }
+  echo "$now" >"$stamp"
+fi

@@ -1,0 +1,98 @@
+"""The example programs as a user runs them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from PIL import Image
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def train(device: str, folder: Path) -> tuple[float, float]:
+    """(accuracy in percent, seconds) of a run of train_digits.py, whose picture must be there and not blank."""
+    picture = folder / f"{device.replace(':', '')}.png"
+    command = [sys.executable, EXAMPLES / "train_digits.py", "--device", device, "--out", picture]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found = re.search(r"test accuracy ([\d.]+)% in ([\d.]+) s", done.stdout)
+    assert found
+    with Image.open(picture) as image:
+        assert len(image.convert("RGB").getcolors(1 << 20) or []) > 50
+    return float(found[1]), float(found[2])
+
+
+@pytest.mark.slow
+def test_digits_are_learnt_as_well_as_on_the_cpu(tmp_path: Path) -> None:
+    accuracy, seconds = train("ocl:0", tmp_path)
+    assert accuracy >= 98
+    assert abs(accuracy - train("cpu", tmp_path)[0]) <= 1
+    print(f"{accuracy} % in {seconds} s")
+
+
+def test_training_that_learns_nothing_fails(fresh_python: Run, tmp_path: Path) -> None:
+    options = ["--device", "cpu", "--epochs", "1", "--out", str(tmp_path / "x.png")]
+    done = fresh_python("", str(EXAMPLES / "train_digits.py"), *options)
+    assert done.returncode == 1
+    assert "below the expected 98%" in done.stdout
+
+
+def stub_torchvision(folder: Path, models: str) -> dict[str, str]:
+    (folder / "torchvision").mkdir()
+    (folder / "torchvision" / "__init__.py").touch()
+    (folder / "torchvision" / "models.py").write_text(models)
+    return {"PYTHONPATH": str(folder), "DLBACKEND_AUTOLOAD": "0"}
+
+
+def test_classify_says_how_to_get_torchvision(fresh_python: Run, tmp_path: Path) -> None:
+    variables = stub_torchvision(tmp_path, "raise ImportError('No module named torchvision')")
+    done = fresh_python("", str(EXAMPLES / "classify.py"), "--device", "cpu", **variables)
+    assert done.returncode == 1
+    assert "pip install 'torchvision==" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_classify_says_where_weights_belong(fresh_python: Run, tmp_path: Path) -> None:
+    offline = """
+from urllib.error import URLError
+class Weights:
+    DEFAULT = type("W", (), {"url": "https://example.org/resnet18.pth"})
+def get_model_weights(name): return Weights
+def get_model(name, weights): raise URLError("no network")
+"""
+    done = fresh_python("", str(EXAMPLES / "classify.py"), "--device", "cpu", **stub_torchvision(tmp_path, offline))
+    assert done.returncode == 1
+    assert "https://example.org/resnet18.pth" in done.stderr
+    assert "checkpoints" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_classify_names_pictures(fresh_python: Run, tmp_path: Path) -> None:
+    bright = """
+import torch
+class Weights:
+    meta = {"categories": ["dark", "bright"]}
+    def transforms(self):
+        return lambda image: torch.tensor(list(image.resize((1, 1)).getdata())[0]) / 255
+class All:
+    DEFAULT = Weights()
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.stack([1 - x.mean(1), x.mean(1)], 1)
+def get_model_weights(name): return All
+def get_model(name, weights): return Net()
+"""
+    picture = tmp_path / "white.png"
+    Image.new("L", (8, 8), 255).save(picture)
+    variables = stub_torchvision(tmp_path, bright)
+    run = ["", str(EXAMPLES / "classify.py"), "--device", "cpu", "--top", "2"]
+    done = fresh_python(*run, str(picture), **variables)
+    assert done.stdout.split() == ["white.png", "73.1%", "bright", "26.9%", "dark"], done.stderr
+    done = fresh_python(*run, **variables)
+    assert "china.jpg" in done.stdout
+    assert "flower.jpg" in done.stdout
+    done = fresh_python(*run, str(tmp_path / "none.png"), **variables)
+    assert "cannot read a picture" in done.stderr

@@ -1,0 +1,145 @@
+"""torch.ocl: devices, streams, events, memory statistics, random state, and PyTorch's generic APIs on them."""
+
+import pytest
+import torch
+from conftest import Run
+
+import dlbackend  # noqa: F401
+
+ocl = torch.ocl
+
+
+def test_accelerator_api_is_ocl() -> None:
+    assert torch.accelerator.current_accelerator().type == "ocl"
+    assert torch.accelerator.device_count() == ocl.device_count() > 0
+    assert torch.get_device_module("ocl") is ocl
+    assert torch.backends.ocl.is_available()
+    assert torch.backends.ocl.is_built()
+
+
+def test_generated_methods() -> None:
+    x = torch.ones(3).ocl()
+    assert x.is_ocl
+    assert x.device == torch.device("ocl:0")
+    assert torch.nn.Linear(2, 2).ocl().weight.is_ocl
+    assert x.untyped_storage().is_ocl
+
+
+def test_properties() -> None:
+    properties = ocl.get_device_properties("ocl:0")
+    assert properties.type in ("cpu", "gpu", "accelerator")
+    assert 0 < properties.max_alloc <= properties.total_memory
+    assert properties.compute_units > 0
+    assert ocl.get_device_name(0) == properties.name
+    assert ocl.get_device_capability()["has_fp64"] == properties.has_fp64
+
+
+@pytest.mark.parametrize("device", [None, -1, 0, "ocl", "ocl:0", torch.device("ocl", 0)])
+def test_device_context_takes_every_form(device) -> None:
+    with ocl.device(device):
+        assert ocl.current_device() == 0
+    with ocl.device_of(torch.ones(2)):
+        assert ocl.current_device() == 0
+
+
+def test_wrong_devices_are_errors() -> None:
+    with pytest.raises(ValueError, match="Expected an ocl device, but got: cpu"):
+        ocl.set_device("cpu")
+    beyond = ocl.device_count()
+    for use in (ocl.set_device, ocl.get_device_properties, lambda i: torch.ones(1, device=f"ocl:{i}")):
+        with pytest.raises(RuntimeError, match=rf"\b{beyond}\b"):
+            use(beyond)
+    assert torch.ones(1, device="ocl").item() == 1  # and the device goes on working
+
+
+def test_streams() -> None:
+    default, side = ocl.current_stream(), ocl.Stream()
+    assert default == ocl.default_stream()
+    assert side != default
+    with ocl.stream(side):
+        assert ocl.current_stream() == side
+        x = torch.full((1000,), 2.0, device="ocl") * 3
+    assert ocl.current_stream() == default
+    default.wait_stream(side)
+    assert (x + 1).sum().item() == 7000
+    side.synchronize()
+    assert side.query()
+    with ocl.stream(None):
+        assert ocl.current_stream() == default
+    ocl.set_stream(side)
+    assert ocl.current_stream() == side
+    ocl.set_stream(default)
+
+
+def test_stream_context_is_left_by_an_exception() -> None:
+    before = ocl.current_stream()
+    with pytest.raises(KeyError), ocl.stream(ocl.Stream()):
+        raise KeyError
+    assert ocl.current_stream() == before
+
+
+def test_events_time_and_order() -> None:
+    start, end = ocl.Event(enable_timing=True), ocl.Event(enable_timing=True)
+    start.record()
+    x = torch.ones(1 << 20, device="ocl")
+    for _ in range(20):
+        x = x + 1
+    end.record()
+    end.synchronize()
+    assert end.query()
+    assert 0 < start.elapsed_time(end) < 60_000
+    other = ocl.Stream()
+    end.wait(other)
+    other.wait_event(start)
+    other.synchronize()
+
+
+def test_memory_statistics_follow_tensors() -> None:
+    ocl.empty_cache()
+    before = ocl.memory_allocated()
+    ocl.reset_peak_memory_stats()
+    x = torch.empty(1 << 20, device="ocl")
+    assert ocl.memory_allocated() - before >= 4 << 20
+    assert ocl.memory_reserved() >= ocl.memory_allocated()
+    del x
+    assert ocl.memory_allocated() == before
+    assert ocl.max_memory_allocated() - before >= 4 << 20
+    ocl.reset_peak_memory_stats()
+    assert ocl.max_memory_allocated() == before
+    assert "allocated_bytes.all" in ocl.memory_summary()
+    free, total = ocl.mem_get_info()
+    assert 0 < free <= total == ocl.get_device_properties().total_memory
+    assert torch.accelerator.memory_allocated() == before
+
+
+def test_random_state_repeats() -> None:
+    torch.manual_seed(5)
+    first = torch.rand(100, device="ocl").cpu()
+    state = ocl.get_rng_state()
+    second = torch.rand(100, device="ocl").cpu()
+    assert not first.equal(second)
+    ocl.set_rng_state(state)
+    assert torch.rand(100, device="ocl").cpu().equal(second)
+    ocl.manual_seed(5)
+    assert ocl.initial_seed() == 5
+    assert torch.rand(100, device="ocl").cpu().equal(first)
+    ocl.seed_all()
+    assert not torch.rand(100, device="ocl").cpu().equal(second)
+    with torch.random.fork_rng(devices=[0], device_type="ocl"):
+        inside = torch.rand(10, device="ocl").cpu()
+    assert torch.rand(10, device="ocl").cpu().equal(inside)
+    ocl.set_rng_state_all([state] * ocl.device_count())
+    assert all(each.equal(state) for each in ocl.get_rng_state_all())
+
+
+def test_seed_before_first_use_counts(fresh_python: Run) -> None:
+    code = "import torch, dlbackend; torch.manual_seed({}); {} print(torch.rand(3, device='ocl').tolist())"
+    early = fresh_python(code.format(11, "assert not torch.ocl.is_initialized();"))
+    late = fresh_python(code.format(4, "torch.ocl.init(); torch.manual_seed(11);"))
+    assert early.stdout == late.stdout != "", early.stderr + late.stderr
+
+
+def test_pinned_memory() -> None:
+    x = torch.arange(1000.0).pin_memory()
+    assert x.is_pinned()
+    assert x.to("ocl", non_blocking=True).cpu().equal(torch.arange(1000.0))
