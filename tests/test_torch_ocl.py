@@ -80,6 +80,8 @@ def test_stream_context_is_left_by_an_exception() -> None:
 
 def test_events_time_and_order() -> None:
     start, end = ocl.Event(enable_timing=True), ocl.Event(enable_timing=True)
+    assert isinstance(start, ocl.Event)
+    assert not isinstance(torch.Event("cpu"), ocl.Event)
     start.record()
     x = torch.ones(1 << 20, device="ocl")
     for _ in range(20):
