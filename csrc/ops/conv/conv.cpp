@@ -1,0 +1,168 @@
+// Convolution and its backward pass: the entry points that PyTorch calls for an out-of-tree device, turned
+// into one problem per direction. A transposed convolution is the input gradient of the convolution with its
+// weights.
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "ops/common/tensor.h"
+#include "solver/kernel_source.h"
+#include "solver/solver.h"
+
+namespace dlb {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using solver::ConvProblem;
+using solver::Op;
+
+// Strides and sizes of a tensor [n, c, spatial...] as five dimensions; missing spatial ones are in front.
+void set_dims(const Tensor& tensor, int64_t (&strides)[5], int32_t (&spatial)[3]) {
+  const int64_t missing = 5 - tensor.dim();
+  strides[0] = tensor.stride(0), strides[1] = tensor.stride(1);
+  for (int64_t i = 0; i < 3; i++) {
+    strides[2 + i] = i < missing ? 0 : tensor.stride(2 + i - missing);
+    spatial[i] = i < missing ? 1 : static_cast<int32_t>(tensor.size(2 + i - missing));
+  }
+}
+
+void set_parameters(IntArrayRef values, int32_t (&to)[3]) {
+  for (size_t i = 0; i < values.size(); i++) to[3 - values.size() + i] = static_cast<int32_t>(values[i]);
+}
+
+// `x` is the tensor with the channels that the weights' second dimension counts, `y` the one with the
+// first's.
+ConvProblem problem_of(Op direction, const Tensor& x, const Tensor& w, const Tensor& y, IntArrayRef stride,
+                       IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+  for (const Tensor& tensor : {x, w, y})
+    for (int64_t size : tensor.sizes())
+      TORCH_CHECK(size <= INT32_MAX, "convolution: a dimension of ", size,
+                  " elements is more than ocl handles (2^31 - 1)");
+  ConvProblem p;
+  p.direction = direction;
+  p.dtype = x.scalar_type(), p.device = static_cast<int8_t>(x.device().index());
+  p.n = static_cast<int32_t>(x.size(0)), p.c = static_cast<int32_t>(x.size(1)),
+  p.k = static_cast<int32_t>(y.size(1));
+  p.groups = static_cast<int32_t>(groups);
+  set_dims(x, p.xs, p.in), set_dims(w, p.ws, p.filter), set_dims(y, p.ys, p.out);
+  set_parameters(stride, p.stride), set_parameters(padding, p.padding), set_parameters(dilation, p.dilation);
+  return p;
+}
+
+solver::Buffer buffer_of(const Tensor& tensor) {
+  const Operand operand = operand_of(tensor);
+  return {operand.mem, operand.offset};
+}
+
+void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias) {
+  p.has_bias = bias.defined();
+  p.normalize();
+  solver::run(p, {buffer_of(x), buffer_of(w), buffer_of(y), p.has_bias ? buffer_of(bias) : solver::Buffer{}},
+              current_stream(x.device().index()));
+}
+
+at::MemoryFormat format_of(const Tensor& a, const Tensor& b) {
+  const auto channels_last = a.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+  if (a.dim() < 4) return at::MemoryFormat::Contiguous;
+  const bool any = a.suggest_memory_format() == channels_last || b.suggest_memory_format() == channels_last;
+  return any ? channels_last : at::MemoryFormat::Contiguous;
+}
+
+void check_tensors(const char* op, const Tensor& first, std::initializer_list<const Tensor*> others) {
+  std::optional<c10::Device> device;
+  c10::impl::check_and_update_common_device(device, first, op, "input");
+  check_device_supports(device_of(first.device().index()), dtype_of(first.scalar_type(), op), op);
+  TORCH_CHECK_NOT_IMPLEMENTED(solver::has_arithmetic(first.scalar_type()), "\"", op,
+                              "\" not implemented for '", c10::toString(first.scalar_type()), "'");
+  TORCH_CHECK(first.dim() >= 3 && first.dim() <= 5, op,
+              ": expected 3 to 5 dimensions (1 to 3 spatial), but got ", first.dim());
+  for (const Tensor* other : others) {
+    if (!other->defined()) continue;
+    c10::impl::check_and_update_common_device(device, *other, op, "weight or bias");
+    TORCH_CHECK(other->scalar_type() == first.scalar_type(), op, ": input (", first.scalar_type(),
+                ") and weight or bias (", other->scalar_type(), ") should have the same dtype");
+  }
+}
+
+std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, IntArrayRef stride,
+                                  IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                                  IntArrayRef output_padding, int64_t groups) {
+  std::vector<int64_t> sizes{input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
+  for (int64_t i = 0; i < input.dim() - 2; i++) {
+    const int64_t reach = dilation[i] * (weight.size(2 + i) - 1);
+    sizes.push_back(transposed
+                        ? (input.size(2 + i) - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i] + 1
+                        : (input.size(2 + i) + 2 * padding[i] - reach - 1) / stride[i] + 1);
+  }
+  return sizes;
+}
+
+Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias_option,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                   IntArrayRef output_padding, int64_t groups) {
+  const Tensor bias = bias_option && bias_option->defined() ? bias_option->contiguous() : Tensor();
+  check_tensors("convolution", input, {&weight, &bias});
+  const Tensor output =
+      at::empty(output_sizes(input, weight, stride, padding, dilation, transposed, output_padding, groups),
+                input.options(), format_of(input, weight));
+  if (output.numel() == 0) return output;
+  const Tensor &x = transposed ? output : input, &y = transposed ? input : output;
+  run(problem_of(transposed ? Op::kConvInputGrad : Op::kConvForward, x, weight, y, stride, padding, dilation,
+                 groups),
+      x, weight, y, bias);
+  return output;
+}
+
+Tensor input_grad(const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
+                  IntArrayRef padding, IntArrayRef dilation, bool transposed, int64_t groups) {
+  const Tensor result = at::empty(input.sizes(), input.options(), format_of(input, weight));
+  if (result.numel() == 0) return result;
+  if (grad.numel() == 0 || weight.numel() == 0) return result.zero_();
+  const Tensor &x = transposed ? grad : result, &y = transposed ? result : grad;
+  run(problem_of(transposed ? Op::kConvForward : Op::kConvInputGrad, x, weight, y, stride, padding, dilation,
+                 groups),
+      x, weight, y, Tensor());
+  return result;
+}
+
+Tensor weight_grad(const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
+                   IntArrayRef padding, IntArrayRef dilation, bool transposed, int64_t groups) {
+  const Tensor result = at::empty(weight.sizes(), weight.options(), format_of(weight, weight));
+  if (result.numel() == 0) return result;
+  if (grad.numel() == 0 || input.numel() == 0) return result.zero_();
+  const Tensor &x = transposed ? grad : input, &y = transposed ? input : grad;
+  run(problem_of(Op::kConvWeightGrad, x, result, y, stride, padding, dilation, groups), x, result, y,
+      Tensor());
+  return result;
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
+                                                        const Tensor& weight, IntArrayRef stride,
+                                                        IntArrayRef padding, IntArrayRef dilation,
+                                                        bool transposed, IntArrayRef output_padding,
+                                                        int64_t groups, std::array<bool, 3> output_mask) {
+  check_tensors("convolution_backward", input, {&weight, &grad});
+  std::tuple<Tensor, Tensor, Tensor> grads;
+  if (output_mask[0])
+    std::get<0>(grads) = input_grad(grad, input, weight, stride, padding, dilation, transposed, groups);
+  if (output_mask[1])
+    std::get<1>(grads) = weight_grad(grad, input, weight, stride, padding, dilation, transposed, groups);
+  if (output_mask[2]) {
+    c10::SmallVector<int64_t, 4> dims{0};
+    for (int64_t i = 2; i < grad.dim(); i++) dims.push_back(i);
+    std::get<2>(grads) = at::sum(grad, dims);
+  }
+  return grads;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("convolution_overrideable", convolution);
+  m.impl("convolution_backward_overrideable", convolution_backward);
+}
+
+}  // namespace dlb

@@ -1,0 +1,105 @@
+// Matrix products: mm, addmm, bmm, baddbmm, addbmm, addmv, dot, vdot. Everything else (matmul, linear,
+// einsum, mv) reaches these.
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/ops/addbmm_native.h>
+#include <ATen/ops/addmm_meta.h>
+#include <ATen/ops/addmv_meta.h>
+#include <ATen/ops/baddbmm_meta.h>
+#include <ATen/ops/bmm_meta.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm_meta.h>
+#include <torch/library.h>
+
+#include "ops/common/structured.h"
+#include "ops/matmul/product.h"
+
+namespace dlb {
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+
+void check_operands(const char* op, std::initializer_list<std::reference_wrapper<const Tensor>> tensors) {
+  std::optional<c10::Device> device;
+  const auto type = tensors.begin()->get().scalar_type();
+  for (const Tensor& tensor : tensors) {
+    c10::impl::check_and_update_common_device(device, tensor, op, "operand");
+    TORCH_CHECK(tensor.scalar_type() == type, op, ": expected all operands to have the same dtype, but got ",
+                type, " and ", tensor.scalar_type());
+  }
+}
+
+Tensor& mm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
+  check_operands("mm", {out, self, mat2});
+  OutOp<at::meta::structured_mm>(out).meta(self, mat2);
+  product_into("mm", out, self, mat2, Tensor(), 0, 1);
+  return out;
+}
+
+Tensor& addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
+                  const Scalar& alpha, Tensor& out) {
+  check_operands("addmm", {out, self, mat1, mat2});
+  OutOp<at::meta::structured_addmm>(out).meta(self, mat1, mat2, beta, alpha);
+  product_into("addmm", out, mat1, mat2, self, beta, alpha);
+  return out;
+}
+
+Tensor& bmm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
+  check_operands("bmm", {out, self, mat2});
+  OutOp<at::meta::structured_bmm>(out).meta(self, mat2);
+  product_into("bmm", out, self, mat2, Tensor(), 0, 1);
+  return out;
+}
+
+Tensor& baddbmm_out(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta,
+                    const Scalar& alpha, Tensor& out) {
+  check_operands("baddbmm", {out, self, batch1, batch2});
+  OutOp<at::meta::structured_baddbmm>(out).meta(self, batch1, batch2, beta, alpha);
+  product_into("baddbmm", out, batch1, batch2, self, beta, alpha);
+  return out;
+}
+
+Tensor& addmv_out(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta,
+                  const Scalar& alpha, Tensor& out) {
+  check_operands("addmv", {out, self, mat, vec});
+  OutOp<at::meta::structured_addmv>(out).meta(self, mat, vec, beta, alpha);
+  const Tensor column = out.unsqueeze(1);
+  const Tensor add = self.is_same(out) ? column : self.dim() == 1 ? self.unsqueeze(1) : self;
+  product_into("addmv", column, mat, vec.unsqueeze(1), add, beta, alpha);
+  return out;
+}
+
+Tensor dot_product(const char* op, const Tensor& self, const Tensor& other) {
+  check_operands(op, {self, other});
+  TORCH_CHECK(self.dim() == 1 && other.dim() == 1, "1D tensors expected, but got ", self.dim(), "D and ",
+              other.dim(), "D tensors");
+  TORCH_CHECK(self.numel() == other.numel(), "inconsistent tensor size, expected tensor [", self.numel(),
+              "] and src [", other.numel(), "] to have the same number of elements, but got ", self.numel(),
+              " and ", other.numel(), " elements respectively");
+  const Tensor out = at::empty({}, self.options());
+  product_into(op, out.view({1, 1}), self.unsqueeze(0), other.unsqueeze(1), Tensor(), 0, 1);
+  return out;
+}
+Tensor dot(const Tensor& self, const Tensor& other) {
+  return dot_product("dot", self, other);
+}
+Tensor vdot(const Tensor& self, const Tensor& other) {
+  return dot_product("vdot", self.is_complex() ? self.conj() : self, other);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mm.out", mm_out);
+  m.impl("addmm.out", addmm_out);
+  m.impl("bmm.out", bmm_out);
+  m.impl("baddbmm.out", baddbmm_out);
+  m.impl("addmv.out", addmv_out);
+  m.impl("dot", dot);
+  m.impl("vdot", vdot);
+  m.impl("addbmm", at::native::addbmm);
+  m.impl("addbmm_", at::native::addbmm_);
+  m.impl("addbmm.out", at::native::addbmm_out);
+}
+
+}  // namespace dlb

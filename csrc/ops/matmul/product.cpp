@@ -1,0 +1,97 @@
+// Tensors to a GEMM problem: sizes and strides as they are, so that nothing is made contiguous on the way.
+#include "ops/matmul/product.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "ops/common/tensor.h"
+#include "solver/kernel_source.h"
+#include "solver/solver.h"
+
+namespace dlb {
+namespace {
+
+solver::Buffer buffer_of(const at::Tensor& tensor) {
+  const Operand operand = operand_of(tensor);
+  return {operand.mem, operand.offset};
+}
+
+solver::Factor factor_of(const c10::Scalar& value, c10::ScalarType type) {
+  solver::Factor factor;
+  if (c10::isIntegralType(type, false)) {
+    factor.integer = value.toLong();
+  } else if (c10::isComplexType(type)) {
+    const auto complex = value.toComplexDouble();
+    factor.re = complex.real(), factor.im = complex.imag();
+  } else {
+    factor.re = value.toDouble();
+  }
+  return factor;
+}
+
+void set_strides(int64_t (&to)[3], at::IntArrayRef strides) {
+  const bool batched = strides.size() == 3;
+  to[0] = batched ? strides[0] : 0;
+  to[1] = strides[batched], to[2] = strides[batched + 1];
+}
+
+// Whether writing `out` would change an operand that is still to be read.
+bool clobbers(const at::Tensor& out, const at::Tensor& operand) {
+  return at::get_overlap_status(out, operand) != at::MemOverlapStatus::No && out.is_alias_of(operand);
+}
+
+bool is_zero(const c10::Scalar& value) {
+  return value.isComplex() ? value.toComplexDouble() == c10::complex<double>(0) : value.toDouble() == 0;
+}
+
+}  // namespace
+
+void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                  const at::Tensor& add, const c10::Scalar& beta, const c10::Scalar& alpha) {
+  const auto type = out.scalar_type();
+  check_device_supports(device_of(out.device().index()), dtype_of(type, op), op);
+  TORCH_CHECK_NOT_IMPLEMENTED(solver::has_arithmetic(type), "\"", op, "\" not implemented for '",
+                              c10::toString(type), "'");
+  if (out.numel() == 0) return;
+  const bool adds = add.defined() && !is_zero(beta);
+  if (a.is_conj() || a.is_neg())
+    return product_into(op, out, a.resolve_conj().resolve_neg(), b, add, beta, alpha);
+  if (b.is_conj() || b.is_neg())
+    return product_into(op, out, a, b.resolve_conj().resolve_neg(), add, beta, alpha);
+  if (adds && !add.is_same(out) && (add.is_conj() || add.is_neg()))
+    return product_into(op, out, a, b, add.resolve_conj().resolve_neg(), beta, alpha);
+  const bool same_memory = adds && add.is_alias_of(out) && add.data_ptr() == out.data_ptr() &&
+                           add.sizes() == out.sizes() && add.strides() == out.strides();
+  if (out.is_conj() || out.is_neg() || clobbers(out, a) || clobbers(out, b) ||
+      (adds && !same_memory && clobbers(out, add))) {
+    const at::Tensor result = at::empty(out.sizes(), out.options());
+    product_into(op, result, a, b, add, beta, alpha);
+    out.copy_(result);
+    return;
+  }
+  at::assert_no_internal_overlap(out);
+
+  const bool batched = out.dim() == 3;
+  solver::GemmProblem p;
+  p.dtype = type, p.device = static_cast<int8_t>(out.device().index());
+  p.batch = batched ? out.size(0) : 1, p.m = out.size(batched), p.n = out.size(batched + 1);
+  p.k = is_zero(alpha) ? 0 : a.size(batched + 1);  // as BLAS: a zero factor does not read the product
+  set_strides(p.a, a.strides()), set_strides(p.b, b.strides()), set_strides(p.c, out.strides());
+  p.has_d = adds;
+  if (adds)
+    set_strides(p.d, at::inferExpandGeometry_dimvector(add.sizes(), add.strides(), out.sizes()).strides);
+  p.normalize();
+
+  solver::GemmProblem::Operands o;
+  o.c = buffer_of(out);
+  o.a = a.numel() ? buffer_of(a) : o.c;
+  o.b = b.numel() ? buffer_of(b) : o.c;
+  o.d = adds ? buffer_of(add) : o.c;
+  o.alpha = factor_of(alpha, type);
+  o.beta = adds ? factor_of(beta, type) : solver::Factor{0, 0, 0};
+  solver::run(p, o, current_stream(out.device().index()));
+}
+
+}  // namespace dlb
