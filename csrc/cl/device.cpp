@@ -43,12 +43,23 @@ bool has_word(const std::string& list, const std::string& word) {
   return false;
 }
 
+DeviceClass class_of(cl_device_type type) {
+  const char* forced = std::getenv("DLBACKEND_DEVICE_CLASS");
+  if (forced && *forced) {
+    if (std::string(forced) == "cpu") return DeviceClass::kCpu;
+    if (std::string(forced) == "gpu") return DeviceClass::kGpu;
+    throw Error(CL_INVALID_VALUE, "DLBACKEND_DEVICE_CLASS is '" + std::string(forced) +
+                                      "'; it must be cpu or gpu, or unset for each device's own class.");
+  }
+  return (type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
+}
+
 std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   auto device = std::make_unique<Device>();
   device->platform = platform;
   device->id = id;
   device->type = info<cl_device_type>(id, CL_DEVICE_TYPE);
-  device->cls = (device->type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
+  device->cls = class_of(device->type);
   device->name = info_string(id, CL_DEVICE_NAME);
   device->vendor = info_string(id, CL_DEVICE_VENDOR);
   device->driver_version = info_string(id, CL_DRIVER_VERSION);
@@ -64,7 +75,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->fp64 = has_word(extensions, "cl_khr_fp64");
   device->fp16 = has_word(extensions, "cl_khr_fp16");
   device->int64_atomics = has_word(extensions, "cl_khr_int64_base_atomics");
-  device->host_memory = device->cls == DeviceClass::kCpu;
+  device->host_memory = (device->type & CL_DEVICE_TYPE_CPU) != 0;
   device->flush_needed = device->platform_name != "Portable Computing Language";
   // Never the driver's default language version: it differs between drivers and their releases.
   // Warnings (a loop that was not vectorised) would go to the user's terminal on some drivers.
@@ -158,7 +169,8 @@ int device_count() noexcept {
 
 Device& device(int index) {
   api();  // says why there is no device when there is no library, or after a fork
-  const int count = device_count();
+  const int count =
+      in_bad_fork() ? 0 : static_cast<int>(devices().size());  // unlike device_count(), says what is wrong
   if (index < 0 || index >= count)
     throw Error(CL_INVALID_DEVICE, "ocl:" + std::to_string(index) + " does not exist: this process sees " +
                                        std::to_string(count) +

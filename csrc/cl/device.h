@@ -10,7 +10,8 @@
 namespace dlb::cl {
 
 // Kernel families come in two shapes: long vector loops without barriers for CPUs, many work-items for the
-// rest.
+// rest. DLBACKEND_DEVICE_CLASS=gpu (or cpu) gives every device that class, to test the kernels of GPUs on a
+// CPU driver; they are slow there.
 enum class DeviceClass : uint8_t { kCpu, kGpu };
 
 struct Device {
