@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <sstream>
@@ -44,13 +45,12 @@ bool has_word(const std::string& list, const std::string& word) {
 }
 
 DeviceClass class_of(cl_device_type type) {
-  const char* forced = std::getenv("DLBACKEND_DEVICE_CLASS");
-  if (forced && *forced) {
-    if (std::string(forced) == "cpu") return DeviceClass::kCpu;
-    if (std::string(forced) == "gpu") return DeviceClass::kGpu;
-    throw Error(CL_INVALID_VALUE, "DLBACKEND_DEVICE_CLASS is '" + std::string(forced) +
-                                      "'; it must be cpu or gpu, or unset for each device's own class.");
-  }
+  const char* set = std::getenv("DLBACKEND_DEVICE_CLASS");
+  const std::string forced = set ? set : "";
+  if (forced == "cpu") return DeviceClass::kCpu;
+  if (forced == "gpu") return DeviceClass::kGpu;
+  if (!forced.empty())
+    std::fprintf(stderr, "dlbackend: DLBACKEND_DEVICE_CLASS=%s is ignored; it is cpu or gpu\n", set);
   return (type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
 }
 
@@ -169,8 +169,7 @@ int device_count() noexcept {
 
 Device& device(int index) {
   api();  // says why there is no device when there is no library, or after a fork
-  const int count =
-      in_bad_fork() ? 0 : static_cast<int>(devices().size());  // unlike device_count(), says what is wrong
+  const int count = device_count();
   if (index < 0 || index >= count)
     throw Error(CL_INVALID_DEVICE, "ocl:" + std::to_string(index) + " does not exist: this process sees " +
                                        std::to_string(count) +
