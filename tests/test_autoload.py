@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from fresh_process import fresh_python
 
 import dlbackend
 
@@ -55,30 +55,30 @@ def broken(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("imports", ["import torch", "import torch, dlbackend", "import dlbackend, torch"])
-def test_every_import_order_gives_a_device(fresh_python: Run, autoload: dict[str, str], imports: str) -> None:
+def test_every_import_order_gives_a_device(autoload: dict[str, str], imports: str) -> None:
     done = fresh_python(f"{imports}; {USE}; assert torch.ocl.Stream", "-W", "error", **autoload)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
 
 
 @pytest.mark.parametrize("imports", ["import dlbackend, torch", "import torch, dlbackend"])
-def test_explicit_import_works_without_entry_point(fresh_python: Run, imports: str) -> None:
+def test_explicit_import_works_without_entry_point(imports: str) -> None:
     done = fresh_python(f"{imports}; {USE}", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert done.returncode == 0, done.stderr
 
 
-def test_import_and_seeding_open_no_driver(fresh_python: Run, autoload: dict[str, str]) -> None:
+def test_import_and_seeding_open_no_driver(autoload: dict[str, str]) -> None:
     code = f"import torch; torch.manual_seed(1); assert not torch.ocl.is_initialized(); {NO_DRIVER_OPEN}"
     done = fresh_python(code, **autoload)
     assert done.returncode == 0, done.stderr
 
 
-def test_import_does_not_load_the_compiler(fresh_python: Run, autoload: dict[str, str]) -> None:
+def test_import_does_not_load_the_compiler(autoload: dict[str, str]) -> None:
     done = fresh_python("import sys, torch; assert torch.ocl; assert 'torch._dynamo' not in sys.modules", **autoload)
     assert done.returncode == 0, done.stderr
 
 
-def test_autoload_costs_at_most_150_ms(fresh_python: Run, autoload: dict[str, str]) -> None:
+def test_autoload_costs_at_most_150_ms(autoload: dict[str, str]) -> None:
     code = "import time; t = time.process_time(); import torch; print(time.process_time() - t)"
     seconds: dict[str, list[float]] = {"0": [], "1": []}
     for _ in range(5):  # alternating; CPU time and minimum, because other processes disturb
@@ -89,9 +89,7 @@ def test_autoload_costs_at_most_150_ms(fresh_python: Run, autoload: dict[str, st
 
 
 @pytest.mark.parametrize("variable", ["DLBACKEND_AUTOLOAD", "TORCH_DEVICE_BACKEND_AUTOLOAD"])
-def test_opting_out_leaves_torch_alone_and_import_still_works(
-    fresh_python: Run, autoload: dict[str, str], variable: str
-) -> None:
+def test_opting_out_leaves_torch_alone_and_import_still_works(autoload: dict[str, str], variable: str) -> None:
     untouched = "assert not hasattr(torch, 'ocl'); assert torch._C._get_privateuse1_backend_name() == 'privateuseone'"
     done = fresh_python(f"import torch; {untouched}; import dlbackend; {USE}", **autoload, **{variable: "0"})
     assert done.returncode == 0, done.stderr
@@ -106,7 +104,7 @@ dlbackend_autoload.autoload()
 """
 
 
-def test_beside_cuda_autoload_takes_nothing(fresh_python: Run) -> None:
+def test_beside_cuda_autoload_takes_nothing() -> None:
     code = CUDA_MACHINE + (
         "assert 'dlbackend' not in sys.modules\n"
         "assert torch._C._get_privateuse1_backend_name() == 'privateuseone'\n"
@@ -118,18 +116,18 @@ def test_beside_cuda_autoload_takes_nothing(fresh_python: Run) -> None:
 
 
 @pytest.mark.parametrize("use", ["import dlbackend", "torch.ocl.device_count()"])
-def test_beside_cuda_import_or_first_use_takes_the_slot(fresh_python: Run, use: str) -> None:
+def test_beside_cuda_import_or_first_use_takes_the_slot(use: str) -> None:
     code = CUDA_MACHINE + f"{use}\n{USE}\nassert torch.ocl.__name__ == 'dlbackend.ocl'"
     done = fresh_python(code, DLBACKEND_AUTOLOAD="0")
     assert done.returncode == 0, done.stderr
 
 
-def test_a_hidden_cuda_gpu_does_not_count(fresh_python: Run) -> None:
+def test_a_hidden_cuda_gpu_does_not_count() -> None:
     done = fresh_python(CUDA_MACHINE + USE, DLBACKEND_AUTOLOAD="0", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
 
 
-def test_another_extension_keeps_the_slot(fresh_python: Run) -> None:
+def test_another_extension_keeps_the_slot() -> None:
     taken = "import os, torch; torch.utils.rename_privateuse1_backend('npu')"
     quiet = f"{taken}; import dlbackend_autoload as a; del os.environ['DLBACKEND_AUTOLOAD']; a.autoload()"
     done = fresh_python(f"{quiet}; assert 'dlbackend' not in __import__('sys').modules", DLBACKEND_AUTOLOAD="0")
@@ -156,7 +154,7 @@ def make_unloadable(site: Path) -> str:
 
 
 @pytest.mark.parametrize("damage", [make_unbuilt, make_for_another_torch, make_unloadable])
-def test_a_build_that_does_not_load_leaves_torch_working(fresh_python: Run, broken: Path, damage) -> None:
+def test_a_build_that_does_not_load_leaves_torch_working(broken: Path, damage) -> None:
     expected = damage(broken)
     path = path_with(broken)
     done = fresh_python("import torch; print(torch.ones(2).sum().item())", PYTHONPATH=path)
@@ -170,7 +168,7 @@ def test_a_build_that_does_not_load_leaves_torch_working(fresh_python: Run, brok
     assert expected in done.stderr
 
 
-def test_a_build_that_does_not_load_is_no_error_under_strict_warnings(fresh_python: Run, broken: Path) -> None:
+def test_a_build_that_does_not_load_is_no_error_under_strict_warnings(broken: Path) -> None:
     done = fresh_python("import torch; print('fine')", "-W", "error", PYTHONPATH=path_with(broken))
     assert done.stdout == "fine\n", done.stderr
     assert "not built" in done.stderr

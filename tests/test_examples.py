@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from fresh_process import run_python
 from PIL import Image
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -33,9 +33,9 @@ def test_digits_are_learnt_as_well_as_on_the_cpu(tmp_path: Path) -> None:
     print(f"{accuracy} % in {seconds} s")
 
 
-def test_training_that_learns_nothing_fails(fresh_python: Run, tmp_path: Path) -> None:
+def test_training_that_learns_nothing_fails(tmp_path: Path) -> None:
     options = ["--device", "cpu", "--epochs", "1", "--out", str(tmp_path / "x.png")]
-    done = fresh_python("", str(EXAMPLES / "train_digits.py"), *options)
+    done = run_python(str(EXAMPLES / "train_digits.py"), *options)
     assert done.returncode == 1
     assert "below the expected 98%" in done.stdout
 
@@ -47,15 +47,15 @@ def stub_torchvision(folder: Path, models: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder), "DLBACKEND_AUTOLOAD": "0"}
 
 
-def test_classify_says_how_to_get_torchvision(fresh_python: Run, tmp_path: Path) -> None:
+def test_classify_says_how_to_get_torchvision(tmp_path: Path) -> None:
     variables = stub_torchvision(tmp_path, "raise ImportError('No module named torchvision')")
-    done = fresh_python("", str(EXAMPLES / "classify.py"), "--device", "cpu", **variables)
+    done = run_python(str(EXAMPLES / "classify.py"), "--device", "cpu", **variables)
     assert done.returncode == 1
     assert "pip install 'torchvision==" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_classify_says_where_weights_belong(fresh_python: Run, tmp_path: Path) -> None:
+def test_classify_says_where_weights_belong(tmp_path: Path) -> None:
     offline = """
 from urllib.error import URLError
 class Weights:
@@ -63,14 +63,14 @@ class Weights:
 def get_model_weights(name): return Weights
 def get_model(name, weights): raise URLError("no network")
 """
-    done = fresh_python("", str(EXAMPLES / "classify.py"), "--device", "cpu", **stub_torchvision(tmp_path, offline))
+    done = run_python(str(EXAMPLES / "classify.py"), "--device", "cpu", **stub_torchvision(tmp_path, offline))
     assert done.returncode == 1
     assert "https://example.org/resnet18.pth" in done.stderr
     assert "checkpoints" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_classify_names_pictures(fresh_python: Run, tmp_path: Path) -> None:
+def test_classify_names_pictures(tmp_path: Path) -> None:
     bright = """
 import torch
 class Weights:
@@ -88,11 +88,11 @@ def get_model(name, weights): return Net()
     picture = tmp_path / "white.png"
     Image.new("L", (8, 8), 255).save(picture)
     variables = stub_torchvision(tmp_path, bright)
-    run = ["", str(EXAMPLES / "classify.py"), "--device", "cpu", "--top", "2"]
-    done = fresh_python(*run, str(picture), **variables)
+    run = [str(EXAMPLES / "classify.py"), "--device", "cpu", "--top", "2"]
+    done = run_python(*run, str(picture), **variables)
     assert done.stdout.split() == ["white.png", "73.1%", "bright", "26.9%", "dark"], done.stderr
-    done = fresh_python(*run, **variables)
+    done = run_python(*run, **variables)
     assert "china.jpg" in done.stdout
     assert "flower.jpg" in done.stdout
-    done = fresh_python(*run, str(tmp_path / "none.png"), **variables)
+    done = run_python(*run, str(tmp_path / "none.png"), **variables)
     assert "cannot read a picture" in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Run
+from fresh_process import fresh_python, run_python
 
 import dlbackend
 from dlbackend import opencl_probe
@@ -59,8 +59,8 @@ def test_libraries_link_neither_opencl_nor_clblast_nor_cuda() -> None:
         assert not [name for name in needed if re.search("opencl|clblast|cuda", name, re.IGNORECASE)]
 
 
-def test_info_shows_every_device(fresh_python: Run) -> None:
-    done = fresh_python("", "-m", "dlbackend", "info")
+def test_info_shows_every_device() -> None:
+    done = run_python("-m", "dlbackend", "info")
     assert done.returncode == 0, done.stderr
     for index in range(torch.ocl.device_count()):
         properties = torch.ocl.get_device_properties(index)
@@ -70,45 +70,45 @@ def test_info_shows_every_device(fresh_python: Run) -> None:
     assert dlbackend.__version__ in done.stdout
 
 
-def test_doctor_finds_a_working_device_well(fresh_python: Run) -> None:
-    done = fresh_python("", "-m", "dlbackend", "doctor")
+def test_doctor_finds_a_working_device_well() -> None:
+    done = run_python("-m", "dlbackend", "doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FAIL" not in done.stdout
     assert "ocl:0" in done.stdout
     assert "computes" in done.stdout
 
 
-def test_doctor_says_what_to_install_without_a_library(fresh_python: Run) -> None:
-    done = fresh_python("", "-m", "dlbackend", "doctor", **NO_DRIVER)
+def test_doctor_says_what_to_install_without_a_library() -> None:
+    done = run_python("-m", "dlbackend", "doctor", **NO_DRIVER)
     assert done.returncode == 1
     assert "[FAIL] no OpenCL library loads" in done.stdout
     assert "apt-get install" in done.stdout
 
 
-def test_doctor_sees_hidden_drivers(fresh_python: Run) -> None:
+def test_doctor_sees_hidden_drivers() -> None:
     loader = [found for found in map(opencl_probe.probe, opencl_probe.candidates()) if found.get("platforms")]
     if "libOpenCL" not in loader[0]["library"]:
         pytest.skip("the driver is used without an ICD loader")
     hidden = {"OCL_ICD_VENDORS": "/nonexistent", "DLBACKEND_OPENCL_LIBRARY": loader[0]["library"]}
-    done = fresh_python("", "-m", "dlbackend", "doctor", **hidden)
+    done = run_python("-m", "dlbackend", "doctor", **hidden)
     assert done.returncode == 1
     assert "OCL_ICD_VENDORS" in done.stdout
 
 
-def test_doctor_reports_a_filter_that_selects_nothing(fresh_python: Run) -> None:
-    done = fresh_python("", "-m", "dlbackend", "doctor", DLBACKEND_DEVICES="no such device")
+def test_doctor_reports_a_filter_that_selects_nothing() -> None:
+    done = run_python("-m", "dlbackend", "doctor", DLBACKEND_DEVICES="no such device")
     assert done.returncode == 1
     assert "DLBACKEND_DEVICES=no such device selects no device" in done.stdout
 
 
-def test_probe_agrees_with_the_device_count(fresh_python: Run) -> None:
-    done = fresh_python("", opencl_probe.__file__)
+def test_probe_agrees_with_the_device_count() -> None:
+    done = run_python(opencl_probe.__file__)
     assert done.returncode == 0, done.stderr
     devices = [name for platform in json.loads(done.stdout)[-1]["platforms"] for name in platform["devices"]]
     assert len(devices) >= torch.ocl.device_count() > 0
 
 
-def test_without_a_driver_everything_else_works(fresh_python: Run) -> None:
+def test_without_a_driver_everything_else_works() -> None:
     code = """
 import torch, dlbackend
 assert torch.ocl.device_count() == 0 and not torch.ocl.is_available() and not torch.accelerator.is_available()
@@ -128,7 +128,7 @@ for use in (lambda: torch.ones(2, device="ocl"), torch.ocl.current_device, lambd
     assert done.returncode == 0, done.stderr
 
 
-def test_a_forked_child_raises_instead_of_hanging(fresh_python: Run) -> None:
+def test_a_forked_child_raises_instead_of_hanging() -> None:
     code = """
 import os, torch, dlbackend
 x = torch.ones(4, device="ocl") + 1
@@ -150,7 +150,7 @@ assert x.sum().item() == 8
     assert done.returncode == 0, done.stderr
 
 
-def test_a_child_forked_before_first_use_can_use_the_device(fresh_python: Run) -> None:
+def test_a_child_forked_before_first_use_can_use_the_device() -> None:
     code = """
 import os, torch, dlbackend
 torch.manual_seed(1)
@@ -164,7 +164,7 @@ assert (torch.ones(4, device="ocl") + 1).sum().item() == 8
     assert done.returncode == 0, done.stderr
 
 
-def test_data_loader_workers_beside_a_device_in_use(fresh_python: Run) -> None:
+def test_data_loader_workers_beside_a_device_in_use() -> None:
     code = """
 import torch, dlbackend
 from torch.utils.data import DataLoader, TensorDataset
@@ -178,7 +178,7 @@ assert torch.cat(batches).cpu().equal(data.tensors[0])
     assert done.returncode == 0, done.stderr
 
 
-def test_exit_with_work_in_the_queue_is_clean(fresh_python: Run) -> None:
+def test_exit_with_work_in_the_queue_is_clean() -> None:
     code = """
 import torch, dlbackend
 x = torch.ones(1 << 20, device="ocl")
