@@ -134,5 +134,6 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   say "the first build takes about 8 minutes on two cores; progress: tail -f ${log#"$PWD"/}"
   "${pip[@]}" install -v --no-build-isolation ".[$extra]" 2>&1 | tee -a "$log" | show_progress ||
     { tail -n 40 "$log" >&2; fail "the build failed (whole output in $log)"; }
+  (cd / && logged "$python" -c 'import dlbackend')
   echo "$now" >"$stamp"
 fi
