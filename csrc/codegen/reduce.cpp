@@ -1,0 +1,305 @@
+// Generates reduction programs: macros and small functions from the op's row, in front of the loops in
+// csrc/kernels/reduce, which are the same for every op.
+#include "codegen/reduce.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cl/embedded.h"
+
+namespace dlb::codegen {
+namespace {
+
+std::string num(size_t i) {
+  return std::to_string(i);
+}
+
+// Joins f(0), f(1), .. f(count - 1).
+template <class F>
+std::string each(size_t count, F&& f, const char* separator = "") {
+  std::string s;
+  for (size_t i = 0; i < count; ++i) s += (i ? separator : "") + f(i);
+  return s;
+}
+
+DType result_dtype(ResultType result, DType compute) {
+  switch (result) {
+    case ResultType::Truth:
+      return DType::Bool;
+    case ResultType::Index:
+      return DType::I64;
+    case ResultType::Real:
+      if (compute == DType::C64) return DType::F32;
+      if (compute == DType::C128) return DType::F64;
+      return compute;
+    default:
+      return compute;
+  }
+}
+
+struct Writer {
+  explicit Writer(const ReduceKey& key)
+      : key(key),
+        op(*key.op),
+        body(op.body(class_of(key.compute))),
+        fields(body.field_count()),
+        count(key.operands()),
+        first_input(size_t{key.outputs} + key.mapped) {}
+
+  std::string field_type(size_t f) const { return body.fields[f].type; }
+  std::string x_parameters() const {
+    return each(key.inputs, [](size_t i) { return "const T x" + num(i) + ", "; });
+  }
+  std::string s_parameters() const {
+    return each(op.scalars, [](size_t i) { return ", const T s" + num(i); });
+  }
+  std::string s_values() const {
+    return each(op.scalars, [](size_t i) { return ", s" + num(i); });
+  }
+  std::string a_pointers() const {
+    return each(fields, [&](size_t f) { return field_type(f) + "* p" + num(f); }, ", ");
+  }
+  std::string read_a() const {
+    return "  " + each(fields, [&](size_t f) {
+      return field_type(f) + " a" + num(f) + " = *p" + num(f) + "; ";
+    }) + "\n";
+  }
+  std::string write_a() const {
+    return "  " + each(fields, [](size_t f) { return "*p" + num(f) + " = a" + num(f) + "; "; }) + "\n";
+  }
+
+  std::string functions() const {
+    std::string s = op.functions ? op.functions : "";
+    s += "inline void dlb_step(" + a_pointers() + ", " + x_parameters() + "const long i" + s_parameters() +
+         each(key.mapped, [](size_t m) { return ", T* r" + num(m); }) + ") {\n" + read_a() +
+         each(key.mapped, [](size_t m) { return "  T z" + num(m) + ";\n"; }) + "  " + body.step + "\n" +
+         write_a() + each(key.mapped, [](size_t m) { return "  *r" + num(m) + " = z" + num(m) + ";\n"; }) +
+         "}\n";
+    s += "inline void dlb_combine(" + a_pointers() +
+         each(fields, [&](size_t f) { return ", const " + field_type(f) + " b" + num(f); }) + ") {\n" +
+         read_a() + "  " + body.combine + "\n" + write_a() + "}\n";
+    s += "inline void dlb_settle(" + a_pointers() + ") {\n" +
+         (body.settle ? read_a() + "  " + body.settle + "\n" + write_a() : std::string()) + "}\n";
+    s += "inline void dlb_finish(" +
+         each(fields, [&](size_t f) { return "const " + field_type(f) + " a" + num(f) + ", "; }) +
+         "const long n" + s_parameters() + each(key.outputs, [&](size_t o) {
+           return std::string(", ") + result_name(o) + "* r" + num(o);
+         }) + ") {\n" +
+         each(key.outputs, [&](size_t o) { return std::string("  ") + result_name(o) + " y" + num(o) + ";\n"; }) +
+         "  " + body.finish + "\n" +
+         each(key.outputs, [](size_t o) { return "  *r" + num(o) + " = y" + num(o) + ";\n"; }) + "}\n";
+    return s;
+  }
+
+  const char* result_name(size_t output) const {
+    return compute_name(result_dtype(op.results[output], key.compute));
+  }
+
+  // Accumulators are arrays, one per field, named v0, v1 .. for the macro argument v.
+  std::string accumulator_macros() const {
+    std::string s = "typedef struct { " +
+                    each(fields, [&](size_t f) { return field_type(f) + " a" + num(f) + "; "; }) +
+                    "} dlb_accumulator;\n";
+    auto addresses = [&](const char* v, const char* l) {
+      return each(fields, [&](size_t f) { return "&" + (v + ("##" + num(f))) + "[" + l + "]"; }, ", ");
+    };
+    auto values = [&](const char* v, const char* l) {
+      return each(fields, [&](size_t f) { return v + ("##" + num(f)) + "[" + l + "]"; }, ", ");
+    };
+    s += "#define DLB_DECLARE(v, size) " +
+         each(fields, [&](size_t f) { return field_type(f) + " v##" + num(f) + "[size]; "; }) + "\n";
+    s += "#define DLB_INIT(v, l) " + each(fields, [&](size_t f) {
+      return "v##" + num(f) + "[l] = (" + field_type(f) + ")(" + body.fields[f].init + "); ";
+    }) + "\n";
+    s += "#define DLB_COMBINE(v, l, w, m) dlb_combine(" + addresses("v", "l") + ", " + values("w", "m") + ")\n";
+    s += "#define DLB_SETTLE(v, l) dlb_settle(" + addresses("v", "l") + ")\n";
+    s += "#define DLB_COMBINE_WITH(v, l, c) dlb_combine(" + addresses("v", "l") +
+         each(fields, [](size_t f) { return ", (c).a" + num(f); }) + ")\n";
+    s += "#define DLB_SAVE(c, v, l) { " + each(fields, [](size_t f) {
+      return "(c).a" + num(f) + " = v##" + num(f) + "[l]; ";
+    }) + "}\n";
+    s += "#define DLB_LOAD(v, l, c) " + each(fields, [](size_t f) {
+      return "v##" + num(f) + "[l] = (c).a" + num(f) + "; ";
+    }) + "\n";
+    // Stores the results of accumulator l, `at` results along kept dimension 0.
+    s += "#define DLB_FINISH(v, l, at) { " + each(key.outputs, [&](size_t o) {
+      return std::string(result_name(o)) + " y" + num(o) + "; ";
+    }) + "dlb_finish(" + values("v", "l") + ", p.count" + s_values() +
+         each(key.outputs, [](size_t o) { return ", &y" + num(o); }) + "); " +
+         each(key.outputs, [&](size_t o) {
+           return "q" + num(o) + "[(long)(at) * p.operand[" + num(o) + "].stride[0]] = " +
+                  store(result_dtype(op.results[o], key.compute), key.types[o], "y" + num(o)) + "; ";
+         }) + "}\n";
+    return s;
+  }
+
+  std::string pointer_macros() const {
+    std::string s = "#define DLB_ARGUMENTS " + each(count, [&](size_t i) {
+      return std::string("global ") + (i < first_input ? "" : "const ") + storage_name(key.types[i]) + "* b" +
+             num(i) + ", ";
+    }) + "global uchar* bytes, const dlb_reduce p" + each(op.scalars, [&](size_t i) {
+      return std::string(", const ") + scalar_name(key.compute) + " v" + num(i);
+    }) + "\n";
+    s += "#define DLB_WORKSPACE ((global dlb_accumulator*)(bytes + p.workspace))\n#define DLB_START " + each(count, [&](size_t i) {
+      return std::string("global ") + (i < first_input ? "" : "const ") + storage_name(key.types[i]) + "* q" +
+             num(i) + " = b" + num(i) + " + p.operand[" + num(i) + "].offset; ";
+    }) + "\n";
+    s += "#define DLB_SCALARS " + each(op.scalars, [](size_t i) {
+      return "const T s" + num(i) + " = (T)v" + num(i) + "; ";
+    }) + "\n";
+    auto move = [&](size_t from, size_t to) {
+      return each(to - from, [&](size_t i) {
+        const std::string o = num(from + i);
+        return "q" + o + " += (long)(k) * p.operand[" + o + "].stride[d]; ";
+      }) + "\n";
+    };
+    s += "#define DLB_MOVE_OUTPUTS(d, k) " + move(0, key.outputs);
+    s += "#define DLB_MOVE(d, k) " + move(key.outputs, count);
+    s += "#define DLB_HOLD " + each(count - key.outputs, [&](size_t i) {
+      const size_t o = key.outputs + i;
+      return std::string("global ") + (o < first_input ? "" : "const ") + storage_name(key.types[o]) + "* const h" +
+             num(o) + " = q" + num(o) + "; ";
+    }) + "\n";
+    s += "#define DLB_RETURN " + each(count - key.outputs, [&](size_t i) {
+      return "q" + num(key.outputs + i) + " = h" + num(key.outputs + i) + "; ";
+    }) + "\n";
+    return s;
+  }
+
+  // Four neighbouring elements at position r of a contiguous run, as arrays e1, e2 ..
+  std::string vector_macros() const {
+    return "#define DLB_VECTORS(r) " + each(key.inputs, [&](size_t x) {
+      const std::string o = num(first_input + x), type = storage_name(key.types[first_input + x]);
+      if (key.constants >> (first_input + x) & 1)
+        return "const " + type + " e" + o + "[4] = {q" + o + "[0], q" + o + "[0], q" + o + "[0], q" + o + "[0]}; ";
+      return "const " + type + "4 w" + o + " = *(global const " + type + "4*)(q" + o + " + (r)); const " + type +
+             " e" + o + "[4] = {w" + o + ".x, w" + o + ".y, w" + o + ".z, w" + o + ".w}; ";
+    }) + "\n" + element_macro("DLB_VECTOR_ELEMENT", [](size_t) { return std::string("l"); }, "e");
+  }
+
+  // Takes one element into accumulator l of v. `position(operand)` is the index expression in macro argument
+  // j; i is the position in the reduction.
+  template <class Position>
+  std::string element_macro(const char* name, Position&& position, const char* source = "q") const {
+    return std::string("#define ") + name + "(v, l, j, i, d) { " + each(key.inputs, [&](size_t x) {
+      const size_t o = first_input + x;
+      return "const T x" + num(x) + " = " + load_at(key.types[o], key.compute, source + num(o), position(o)) + "; ";
+    }) + each(key.mapped, [](size_t m) { return "T z" + num(m) + "; "; }) + "dlb_step(" +
+           each(fields, [](size_t f) { return "&v##" + num(f) + "[l], "; }) +
+           each(key.inputs, [](size_t x) { return "x" + num(x) + ", "; }) + "i" + s_values() +
+           each(key.mapped, [](size_t m) { return ", &z" + num(m); }) + "); " + each(key.mapped, [&](size_t m) {
+             const size_t o = key.outputs + m;
+             return "q" + num(o) + "[" + position(o) +
+                    "] = " + store(key.compute, key.types[o], "z" + num(m)) + "; ";
+           }) + "}\n";
+  }
+  std::string element_macros() const {
+    return element_macro("DLB_ELEMENT_UNIT",
+                         [&](size_t o) { return key.constants >> o & 1 ? "0" : std::string("j"); }) +
+           element_macro("DLB_ELEMENT_STRIDED", [](size_t o) {
+             return "(long)(j) * p.operand[" + num(o) + "].stride[d]";
+           });
+  }
+
+  std::string form(ReduceForm form, bool unit, const char* file) const {
+    return std::string("#define DLB_KERNEL ") + name_of(form) + "\n#define DLB_ELEMENT " +
+           (unit ? "DLB_ELEMENT_UNIT" : "DLB_ELEMENT_STRIDED") + "\n" + cl::embedded_source(file) +
+           "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
+  }
+
+  std::string source() const {
+    const bool cpu = key.cls == cl::DeviceClass::kCpu;
+    const size_t lanes = reduce_lanes(key.compute);
+    const size_t columns = reduce_columns(op, key.compute);
+    std::string s = prelude(key.compute, key.types.data(), count) + limits() + divider_source();
+    s += "#define DLB_OPERANDS " + num(count) + "\n#define DLB_RANK " + num(kMaxReduceRank) +
+         "\n#define DLB_GROUP " + num(kReduceGroup) + "\n#define DLB_LANES " + num(lanes) +
+         "\n#define DLB_COLUMNS " + num(columns) + "\n#define DLB_WIDE " + num(key.wide) + "\n";
+    s += accumulator_macros() + pointer_macros() + element_macros() + functions();
+    s += cl::embedded_source("reduce.clh");
+    if (cpu)
+      s += form(ReduceForm::Rows, true, "reduce_rows_cpu.clh") +
+           form(ReduceForm::RowsStrided, false, "reduce_rows_cpu.clh") +
+           form(ReduceForm::Columns, true, "reduce_columns_cpu.clh") +
+           form(ReduceForm::ColumnsStrided, false, "reduce_columns_cpu.clh") +
+           form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");
+    else
+      s += vector_macros() + form(ReduceForm::Group, false, "reduce_group_gpu.clh") +
+           (has_vector_form(key) ? form(ReduceForm::GroupVector, true, "reduce_vector_gpu.clh") : std::string()) +
+           form(ReduceForm::Combine, false, "reduce_combine_gpu.clh");
+    return s;
+  }
+
+  // The least and greatest values of T, for ops that start from them.
+  std::string limits() const {
+    if (class_of(key.compute) == DClass::Complex) return "";
+    if (class_of(key.compute) == DClass::Float)
+      return "#define T_LOWEST (-INFINITY)\n#define T_HIGHEST INFINITY\n";
+    if (class_of(key.compute) == DClass::Bool) return "#define T_LOWEST 0\n#define T_HIGHEST 1\n";
+    const std::string bits = num(size_of(key.compute) * 8);
+    if (!is_signed(key.compute)) return "#define T_LOWEST 0\n#define T_HIGHEST ((T)(~0UL >> (64 - " + bits + ")))\n";
+    return "#define T_LOWEST ((T)(-1L << (" + bits + " - 1)))\n#define T_HIGHEST ((T)(~0UL >> (65 - " + bits +
+           ")))\n";
+  }
+
+  const ReduceKey& key;
+  const ReduceOp& op;
+  const ReduceBody& body;
+  const size_t fields, count, first_input;
+};
+
+}  // namespace
+
+size_t reduce_lanes(DType compute) {
+  return std::max<size_t>(8, 128 / std::max<size_t>(4, size_of(compute)));
+}
+
+const char* name_of(ReduceForm form) {
+  static constexpr const char* kNames[] = {"dlb_reduce_rows",    "dlb_reduce_rows_strided",
+                                           "dlb_reduce_columns", "dlb_reduce_columns_strided",
+                                           "dlb_reduce_group",   "dlb_reduce_group_vector",
+                                           "dlb_reduce_combine"};
+  return kNames[static_cast<size_t>(form)];
+}
+
+bool has_vector_form(const ReduceKey& key) {
+  if (key.mapped) return false;
+  for (size_t i = key.outputs; i < key.operands(); ++i)
+    if (class_of(key.types[i]) == DClass::Complex) return false;
+  return true;
+}
+
+std::string reduce_source(const ReduceKey& key) {
+  return Writer(key).source();
+}
+
+size_t reduce_columns(const ReduceOp& op, DType compute) {
+  const size_t lanes = reduce_lanes(compute);
+  return std::clamp<size_t>(kColumnBytes / 3 / accumulator_size(op, compute) / lanes * lanes, lanes, 512);
+}
+
+size_t accumulator_size(const ReduceOp& op, DType compute) {
+  const ReduceBody& body = op.body(class_of(compute));
+  size_t bytes = 0, alignment = 1;
+  for (size_t f = 0; f < body.field_count(); ++f) {
+    const std::string type = body.fields[f].type;
+    const size_t t = compute == DType::Bool ? 4 : size_of(compute);
+    const bool complex = class_of(compute) == DClass::Complex;
+    const size_t size = type == "T" ? t : type == "REAL" ? (complex ? t / 2 : t) : type == "int" ? 4 : 8;
+    bytes = (bytes + size - 1) / size * size + size;
+    alignment = std::max(alignment, size);
+  }
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace dlb::codegen
+
+size_t std::hash<dlb::codegen::ReduceKey>::operator()(const dlb::codegen::ReduceKey& key) const noexcept {
+  uint64_t h = reinterpret_cast<uint64_t>(key.op) * 0x9E3779B97F4A7C15ull;
+  h ^= static_cast<uint64_t>(key.cls) | static_cast<uint64_t>(key.compute) << 8 |
+       static_cast<uint64_t>(key.outputs) << 16 | static_cast<uint64_t>(key.mapped) << 24 |
+       static_cast<uint64_t>(key.inputs) << 32 | static_cast<uint64_t>(key.wide) << 40 |
+       static_cast<uint64_t>(key.constants) << 48;
+  for (const auto type : key.types) h = (h ^ static_cast<uint64_t>(type)) * 0x9E3779B97F4A7C15ull;
+  return h ^ h >> 29;
+}

@@ -1,0 +1,144 @@
+// Text of reduction and scan kernels. An op is a row: accumulator fields, how an element enters them, how two
+// accumulators combine, and what the results are. Sizes, strides and splits are run-time arguments, so a new
+// shape never needs a new kernel.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cl/device.h"
+#include "codegen/dtype.h"
+#include "codegen/pointwise.h"
+
+namespace dlb::codegen {
+
+constexpr size_t kMaxReduceOperands = 10;
+constexpr size_t kMaxReduceRank = 8;  // kept and reduced dimensions together, after collapsing
+constexpr size_t kMaxFields = 8;
+constexpr size_t kMaxResults = 8;
+constexpr size_t kReduceGroup = 256;    // work-items of a GPU work-group
+constexpr size_t kColumnBytes = 16384;  // CPU: accumulators of one block of columns
+// CPU: independent accumulators along the reduction, and the widest block of columns.
+size_t reduce_lanes(DType compute);
+
+// One field of an accumulator. `type` is C: T, REAL (the real type of T), int or long.
+struct Field {
+  const char* type = nullptr;
+  const char* init = nullptr;
+};
+
+// What an op does for one class of compute types; statements of OpenCL C. Names: the accumulator's fields
+// a0, a1 ..; the inputs x0, x1 .. (type T); `i`, the element's position in the reduction (long); scalars s0,
+// s1 .. (type T). A body without a step: the op is not defined for that class.
+struct ReduceBody {
+  std::array<Field, kMaxFields> fields{};
+  const char* step = nullptr;     // takes x0.. into a0..; sets z0.. where the op has mapped results
+  const char* combine = nullptr;  // takes the accumulator b0.. into a0.., in any order; `init` is neutral
+  const char* finish = nullptr;   // sets y0.. from a0.. and the number of elements n (long)
+  // Optional. step() may keep another form than combine() expects, for at most 64 steps; this turns it over.
+  const char* settle = nullptr;
+
+  constexpr size_t field_count() const {
+    size_t count = 0;
+    while (count < kMaxFields && fields[count].type) ++count;
+    return count;
+  }
+};
+
+// The type of a result before it is stored: T, the real type of T, a truth value, or an index or count.
+enum class ResultType : uint8_t { Same, Real, Truth, Index };
+
+struct ReduceOp {
+  const char* name;  // a C identifier
+  ReduceBody on_float{}, on_int{}, on_bool{}, on_complex{};
+  std::array<ResultType, kMaxResults> results{};
+  uint8_t scalars = 0;
+  bool ordered = false;  // `i` matters: it must count in the tensor's own order
+  const char* functions = nullptr;  // OpenCL C that the statements call
+
+  constexpr const ReduceBody& body(DClass cls) const {
+    switch (cls) {
+      case DClass::Bool:
+        return on_bool;
+      case DClass::Int:
+        return on_int;
+      case DClass::Float:
+        return on_float;
+      default:
+        return on_complex;
+    }
+  }
+};
+
+// Everything that is compiled into a reduction kernel. A value: hashed and compared bytewise. The operands
+// are the reduced outputs, the mapped outputs (one value per input element), the inputs.
+struct ReduceKey {
+  const ReduceOp* op = nullptr;
+  cl::DeviceClass cls = cl::DeviceClass::kGpu;
+  DType compute = DType::F32;
+  uint8_t outputs = 1;
+  uint8_t mapped = 0;
+  uint8_t inputs = 1;
+  uint8_t wide = 0;        // GPU: 64-bit positions
+  uint16_t constants = 0;  // operands (by bit) that do not move along the unit dimension of unit forms
+  std::array<DType, kMaxReduceOperands> types{};
+
+  size_t operands() const { return size_t{outputs} + mapped + inputs; }
+  bool operator==(const ReduceKey&) const = default;
+};
+
+// The kernels of a reduction's program. All take: a buffer per operand, the workspace of partial
+// accumulators, ReduceParams, the scalars as scalar_name(compute).
+enum class ReduceForm : uint8_t {
+  Rows,            // CPU: lanes along the innermost reduced dimension, contiguous
+  RowsStrided,     // CPU: the same with any strides
+  Columns,         // CPU: lanes along the innermost kept dimension, contiguous
+  ColumnsStrided,  // CPU: the same with any strides
+  Group,           // GPU: work-items along the reduction and along the outputs, any strides
+  GroupVector,     // GPU: the same, four neighbours of one contiguous run at a time
+  Combine          // second pass over the partial accumulators of a split reduction
+};
+const char* name_of(ReduceForm form);  // the kernel's name
+
+// Run-time arguments, laid out exactly as the kernels declare them; only the used operands are passed.
+struct ReduceParams {
+  int64_t size[kMaxReduceRank];  // kept dimensions first, each innermost first, then the reduced ones
+  int64_t outputs, count;        // results, and elements reduced into each
+  int64_t per_split, per_item;   // elements of one split; CPU: results (or blocks of columns) of a work-item
+  Divider divider[kMaxReduceRank];
+  uint32_t kept, rank;
+  uint32_t splits;  // above 1: accumulators go to the workspace, [split][output]
+  uint32_t block;   // CPU: columns of a block
+  uint32_t lanes;   // GPU: work-items per result, a power of two
+  uint32_t along;   // GPU: neighbouring work-items walk the reduction, not the results
+  uint32_t padding[2];
+  int64_t workspace;  // bytes from the start of the workspace's buffer
+  struct Operand {
+    int64_t offset;                  // elements from the start of the buffer
+    int64_t stride[kMaxReduceRank];  // elements
+  } operand[kMaxReduceOperands];
+
+  size_t bytes(size_t operands) const {
+    return offsetof(ReduceParams, operand) + operands * sizeof(Operand);
+  }
+};
+
+// Whether the GPU program has the vector form: vectors of complex numbers are wider than any load.
+bool has_vector_form(const ReduceKey& key);
+
+// The program's source, with all forms of the device class.
+std::string reduce_source(const ReduceKey& key);
+
+// CPU: columns that one work-item can take at a time, as compiled.
+size_t reduce_columns(const ReduceOp& op, DType compute);
+
+// Bytes of one accumulator in the workspace.
+size_t accumulator_size(const ReduceOp& op, DType compute);
+
+}  // namespace dlb::codegen
+
+template <>
+struct std::hash<dlb::codegen::ReduceKey> {
+  size_t operator()(const dlb::codegen::ReduceKey& key) const noexcept;
+};

@@ -1,0 +1,312 @@
+// From tensors to reduction kernels: dimension collapsing, choice of form, work splitting, launch.
+#include "ops/common/reduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <mutex>
+#include <unordered_map>
+
+namespace dlb {
+namespace {
+
+using codegen::kMaxReduceOperands;
+using codegen::kMaxReduceRank;
+using codegen::kReduceGroup;
+using codegen::ReduceForm;
+using codegen::ReduceKey;
+using codegen::ReduceParams;
+
+constexpr int64_t kCpuGrain = 16384;    // elements: less does not pay for another work-item
+constexpr int64_t kItemsPerUnit = 4;    // evens out cores that are disturbed
+constexpr int64_t kGpuGroupsPerUnit = 8;
+constexpr int64_t kNarrow = int64_t{1} << 31;
+
+struct Launch {
+  ReduceKey key;
+  ReduceParams params;
+  ReduceForm form;
+  cl_mem mem[kMaxReduceOperands];
+  ScalarArg scalars[codegen::kMaxScalars];
+};
+
+// A dimension before collapsing.
+struct Dim {
+  int64_t size;
+  std::array<int64_t, kMaxReduceOperands> stride;
+};
+using Dims = c10::SmallVector<Dim, 8>;
+
+cl::Kernel& kernel_for(const ReduceKey& key, ReduceForm form, cl::Device& device) {
+  struct Slot {
+    ReduceKey key;
+    cl::Device* device = nullptr;
+    ReduceForm form{};
+    cl::Kernel* kernel = nullptr;
+  };
+  constexpr size_t kSlots = 256;
+  thread_local auto slots = std::make_unique<std::array<Slot, kSlots>>();
+  Slot& slot = (*slots)[(std::hash<ReduceKey>{}(key) * 31 + static_cast<size_t>(form)) % kSlots];
+  if (slot.device == &device && slot.form == form && slot.key == key) [[likely]]
+    return *slot.kernel;
+  // Behind the slots, one table of programs' sources per process: text is generated once per key.
+  static std::mutex mutex;
+  static auto* sources = new std::unordered_map<ReduceKey, std::unique_ptr<std::string>>;
+  const std::string* source = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& text = (*sources)[key];
+    if (!text) text = std::make_unique<std::string>(codegen::reduce_source(key));
+    source = text.get();
+  }
+  cl::Kernel& kernel = cl::get_kernel(device, *source, "", codegen::name_of(form));
+  slot = {key, &device, form, &kernel};
+  return kernel;
+}
+
+// Sorts by the strides of the operand that moves most, and joins neighbours that are one run in all operands.
+void collapse(Dims& dims, size_t operands, bool may_reorder, size_t guide) {
+  if (may_reorder)
+    std::stable_sort(dims.begin(), dims.end(), [&](const Dim& a, const Dim& b) {
+      return std::abs(a.stride[guide]) < std::abs(b.stride[guide]);
+    });
+  size_t last = 0;
+  for (size_t d = 1; d < dims.size(); ++d) {
+    bool joins = true;
+    for (size_t i = 0; i < operands; ++i) joins &= dims[d].stride[i] == dims[last].stride[i] * dims[last].size;
+    if (joins)
+      dims[last].size *= dims[d].size;
+    else
+      dims[++last] = dims[d];
+  }
+  if (!dims.empty()) dims.resize(last + 1);
+}
+
+struct Problem {
+  Dims kept, reduced;  // innermost first
+  int64_t outputs = 1, count = 1;
+};
+
+Problem analyse(const ReduceArguments& a, size_t operands) {
+  Problem problem;
+  const at::Tensor& shape = *a.inputs[0];
+  const int64_t rank = shape.dim();
+  c10::SmallVector<int64_t, 8> squeezed(a.outputs.size());  // next dimension of each squeezed output
+  for (size_t o = 0; o < a.outputs.size(); ++o) squeezed[o] = a.outputs[o]->dim() - 1;
+  for (int64_t d = rank - 1; d >= 0; --d) {
+    Dim dim{shape.size(d), {}};
+    const bool reduced = a.reduced[static_cast<size_t>(d)];
+    size_t i = 0;
+    for (size_t o = 0; o < a.outputs.size(); ++o, ++i) {
+      const bool full = a.outputs[o]->dim() == rank;
+      dim.stride[i] = reduced ? 0 : a.outputs[o]->stride(full ? d : squeezed[o]);
+      if (!reduced) --squeezed[o];
+    }
+    for (const at::Tensor* t : a.mapped) dim.stride[i++] = t->stride(d);
+    for (const at::Tensor* t : a.inputs) dim.stride[i++] = t->stride(d);
+    (reduced ? problem.count : problem.outputs) *= dim.size;
+    if (dim.size != 1) (reduced ? problem.reduced : problem.kept).push_back(dim);
+  }
+  if (problem.outputs == 0 || problem.count == 0) problem.reduced.clear();
+  const size_t guide = a.outputs.size();  // the first mapped output or input
+  collapse(problem.kept, operands, true, guide);
+  collapse(problem.reduced, operands, !a.op.ordered, guide);
+  if (problem.reduced.empty()) problem.reduced.push_back({problem.count, {}});
+  return problem;
+}
+
+// Whether every moving operand advances by one or not at all along `dim`, and one of them by one.
+bool is_unit(const Dim& dim, const ReduceKey& key) {
+  bool moves = false;
+  for (size_t i = key.outputs; i < key.operands(); ++i) {
+    if (dim.stride[i] != 0 && dim.stride[i] != 1) return false;
+    moves |= dim.stride[i] == 1;
+  }
+  return moves;
+}
+
+void note_constants(const Dim& dim, ReduceKey& key) {
+  for (size_t i = key.outputs; i < key.operands(); ++i)
+    if (dim.stride[i] == 0) key.constants = static_cast<uint16_t>(key.constants | 1u << i);
+}
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Splits the reduction so that about `parts` work-items share it, none with less than `least` elements.
+void split(ReduceParams& p, int64_t parts, int64_t least, int64_t multiple) {
+  const int64_t splits = std::clamp<int64_t>(std::min(parts, p.count / std::max<int64_t>(least, 1)), 1, 4096);
+  p.per_split = std::max<int64_t>(ceil_div(ceil_div(p.count, splits), multiple) * multiple, 1);
+  p.splits = static_cast<uint32_t>(std::max<int64_t>(ceil_div(p.count, p.per_split), 1));
+}
+
+cl::Range plan_cpu(Launch& launch, const Problem& problem, const cl::Device& device) {
+  ReduceKey& key = launch.key;
+  ReduceParams& p = launch.params;
+  const auto lanes = static_cast<int64_t>(codegen::reduce_lanes(key.compute));
+  const Dim& inner = problem.reduced[0];
+  const Dim* kept = problem.kept.empty() ? nullptr : &problem.kept[0];
+  const size_t guide = key.outputs;
+  // Columns where the kept dimension is the contiguous one, or where runs are too short to fill the lanes.
+  const bool columns = kept && kept->size >= 4 && !(is_unit(inner, key) && inner.size >= lanes) &&
+                       (is_unit(*kept, key) || p.count < 2 * lanes ||
+                        std::abs(kept->stride[guide]) < std::abs(inner.stride[guide]));
+  const Dim& vector = columns ? *kept : inner;
+  const bool unit = is_unit(vector, key);
+  if (unit) note_constants(vector, key);
+  launch.form = columns ? (unit ? ReduceForm::Columns : ReduceForm::ColumnsStrided)
+                        : (unit ? ReduceForm::Rows : ReduceForm::RowsStrided);
+  const auto widest = static_cast<int64_t>(codegen::reduce_columns(*key.op, key.compute));
+  p.block = static_cast<uint32_t>(columns ? std::min(widest, kept->size) : 1);
+  const int64_t tasks = columns ? ceil_div(kept->size, p.block) * (p.outputs / kept->size) : p.outputs;
+  const int64_t most = device.compute_units * kItemsPerUnit;
+  const int64_t work = p.outputs * std::max<int64_t>(p.count, 1);
+  const int64_t useful = std::clamp<int64_t>(work / kCpuGrain, 1, most);  // work-items
+  split(p, ceil_div(useful, tasks), kCpuGrain / std::max<int64_t>(p.block, 1), lanes);
+  const int64_t items = std::min(tasks, ceil_div(useful, p.splits));
+  p.per_item = ceil_div(tasks, items);
+  cl::Range range{2, {static_cast<size_t>(ceil_div(tasks, p.per_item)), p.splits, 1}, {1, 1, 1}};
+  return range;
+}
+
+bool aligned_for_vectors(const Launch& launch, const Problem& problem) {
+  const ReduceKey& key = launch.key;
+  if (!codegen::has_vector_form(key) || problem.reduced.size() != 1 || !is_unit(problem.reduced[0], key) ||
+      launch.params.count % 4 != 0)
+    return false;
+  for (size_t i = key.outputs; i < key.operands(); ++i) {
+    if (problem.reduced[0].stride[i] == 0) continue;
+    if (launch.params.operand[i].offset % 4 != 0) return false;
+    for (const Dim& dim : problem.kept)
+      if (dim.stride[i] % 4 != 0) return false;
+  }
+  return true;
+}
+
+cl::Range plan_gpu(Launch& launch, const Problem& problem, const cl::Device& device) {
+  ReduceKey& key = launch.key;
+  ReduceParams& p = launch.params;
+  const size_t guide = key.outputs;
+  const Dim& inner = problem.reduced[0];
+  const auto group = static_cast<int64_t>(kReduceGroup);
+  p.along = problem.kept.empty() ||
+            std::abs(inner.stride[guide]) < std::abs(problem.kept[0].stride[guide]) || p.outputs == 1;
+  const bool vectors = p.along && aligned_for_vectors(launch, problem);
+  if (vectors) note_constants(inner, key);
+  launch.form = vectors ? ReduceForm::GroupVector : ReduceForm::Group;
+  const auto power = [](int64_t n) {
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
+  };
+  const int64_t per_lane = vectors ? 16 : 4;
+  if (p.along)
+    p.lanes = static_cast<uint32_t>(std::min(group, power(ceil_div(p.count, per_lane))));
+  else
+    p.lanes = static_cast<uint32_t>(group / std::min(p.count > 64 ? 64 : group, power(p.outputs)));
+  const int64_t groups = ceil_div(p.outputs, group / p.lanes);
+  const int64_t wanted = device.compute_units * kGpuGroupsPerUnit;
+  split(p, ceil_div(wanted, groups), int64_t{p.lanes} * per_lane * 4, int64_t{p.lanes} * 4);
+  key.wide = p.outputs >= kNarrow || p.count >= kNarrow;
+  return {2, {static_cast<size_t>(groups * group), p.splits, 1}, {kReduceGroup, 1, 1}};
+}
+
+void enqueue(Launch& launch, const cl::Range& range, Stream& stream, cl_mem workspace) {
+  const ReduceKey& key = launch.key;
+  kernel_for(key, launch.form, stream.device())
+      .launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& arguments) {
+        for (size_t i = 0; i < key.operands(); ++i) arguments.add(launch.mem[i]);
+        arguments.add(workspace);
+        arguments.add_bytes(&launch.params, launch.params.bytes(key.operands()));
+        for (size_t i = 0; i < key.op->scalars; ++i)
+          arguments.add_bytes(&launch.scalars[i], launch.scalars[i].size);
+      });
+}
+
+cl::Range plan_combine(Launch& launch, const cl::Device& device) {
+  ReduceParams& p = launch.params;
+  launch.form = ReduceForm::Combine;
+  if (launch.key.cls == cl::DeviceClass::kCpu) {
+    const int64_t items = std::clamp<int64_t>(p.outputs * p.splits / kCpuGrain, 1, device.compute_units);
+    p.per_item = ceil_div(p.outputs, items);
+    return cl::Range::linear(static_cast<size_t>(ceil_div(p.outputs, p.per_item)), 1);
+  }
+  p.along = 0;
+  p.lanes = std::min<uint32_t>(std::bit_floor(p.splits), kReduceGroup);
+  const auto columns = static_cast<int64_t>(kReduceGroup / p.lanes);
+  return cl::Range::linear(static_cast<size_t>(ceil_div(p.outputs, columns)), kReduceGroup);
+}
+
+void describe(Launch& launch, const ReduceArguments& a, const cl::Device& device) {
+  ReduceKey& key = launch.key;
+  key.op = &a.op;
+  key.cls = device.cls;
+  key.compute = codegen::compute_type(dtype_of(a.compute, a.op.name));
+  check_device_supports(device, key.compute, a.op.name);
+  key.outputs = static_cast<uint8_t>(a.outputs.size());
+  key.mapped = static_cast<uint8_t>(a.mapped.size());
+  key.inputs = static_cast<uint8_t>(a.inputs.size());
+  TORCH_CHECK_NOT_IMPLEMENTED(has_body(a.op, a.compute), "\"", a.op.name, "\" not implemented for '",
+                              c10::toString(a.compute), "'");
+  TORCH_INTERNAL_ASSERT(key.operands() <= kMaxReduceOperands && a.scalars.size() == a.op.scalars, a.op.name);
+  size_t i = 0;
+  for (const auto& group : {a.outputs, a.mapped, a.inputs})
+    for (const at::Tensor* tensor : group) {
+      key.types[i] = dtype_of(tensor->scalar_type(), a.op.name);
+      check_device_supports(device, key.types[i], a.op.name);
+      const Operand operand = tensor->numel() ? operand_of(*tensor) : Operand{};
+      launch.mem[i] = operand.mem;
+      launch.params.operand[i++].offset = operand.offset;
+    }
+  for (size_t s = 0; s < a.scalars.size(); ++s) launch.scalars[s] = scalar_arg(a.scalars[s], key.compute);
+}
+
+void fill_sizes(Launch& launch, const Problem& problem) {
+  ReduceParams& p = launch.params;
+  p.outputs = problem.outputs;
+  p.count = problem.count;
+  p.kept = static_cast<uint32_t>(problem.kept.size());
+  p.rank = p.kept + static_cast<uint32_t>(problem.reduced.size());
+  for (uint32_t d = 0; d < p.rank; ++d) {
+    const Dim& dim = d < p.kept ? problem.kept[d] : problem.reduced[d - p.kept];
+    p.size[d] = dim.size;
+    p.divider[d] = codegen::make_divider(dim.size < kNarrow ? static_cast<uint32_t>(std::max<int64_t>(dim.size, 1)) : 1);
+    for (size_t i = 0; i < launch.key.operands(); ++i) p.operand[i].stride[d] = dim.stride[i];
+  }
+  // The kernels store results along kept dimension 0, also when there is none.
+  if (p.kept == 0)
+    for (size_t i = 0; i < launch.key.outputs; ++i) p.operand[i].stride[0] = 0;
+}
+
+}  // namespace
+
+bool has_body(const codegen::ReduceOp& op, c10::ScalarType compute) {
+  return op.body(codegen::class_of(codegen::compute_type(dtype_of(compute, op.name)))).step != nullptr;
+}
+
+void run_reduce(const ReduceArguments& a) {
+  if (a.outputs[0]->numel() == 0) return;
+  Stream& stream = current_stream(a.outputs[0]->device().index());
+  cl::Device& device = stream.device();
+  Launch launch{};
+  describe(launch, a, device);
+  const size_t operands = launch.key.operands();
+  const Problem problem = analyse(a, operands);
+  TORCH_CHECK(problem.kept.size() + problem.reduced.size() <= kMaxReduceRank, a.op.name,
+              ": more than ", kMaxReduceRank, " separate dimensions; make the input contiguous first");
+  // An empty input has no memory, but kernels need a buffer argument all the same.
+  for (size_t i = launch.key.outputs; i < operands; ++i)
+    if (!launch.mem[i]) launch.mem[i] = launch.mem[0];
+  fill_sizes(launch, problem);
+  const cl::Range range = device.cls == cl::DeviceClass::kCpu ? plan_cpu(launch, problem, device)
+                                                              : plan_gpu(launch, problem, device);
+  if (launch.params.splits == 1) return enqueue(launch, range, stream, launch.mem[0]);
+  const size_t bytes = codegen::accumulator_size(a.op, launch.key.compute) * launch.params.splits *
+                       static_cast<size_t>(launch.params.outputs);
+  const c10::DataPtr workspace = allocate_bytes(bytes, a.outputs[0]->device().index());
+  const MemRef ref = resolve(workspace, workspace.get());
+  launch.params.workspace = static_cast<int64_t>(ref.offset);
+  enqueue(launch, range, stream, ref.mem);
+  const cl::Range second = plan_combine(launch, device);
+  enqueue(launch, second, stream, ref.mem);
+}
+
+}  // namespace dlb

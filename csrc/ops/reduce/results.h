@@ -1,0 +1,82 @@
+// PyTorch's own shape and dtype checks (at::meta) for reductions, with results that the caller gave or new ones.
+#pragma once
+#include <ATen/EmptyTensor.h>
+#include <ATen/TensorMeta.h>
+#include <ATen/native/ReduceOpsUtils.h>
+#include <ATen/native/Resize.h>
+#include <torch/headeronly/version.h>
+
+#include <array>
+
+#include "ops/common/reduce.h"
+#if TORCH_VERSION_MINOR < 13
+#include <ATen/core/Dimname.h>
+#define DLB_NAMES_PARAMETER , at::DimnameList
+#else
+#define DLB_NAMES_PARAMETER
+#endif
+
+namespace dlb {
+
+// A contiguous tensor on the current device; skips the dispatcher.
+inline at::Tensor new_result(at::IntArrayRef sizes, c10::ScalarType dtype) {
+  return at::detail::empty_generic(sizes, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype,
+                                   std::nullopt);
+}
+
+// Gives `out` the dtype check and the size that out= promises. Any strides will do for a reduction.
+inline void prepare_out(at::Tensor& out, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  TORCH_CHECK(out.scalar_type() == c10::typeMetaToScalarType(options.dtype()),
+              "Expected out tensor to have dtype ", options.dtype(), ", but got ", out.dtype(), " instead");
+  TORCH_CHECK(out.device() == options.device(), "Expected out tensor to have device ", options.device(),
+              ", but got ", out.device(), " instead");
+  at::native::resize_output(out, sizes);
+}
+
+// `Results<at::meta::structured_X> r(out..); r.meta(..)`: results given are checked and resized, undefined ones
+// made. Then r[i] are the results.
+template <class Meta, size_t N = 1>
+class Results final : public Meta {
+ public:
+  Results() = default;
+  template <class... Tensors>
+  explicit Results(const at::Tensor& first, const Tensors&... more) : results_{first, more...} {
+    static_assert(sizeof...(more) + 1 == N);
+  }
+
+  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef,
+                          at::TensorOptions options DLB_NAMES_PARAMETER) override {
+    set(static_cast<size_t>(i), sizes, options);
+  }
+  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef,
+                              at::TensorOptions options DLB_NAMES_PARAMETER) override {
+    set(static_cast<size_t>(i), sizes, options);
+  }
+  const at::Tensor& maybe_get_output(int64_t i) override { return results_[static_cast<size_t>(i)]; }
+  at::Tensor& operator[](size_t i) { return results_[i]; }
+
+ private:
+  void set(size_t i, at::IntArrayRef sizes, const at::TensorOptions& options) {
+    if (results_[i].defined())
+      prepare_out(results_[i], sizes, options);
+    else
+      results_[i] = new_result(sizes, c10::typeMetaToScalarType(options.dtype()));
+  }
+  std::array<at::Tensor, N> results_;
+};
+
+inline DimMask mask_of(at::OptionalIntArrayRef dims, const at::Tensor& self, bool allow_empty = false) {
+  return at::native::make_dim_mask(dims, self.dim(), allow_empty);
+}
+inline DimMask mask_of(int64_t dim, const at::Tensor& self) {
+  return mask_of(at::IntArrayRef(dim), self);
+}
+
+// One input, one result.
+inline void reduce(const codegen::ReduceOp& op, const at::Tensor& self, DimMask mask, c10::ScalarType compute,
+                   const at::Tensor& out, c10::ArrayRef<c10::Scalar> scalars = {}) {
+  const at::Tensor *input = &self, *output = &out;
+  run_reduce({op, {output}, {}, {input}, mask, compute, scalars});
+}
+
+}  // namespace dlb
