@@ -57,12 +57,13 @@ struct Writer {
     return each(op.scalars, [](size_t i) { return ", s" + num(i); });
   }
   std::string a_pointers() const {
-    return each(fields, [&](size_t f) { return field_type(f) + "* p" + num(f); }, ", ");
+    return each(
+        fields, [&](size_t f) { return field_type(f) + "* p" + num(f); }, ", ");
   }
   std::string read_a() const {
-    return "  " + each(fields, [&](size_t f) {
-      return field_type(f) + " a" + num(f) + " = *p" + num(f) + "; ";
-    }) + "\n";
+    return "  " +
+           each(fields, [&](size_t f) { return field_type(f) + " a" + num(f) + " = *p" + num(f) + "; "; }) +
+           "\n";
   }
   std::string write_a() const {
     return "  " + each(fields, [](size_t f) { return "*p" + num(f) + " = a" + num(f) + "; "; }) + "\n";
@@ -82,10 +83,11 @@ struct Writer {
          (body.settle ? read_a() + "  " + body.settle + "\n" + write_a() : std::string()) + "}\n";
     s += "inline void dlb_finish(" +
          each(fields, [&](size_t f) { return "const " + field_type(f) + " a" + num(f) + ", "; }) +
-         "const long n" + s_parameters() + each(key.outputs, [&](size_t o) {
-           return std::string(", ") + result_name(o) + "* r" + num(o);
-         }) + ") {\n" +
-         each(key.outputs, [&](size_t o) { return std::string("  ") + result_name(o) + " y" + num(o) + ";\n"; }) +
+         "const long n" + s_parameters() +
+         each(key.outputs, [&](size_t o) { return std::string(", ") + result_name(o) + "* r" + num(o); }) +
+         ") {\n" +
+         each(key.outputs,
+              [&](size_t o) { return std::string("  ") + result_name(o) + " y" + num(o) + ";\n"; }) +
          "  " + body.finish + "\n" +
          each(key.outputs, [](size_t o) { return "  *r" + num(o) + " = y" + num(o) + ";\n"; }) + "}\n";
     return s;
@@ -101,104 +103,137 @@ struct Writer {
                     each(fields, [&](size_t f) { return field_type(f) + " a" + num(f) + "; "; }) +
                     "} dlb_accumulator;\n";
     auto addresses = [&](const char* v, const char* l) {
-      return each(fields, [&](size_t f) { return "&" + (v + ("##" + num(f))) + "[" + l + "]"; }, ", ");
+      return each(
+          fields, [&](size_t f) { return "&" + (v + ("##" + num(f))) + "[" + l + "]"; }, ", ");
     };
     auto values = [&](const char* v, const char* l) {
-      return each(fields, [&](size_t f) { return v + ("##" + num(f)) + "[" + l + "]"; }, ", ");
+      return each(
+          fields, [&](size_t f) { return v + ("##" + num(f)) + "[" + l + "]"; }, ", ");
     };
     s += "#define DLB_DECLARE(v, size) " +
          each(fields, [&](size_t f) { return field_type(f) + " v##" + num(f) + "[size]; "; }) + "\n";
-    s += "#define DLB_INIT(v, l) " + each(fields, [&](size_t f) {
-      return "v##" + num(f) + "[l] = (" + field_type(f) + ")(" + body.fields[f].init + "); ";
-    }) + "\n";
-    s += "#define DLB_COMBINE(v, l, w, m) dlb_combine(" + addresses("v", "l") + ", " + values("w", "m") + ")\n";
+    s += "#define DLB_INIT(v, l) " +
+         each(fields,
+              [&](size_t f) {
+                return "v##" + num(f) + "[l] = (" + field_type(f) + ")(" + body.fields[f].init + "); ";
+              }) +
+         "\n";
+    s += "#define DLB_COMBINE(v, l, w, m) dlb_combine(" + addresses("v", "l") + ", " + values("w", "m") +
+         ")\n";
     s += "#define DLB_SETTLE(v, l) dlb_settle(" + addresses("v", "l") + ")\n";
     s += "#define DLB_COMBINE_WITH(v, l, c) dlb_combine(" + addresses("v", "l") +
          each(fields, [](size_t f) { return ", (c).a" + num(f); }) + ")\n";
-    s += "#define DLB_SAVE(c, v, l) { " + each(fields, [](size_t f) {
-      return "(c).a" + num(f) + " = v##" + num(f) + "[l]; ";
-    }) + "}\n";
-    s += "#define DLB_LOAD(v, l, c) " + each(fields, [](size_t f) {
-      return "v##" + num(f) + "[l] = (c).a" + num(f) + "; ";
-    }) + "\n";
+    s += "#define DLB_SAVE(c, v, l) { " +
+         each(fields, [](size_t f) { return "(c).a" + num(f) + " = v##" + num(f) + "[l]; "; }) + "}\n";
+    s += "#define DLB_LOAD(v, l, c) " +
+         each(fields, [](size_t f) { return "v##" + num(f) + "[l] = (c).a" + num(f) + "; "; }) + "\n";
     // Stores the results of accumulator l, `at` results along kept dimension 0.
-    s += "#define DLB_FINISH(v, l, at) { " + each(key.outputs, [&](size_t o) {
-      return std::string(result_name(o)) + " y" + num(o) + "; ";
-    }) + "dlb_finish(" + values("v", "l") + ", p.count" + s_values() +
+    s += "#define DLB_FINISH(v, l, at) { " +
+         each(key.outputs, [&](size_t o) { return std::string(result_name(o)) + " y" + num(o) + "; "; }) +
+         "dlb_finish(" + values("v", "l") + ", p.count" + s_values() +
          each(key.outputs, [](size_t o) { return ", &y" + num(o); }) + "); " +
-         each(key.outputs, [&](size_t o) {
-           return "q" + num(o) + "[(long)(at) * p.operand[" + num(o) + "].stride[0]] = " +
-                  store(result_dtype(op.results[o], key.compute), key.types[o], "y" + num(o)) + "; ";
-         }) + "}\n";
+         each(key.outputs,
+              [&](size_t o) {
+                return "q" + num(o) + "[(long)(at) * p.operand[" + num(o) + "].stride[0]] = " +
+                       store(result_dtype(op.results[o], key.compute), key.types[o], "y" + num(o)) + "; ";
+              }) +
+         "}\n";
     return s;
   }
 
   std::string pointer_macros() const {
-    std::string s = "#define DLB_ARGUMENTS " + each(count, [&](size_t i) {
-      return std::string("global ") + (i < first_input ? "" : "const ") + storage_name(key.types[i]) + "* b" +
-             num(i) + ", ";
-    }) + "global uchar* bytes, const dlb_reduce p" + each(op.scalars, [&](size_t i) {
-      return std::string(", const ") + scalar_name(key.compute) + " v" + num(i);
-    }) + "\n";
-    s += "#define DLB_WORKSPACE ((global dlb_accumulator*)(bytes + p.workspace))\n#define DLB_START " + each(count, [&](size_t i) {
-      return std::string("global ") + (i < first_input ? "" : "const ") + storage_name(key.types[i]) + "* q" +
-             num(i) + " = b" + num(i) + " + p.operand[" + num(i) + "].offset; ";
-    }) + "\n";
-    s += "#define DLB_SCALARS " + each(op.scalars, [](size_t i) {
-      return "const T s" + num(i) + " = (T)v" + num(i) + "; ";
-    }) + "\n";
+    std::string s =
+        "#define DLB_ARGUMENTS " +
+        each(count,
+             [&](size_t i) {
+               return std::string("global ") + (i < first_input ? "" : "const ") +
+                      storage_name(key.types[i]) + "* b" + num(i) + ", ";
+             }) +
+        "global uchar* bytes, const dlb_reduce p" +
+        each(op.scalars,
+             [&](size_t i) { return std::string(", const ") + scalar_name(key.compute) + " v" + num(i); }) +
+        "\n";
+    s += "#define DLB_WORKSPACE ((global dlb_accumulator*)(bytes + p.workspace))\n#define DLB_START " +
+         each(count,
+              [&](size_t i) {
+                return std::string("global ") + (i < first_input ? "" : "const ") +
+                       storage_name(key.types[i]) + "* q" + num(i) + " = b" + num(i) + " + p.operand[" +
+                       num(i) + "].offset; ";
+              }) +
+         "\n";
+    s += "#define DLB_SCALARS " +
+         each(op.scalars, [](size_t i) { return "const T s" + num(i) + " = (T)v" + num(i) + "; "; }) + "\n";
     auto move = [&](size_t from, size_t to) {
-      return each(to - from, [&](size_t i) {
-        const std::string o = num(from + i);
-        return "q" + o + " += (long)(k) * p.operand[" + o + "].stride[d]; ";
-      }) + "\n";
+      return each(to - from,
+                  [&](size_t i) {
+                    const std::string o = num(from + i);
+                    return "q" + o + " += (long)(k) * p.operand[" + o + "].stride[d]; ";
+                  }) +
+             "\n";
     };
     s += "#define DLB_MOVE_OUTPUTS(d, k) " + move(0, key.outputs);
     s += "#define DLB_MOVE(d, k) " + move(key.outputs, count);
-    s += "#define DLB_HOLD " + each(count - key.outputs, [&](size_t i) {
-      const size_t o = key.outputs + i;
-      return std::string("global ") + (o < first_input ? "" : "const ") + storage_name(key.types[o]) + "* const h" +
-             num(o) + " = q" + num(o) + "; ";
-    }) + "\n";
-    s += "#define DLB_RETURN " + each(count - key.outputs, [&](size_t i) {
-      return "q" + num(key.outputs + i) + " = h" + num(key.outputs + i) + "; ";
-    }) + "\n";
+    s += "#define DLB_HOLD " +
+         each(count - key.outputs,
+              [&](size_t i) {
+                const size_t o = key.outputs + i;
+                return std::string("global ") + (o < first_input ? "" : "const ") +
+                       storage_name(key.types[o]) + "* const h" + num(o) + " = q" + num(o) + "; ";
+              }) +
+         "\n";
+    s += "#define DLB_RETURN " +
+         each(count - key.outputs,
+              [&](size_t i) { return "q" + num(key.outputs + i) + " = h" + num(key.outputs + i) + "; "; }) +
+         "\n";
     return s;
   }
 
   // Four neighbouring elements at position r of a contiguous run, as arrays e1, e2 ..
   std::string vector_macros() const {
-    return "#define DLB_VECTORS(r) " + each(key.inputs, [&](size_t x) {
-      const std::string o = num(first_input + x), type = storage_name(key.types[first_input + x]);
-      if (key.constants >> (first_input + x) & 1)
-        return "const " + type + " e" + o + "[4] = {q" + o + "[0], q" + o + "[0], q" + o + "[0], q" + o + "[0]}; ";
-      return "const " + type + "4 w" + o + " = *(global const " + type + "4*)(q" + o + " + (r)); const " + type +
-             " e" + o + "[4] = {w" + o + ".x, w" + o + ".y, w" + o + ".z, w" + o + ".w}; ";
-    }) + "\n" + element_macro("DLB_VECTOR_ELEMENT", [](size_t) { return std::string("l"); }, "e");
+    return "#define DLB_VECTORS(r) " +
+           each(key.inputs,
+                [&](size_t x) {
+                  const std::string o = num(first_input + x), type = storage_name(key.types[first_input + x]);
+                  if (key.constants >> (first_input + x) & 1)
+                    return "const " + type + " e" + o + "[4] = {q" + o + "[0], q" + o + "[0], q" + o +
+                           "[0], q" + o + "[0]}; ";
+                  return "const " + type + "4 w" + o + " = *(global const " + type + "4*)(q" + o +
+                         " + (r)); const " + type + " e" + o + "[4] = {w" + o + ".x, w" + o + ".y, w" + o +
+                         ".z, w" + o + ".w}; ";
+                }) +
+           "\n" +
+           element_macro(
+               "DLB_VECTOR_ELEMENT", [](size_t) { return std::string("l"); }, "e");
   }
 
   // Takes one element into accumulator l of v. `position(operand)` is the index expression in macro argument
   // j; i is the position in the reduction.
   template <class Position>
   std::string element_macro(const char* name, Position&& position, const char* source = "q") const {
-    return std::string("#define ") + name + "(v, l, j, i, d) { " + each(key.inputs, [&](size_t x) {
-      const size_t o = first_input + x;
-      return "const T x" + num(x) + " = " + load_at(key.types[o], key.compute, source + num(o), position(o)) + "; ";
-    }) + each(key.mapped, [](size_t m) { return "T z" + num(m) + "; "; }) + "dlb_step(" +
+    return std::string("#define ") + name + "(v, l, j, i, d) { " +
+           each(key.inputs,
+                [&](size_t x) {
+                  const size_t o = first_input + x;
+                  return "const T x" + num(x) + " = " +
+                         load_at(key.types[o], key.compute, source + num(o), position(o)) + "; ";
+                }) +
+           each(key.mapped, [](size_t m) { return "T z" + num(m) + "; "; }) + "dlb_step(" +
            each(fields, [](size_t f) { return "&v##" + num(f) + "[l], "; }) +
            each(key.inputs, [](size_t x) { return "x" + num(x) + ", "; }) + "i" + s_values() +
-           each(key.mapped, [](size_t m) { return ", &z" + num(m); }) + "); " + each(key.mapped, [&](size_t m) {
-             const size_t o = key.outputs + m;
-             return "q" + num(o) + "[" + position(o) +
-                    "] = " + store(key.compute, key.types[o], "z" + num(m)) + "; ";
-           }) + "}\n";
+           each(key.mapped, [](size_t m) { return ", &z" + num(m); }) + "); " +
+           each(key.mapped,
+                [&](size_t m) {
+                  const size_t o = key.outputs + m;
+                  return "q" + num(o) + "[" + position(o) +
+                         "] = " + store(key.compute, key.types[o], "z" + num(m)) + "; ";
+                }) +
+           "}\n";
   }
   std::string element_macros() const {
     return element_macro("DLB_ELEMENT_UNIT",
                          [&](size_t o) { return key.constants >> o & 1 ? "0" : std::string("j"); }) +
-           element_macro("DLB_ELEMENT_STRIDED", [](size_t o) {
-             return "(long)(j) * p.operand[" + num(o) + "].stride[d]";
-           });
+           element_macro("DLB_ELEMENT_STRIDED",
+                         [](size_t o) { return "(long)(j) * p.operand[" + num(o) + "].stride[d]"; });
   }
 
   std::string form(ReduceForm form, bool unit, const char* file) const {
@@ -225,7 +260,8 @@ struct Writer {
            form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");
     else
       s += vector_macros() + form(ReduceForm::Group, false, "reduce_group_gpu.clh") +
-           (has_vector_form(key) ? form(ReduceForm::GroupVector, true, "reduce_vector_gpu.clh") : std::string()) +
+           (has_vector_form(key) ? form(ReduceForm::GroupVector, true, "reduce_vector_gpu.clh")
+                                 : std::string()) +
            form(ReduceForm::Combine, false, "reduce_combine_gpu.clh");
     return s;
   }
@@ -237,7 +273,8 @@ struct Writer {
       return "#define T_LOWEST (-INFINITY)\n#define T_HIGHEST INFINITY\n";
     if (class_of(key.compute) == DClass::Bool) return "#define T_LOWEST 0\n#define T_HIGHEST 1\n";
     const std::string bits = num(size_of(key.compute) * 8);
-    if (!is_signed(key.compute)) return "#define T_LOWEST 0\n#define T_HIGHEST ((T)(~0UL >> (64 - " + bits + ")))\n";
+    if (!is_signed(key.compute))
+      return "#define T_LOWEST 0\n#define T_HIGHEST ((T)(~0UL >> (64 - " + bits + ")))\n";
     return "#define T_LOWEST ((T)(-1L << (" + bits + " - 1)))\n#define T_HIGHEST ((T)(~0UL >> (65 - " + bits +
            ")))\n";
   }
@@ -255,10 +292,9 @@ size_t reduce_lanes(DType compute) {
 }
 
 const char* name_of(ReduceForm form) {
-  static constexpr const char* kNames[] = {"dlb_reduce_rows",    "dlb_reduce_rows_strided",
-                                           "dlb_reduce_columns", "dlb_reduce_columns_strided",
-                                           "dlb_reduce_group",   "dlb_reduce_group_vector",
-                                           "dlb_reduce_combine"};
+  static constexpr const char* kNames[] = {
+      "dlb_reduce_rows",  "dlb_reduce_rows_strided", "dlb_reduce_columns", "dlb_reduce_columns_strided",
+      "dlb_reduce_group", "dlb_reduce_group_vector", "dlb_reduce_combine"};
   return kNames[static_cast<size_t>(form)];
 }
 

@@ -54,7 +54,7 @@ struct ReduceOp {
   ReduceBody on_float{}, on_int{}, on_bool{}, on_complex{};
   std::array<ResultType, kMaxResults> results{};
   uint8_t scalars = 0;
-  bool ordered = false;  // `i` matters: it must count in the tensor's own order
+  bool ordered = false;             // `i` matters: it must count in the tensor's own order
   const char* functions = nullptr;  // OpenCL C that the statements call
 
   constexpr const ReduceBody& body(DClass cls) const {
@@ -119,9 +119,7 @@ struct ReduceParams {
     int64_t stride[kMaxReduceRank];  // elements
   } operand[kMaxReduceOperands];
 
-  size_t bytes(size_t operands) const {
-    return offsetof(ReduceParams, operand) + operands * sizeof(Operand);
-  }
+  size_t bytes(size_t operands) const { return offsetof(ReduceParams, operand) + operands * sizeof(Operand); }
 };
 
 // Whether the GPU program has the vector form: vectors of complex numbers are wider than any load.

@@ -16,8 +16,8 @@ using codegen::ReduceForm;
 using codegen::ReduceKey;
 using codegen::ReduceParams;
 
-constexpr int64_t kCpuGrain = 16384;    // elements: less does not pay for another work-item
-constexpr int64_t kItemsPerUnit = 4;    // evens out cores that are disturbed
+constexpr int64_t kCpuGrain = 16384;  // elements: less does not pay for another work-item
+constexpr int64_t kItemsPerUnit = 4;  // evens out cores that are disturbed
 constexpr int64_t kGpuGroupsPerUnit = 8;
 constexpr int64_t kNarrow = int64_t{1} << 31;
 
@@ -45,7 +45,7 @@ cl::Kernel& kernel_for(const ReduceKey& key, ReduceForm form, cl::Device& device
   };
   constexpr size_t kSlots = 256;
   thread_local auto slots = std::make_unique<std::array<Slot, kSlots>>();
-  Slot& slot = (*slots)[(std::hash<ReduceKey>{}(key) * 31 + static_cast<size_t>(form)) % kSlots];
+  Slot& slot = (*slots)[(std::hash<ReduceKey>{}(key)*31 + static_cast<size_t>(form)) % kSlots];
   if (slot.device == &device && slot.form == form && slot.key == key) [[likely]]
     return *slot.kernel;
   // Behind the slots, one table of programs' sources per process: text is generated once per key.
@@ -72,7 +72,8 @@ void collapse(Dims& dims, size_t operands, bool may_reorder, size_t guide) {
   size_t last = 0;
   for (size_t d = 1; d < dims.size(); ++d) {
     bool joins = true;
-    for (size_t i = 0; i < operands; ++i) joins &= dims[d].stride[i] == dims[last].stride[i] * dims[last].size;
+    for (size_t i = 0; i < operands; ++i)
+      joins &= dims[d].stride[i] == dims[last].stride[i] * dims[last].size;
     if (joins)
       dims[last].size *= dims[d].size;
     else
@@ -189,8 +190,8 @@ cl::Range plan_gpu(Launch& launch, const Problem& problem, const cl::Device& dev
   const size_t guide = key.outputs;
   const Dim& inner = problem.reduced[0];
   const auto group = static_cast<int64_t>(kReduceGroup);
-  p.along = problem.kept.empty() ||
-            std::abs(inner.stride[guide]) < std::abs(problem.kept[0].stride[guide]) || p.outputs == 1;
+  p.along = problem.kept.empty() || std::abs(inner.stride[guide]) < std::abs(problem.kept[0].stride[guide]) ||
+            p.outputs == 1;
   const bool vectors = p.along && aligned_for_vectors(launch, problem);
   if (vectors) note_constants(inner, key);
   launch.form = vectors ? ReduceForm::GroupVector : ReduceForm::Group;
@@ -268,7 +269,8 @@ void fill_sizes(Launch& launch, const Problem& problem) {
   for (uint32_t d = 0; d < p.rank; ++d) {
     const Dim& dim = d < p.kept ? problem.kept[d] : problem.reduced[d - p.kept];
     p.size[d] = dim.size;
-    p.divider[d] = codegen::make_divider(dim.size < kNarrow ? static_cast<uint32_t>(std::max<int64_t>(dim.size, 1)) : 1);
+    p.divider[d] =
+        codegen::make_divider(dim.size < kNarrow ? static_cast<uint32_t>(std::max<int64_t>(dim.size, 1)) : 1);
     for (size_t i = 0; i < launch.key.operands(); ++i) p.operand[i].stride[d] = dim.stride[i];
   }
   // The kernels store results along kept dimension 0, also when there is none.
@@ -290,8 +292,8 @@ void run_reduce(const ReduceArguments& a) {
   describe(launch, a, device);
   const size_t operands = launch.key.operands();
   const Problem problem = analyse(a, operands);
-  TORCH_CHECK(problem.kept.size() + problem.reduced.size() <= kMaxReduceRank, a.op.name,
-              ": more than ", kMaxReduceRank, " separate dimensions; make the input contiguous first");
+  TORCH_CHECK(problem.kept.size() + problem.reduced.size() <= kMaxReduceRank, a.op.name, ": more than ",
+              kMaxReduceRank, " separate dimensions; make the input contiguous first");
   // An empty input has no memory, but kernels need a buffer argument all the same.
   for (size_t i = launch.key.outputs; i < operands; ++i)
     if (!launch.mem[i]) launch.mem[i] = launch.mem[0];

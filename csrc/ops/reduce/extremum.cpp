@@ -47,19 +47,22 @@ constexpr ReduceBody kBothInt{.fields = {{{"T", "T_HIGHEST"}, {"T", "T_LOWEST"}}
                               .step = "a0 = min(a0, x0); a1 = max(a1, x0);",
                               .combine = "a0 = min(a0, b0); a1 = max(a1, b1);",
                               .finish = "y0 = a0; y1 = a1;"};
-constexpr ReduceOp kAminmax{.name = "aminmax", .on_float = kBothFloat, .on_int = kBothInt, .on_bool = kBothInt};
+constexpr ReduceOp kAminmax{
+    .name = "aminmax", .on_float = kBothFloat, .on_int = kBothInt, .on_bool = kBothInt};
 
 // With positions. The neutral element is the worst value at position 0: where nothing beats it, the first
 // element is the answer.
-#define DLB_ARG_STEP(better)                                                                            \
+#define DLB_ARG_STEP(better) \
   "const int take = x0 " better " a0 || (isnan(x0) && !isnan(a0)); a0 = take ? x0 : a0; a1 = take ? i : a1;"
-#define DLB_ARG_COMBINE(better)                                                                        \
-  "const int equal = b0 == a0 || (isnan(b0) && isnan(a0));"                                            \
-  "const int take = b0 " better " a0 || (isnan(b0) && !isnan(a0)) || (equal && b1 < a1);"              \
+#define DLB_ARG_COMBINE(better)                             \
+  "const int equal = b0 == a0 || (isnan(b0) && isnan(a0));" \
+  "const int take = b0 " better                             \
+  " a0 || (isnan(b0) && !isnan(a0)) || (equal && b1 < a1);" \
   "a0 = take ? b0 : a0; a1 = take ? b1 : a1;"
 #define DLB_ARG_STEP_INT(better) "const int take = x0 " better " a0; a0 = take ? x0 : a0; a1 = take ? i : a1;"
-#define DLB_ARG_COMBINE_INT(better)                                \
-  "const int take = b0 " better " a0 || (b0 == a0 && b1 < a1);"    \
+#define DLB_ARG_COMBINE_INT(better) \
+  "const int take = b0 " better     \
+  " a0 || (b0 == a0 && b1 < a1);"   \
   "a0 = take ? b0 : a0; a1 = take ? b1 : a1;"
 constexpr ReduceBody arg_body(const char* init, const char* step, const char* combine, const char* finish) {
   return {.fields = {{{"T", init}, {"long", "0"}}}, .step = step, .combine = combine, .finish = finish};
@@ -68,8 +71,9 @@ constexpr ReduceOp arg_op(const char* name, bool max, bool values, bool on_bool)
   const char* const finish = values ? "y0 = a0; y1 = a1;" : "y0 = a1;";
   const ReduceBody real = max ? arg_body("T_LOWEST", DLB_ARG_STEP(">"), DLB_ARG_COMBINE(">"), finish)
                               : arg_body("T_HIGHEST", DLB_ARG_STEP("<"), DLB_ARG_COMBINE("<"), finish);
-  const ReduceBody integer = max ? arg_body("T_LOWEST", DLB_ARG_STEP_INT(">"), DLB_ARG_COMBINE_INT(">"), finish)
-                                 : arg_body("T_HIGHEST", DLB_ARG_STEP_INT("<"), DLB_ARG_COMBINE_INT("<"), finish);
+  const ReduceBody integer =
+      max ? arg_body("T_LOWEST", DLB_ARG_STEP_INT(">"), DLB_ARG_COMBINE_INT(">"), finish)
+          : arg_body("T_HIGHEST", DLB_ARG_STEP_INT("<"), DLB_ARG_COMBINE_INT("<"), finish);
   ReduceOp op{.name = name, .on_float = real, .on_int = integer, .ordered = true};
   if (on_bool) op.on_bool = integer;
   op.results = values ? std::array<ResultType, codegen::kMaxResults>{ResultType::Same, ResultType::Index}
@@ -104,7 +108,8 @@ struct Amax {
 template <const ReduceOp& Op>
 struct MaxAll {
   static void check(const at::Tensor& self) {
-    TORCH_CHECK(self.numel() > 0, Op.name + 1, "(): Expected reduction dim to be specified for input.numel() == 0. ",
+    TORCH_CHECK(self.numel() > 0, Op.name + 1,
+                "(): Expected reduction dim to be specified for input.numel() == 0. ",
                 "Specify the reduction dim with the 'dim' argument.");
   }
   static at::Tensor call(const at::Tensor& self) {
@@ -135,7 +140,9 @@ struct MaxDim {
     run_reduce({Op, outputs, {}, {input}, mask_of(dim, self), self.scalar_type()});
     return {results[0], results[1]};
   }
-  static Pair call(const at::Tensor& self, int64_t dim, bool keepdim) { return into({}, {}, self, dim, keepdim); }
+  static Pair call(const at::Tensor& self, int64_t dim, bool keepdim) {
+    return into({}, {}, self, dim, keepdim);
+  }
   static std::tuple<at::Tensor&, at::Tensor&> call_out(const at::Tensor& self, int64_t dim, bool keepdim,
                                                        at::Tensor& values, at::Tensor& indices) {
     into(values, indices, self, dim, keepdim);
@@ -155,7 +162,8 @@ struct Arg {
   static at::Tensor call(const at::Tensor& self, std::optional<int64_t> dim, bool keepdim) {
     return into({}, self, dim, keepdim);
   }
-  static at::Tensor& call_out(const at::Tensor& self, std::optional<int64_t> dim, bool keepdim, at::Tensor& out) {
+  static at::Tensor& call_out(const at::Tensor& self, std::optional<int64_t> dim, bool keepdim,
+                              at::Tensor& out) {
     into(out, self, dim, keepdim);
     return out;
   }

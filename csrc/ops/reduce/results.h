@@ -1,4 +1,5 @@
-// PyTorch's own shape and dtype checks (at::meta) for reductions, with results that the caller gave or new ones.
+// PyTorch's own shape and dtype checks (at::meta) for reductions, with results that the caller gave or new
+// ones.
 #pragma once
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorMeta.h>
@@ -20,8 +21,8 @@ namespace dlb {
 
 // A contiguous tensor on the current device; skips the dispatcher.
 inline at::Tensor new_result(at::IntArrayRef sizes, c10::ScalarType dtype) {
-  return at::detail::empty_generic(sizes, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype,
-                                   std::nullopt);
+  return at::detail::empty_generic(sizes, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   dtype, std::nullopt);
 }
 
 // Gives `out` the dtype check and the size that out= promises. Any strides will do for a reduction.
@@ -33,8 +34,8 @@ inline void prepare_out(at::Tensor& out, at::IntArrayRef sizes, const at::Tensor
   at::native::resize_output(out, sizes);
 }
 
-// `Results<at::meta::structured_X> r(out..); r.meta(..)`: results given are checked and resized, undefined ones
-// made. Then r[i] are the results.
+// `Results<at::meta::structured_X> r(out..); r.meta(..)`: results given are checked and resized, undefined
+// ones made. Then r[i] are the results.
 template <class Meta, size_t N = 1>
 class Results final : public Meta {
  public:

@@ -53,14 +53,12 @@ constexpr ReduceOp norm_op(const char* name, ReduceBody real, ReduceBody complex
           .results = {ResultType::Real},
           .scalars = scalars};
 }
-constexpr ReduceOp kNormZero =
-    norm_op("norm_0", summing("a0 += x0 != 0 ? 1 : 0;", "y0 = a0;", "REAL"),
-            summing("a0 += x0.x != 0 || x0.y != 0 ? 1 : 0;", "y0 = a0;", "REAL"));
+constexpr ReduceOp kNormZero = norm_op("norm_0", summing("a0 += x0 != 0 ? 1 : 0;", "y0 = a0;", "REAL"),
+                                       summing("a0 += x0.x != 0 || x0.y != 0 ? 1 : 0;", "y0 = a0;", "REAL"));
 constexpr ReduceOp kNormOne = norm_op("norm_1", summing("a0 += fabs(x0);", "y0 = a0;", "REAL"),
                                       summing("a0 += dlb_cabs(x0);", "y0 = a0;", "REAL"));
-constexpr ReduceOp kNormTwo =
-    norm_op("norm_2", summing("a0 += x0 * x0;", "y0 = sqrt(a0);", "REAL"),
-            summing("a0 += x0.x * x0.x + x0.y * x0.y;", "y0 = sqrt(a0);", "REAL"));
+constexpr ReduceOp kNormTwo = norm_op("norm_2", summing("a0 += x0 * x0;", "y0 = sqrt(a0);", "REAL"),
+                                      summing("a0 += x0.x * x0.x + x0.y * x0.y;", "y0 = sqrt(a0);", "REAL"));
 constexpr ReduceOp kNormMax =
     norm_op("norm_inf",
             folding("REAL", "0", "const REAL m = fabs(x0); a0 = m > a0 || isnan(m) ? m : a0;",

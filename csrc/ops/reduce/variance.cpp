@@ -23,7 +23,8 @@ constexpr const char* kSettleReal =
     "a1 = q < 0 ? 0 : q; a0 = a3 + m;";
 constexpr const char* kCombineReal =
     "const REAL n = a2 + b2, w = n > 0 ? b2 / n : 0; const T d = b0 - a0;"
-    "a1 = a2 == 0 ? b1 : b2 == 0 ? a1 : a1 + b1 + d * d * (a2 * w); a0 = a2 == 0 ? b0 : b2 == 0 ? a0 : a0 + d * w;"
+    "a1 = a2 == 0 ? b1 : b2 == 0 ? a1 : a1 + b1 + d * d * (a2 * w); a0 = a2 == 0 ? b0 : b2 == 0 ? a0 : a0 + "
+    "d * w;"
     "a2 = n;";
 constexpr const char* kStepComplex =
     "a3 = a2 == 0 ? x0 : a3; const T d = x0 - a3; a0 += d; a1 += d.x * d.x + d.y * d.y; a2 += 1;";
@@ -46,7 +47,8 @@ constexpr ReduceBody moments(bool complex, const char* finish) {
 #define DLB_VARIANCE(s) "const REAL v = n == 0 ? NAN : a1 / max((REAL)n - " s ", (REAL)0);"
 #define DLB_MEAN "y1 = n == 0 ? (T)(NAN) : a0;"
 constexpr ReduceOp moment_op(const char* name, const char* real, const char* complex, bool mean) {
-  ReduceOp op{.name = name, .on_float = moments(false, real), .on_complex = moments(true, complex), .scalars = 1};
+  ReduceOp op{
+      .name = name, .on_float = moments(false, real), .on_complex = moments(true, complex), .scalars = 1};
   op.results = {ResultType::Real, mean ? ResultType::Same : ResultType::Real};
   return op;
 }
@@ -73,7 +75,8 @@ struct Plan {
     const int64_t results = c10::multiply_integers(shape);
     const int64_t count = results ? self.numel() / results : 0;
     if (results && static_cast<double>(count) <= correction)
-      TORCH_WARN(name, "(): degrees of freedom is <= 0. Correction should be strictly less than the reduction ",
+      TORCH_WARN(name,
+                 "(): degrees of freedom is <= 0. Correction should be strictly less than the reduction ",
                  "factor (input numel divided by output numel).");
   }
 };
