@@ -11,22 +11,11 @@
 // The address of a gathered element is the sum of a pixel's and a tap's part, and so is the test whether it lies inside
 // x. Both parts live in tables in local memory: one is fixed for the tile's columns, the other is filled for a block
 // of k at a time by all work-items, so the divisions by run-time sizes cost next to nothing.
-#include "gemm_gpu_tile.clh"
-
 #ifndef WGRAD
 #define WGRAD 0
 #endif
-#ifndef A_KFAST  // 1: neighbouring work-items read neighbouring k of w (of y where WGRAD); 0: neighbouring rows
-#define A_KFAST 1
-#endif
-#ifndef A_VEC  // 4: four neighbours along that direction are contiguous and aligned, its size a multiple of 4
-#define A_VEC 1
-#endif
-#ifndef B_KFAST  // the same for x: 1: neighbouring k; 0: neighbouring columns
-#define B_KFAST WGRAD
-#endif
-#ifndef B_VEC
-#define B_VEC 1
+#ifndef X_VECTOR  // 1: x's channels are contiguous and aligned in fours, and c_fastest; 0: x lies in any way
+#define X_VECTOR 0
 #endif
 #ifndef WIDE  // 1: kernels with more taps than the validity masks of 30 bits hold
 #define WIDE 0
@@ -35,7 +24,7 @@
 // Strides in elements; each tensor spans less than 2^31 elements. Axis order: depth, height, width.
 typedef struct {
   long x_offset, a_offset, out_offset, bias_offset;
-  long part_stride;  // elements of one part of `partial`
+  long partial_offset, part_stride;  // of `partial`, and elements of one of its parts
   int batch, rows, channels, splits;  // rows: of w and m per group; channels: c per group
   int x_size[4], y_size[4], taps[4], stride[4], pad[4], dilation[4];
   int x_n, x_c, x_s[3], x_group;
@@ -44,10 +33,12 @@ typedef struct {
   int a_row, a_group, out_row, out_group;
   int bit[3];       // place of each axis's taps in the validity masks, -1 where no tap can leave x
   int phased;       // 1 for the input gradient
-  int c_fastest;    // order of (c, tap): 1 when w's channels are contiguous
+  int c_fastest;    // order of (c, tap): 1 when the channels of x or w are contiguous
   int out_vector;   // 1: four columns of out are contiguous and aligned; 2: four rows; 0: neither
   int has_bias;
-  int unused;
+  int a_k_fast;     // work-items read neighbours of a along k, else along the rows
+  int a_vector;     // those neighbours are contiguous, aligned to four, and a multiple of four many
+  int x_aligned;    // 0: x is not aligned as X_VECTOR says
 } ConvArgs;
 
 // What one axis looks like inside a phase: pixel o and tap t meet at x coordinate o * step + origin + t * tap_step.
@@ -163,27 +154,20 @@ static inline Entry tap_entry(const ConvArgs* p, local const Axis* axis, uint k,
 #define column_entry pixel_entry
 #endif
 
-// How the work-items share the copying of the two tiles.
-#define A_PARTS (TM * TK / A_VEC)
-#define A_LOADS ((A_PARTS + ITEMS - 1) / ITEMS)
-#define A_HAS(item, i) (A_PARTS % ITEMS == 0 || (item) + (i) * ITEMS < A_PARTS)  // tiles of few rows
-#define A_FAST ((A_KFAST ? TK : TM) / A_VEC)
+// How the work-items share the copying of x's tile.
+#if X_VECTOR
+#define B_KFAST (!WGRAD)  // neighbouring work-items read neighbouring k, else neighbouring columns
+#define B_VEC 4
+#else
+#define B_KFAST WGRAD
+#define B_VEC 1
+#endif
 #define B_LOADS (TN * TK / B_VEC / ITEMS)
 #define B_FAST ((B_KFAST ? TK : TN) / B_VEC)
 #if TN * TK % (4 * ITEMS)
 #error "every work-item takes the same number of elements of x"
 #endif
 #define B_COLS ((B_FAST + ITEMS - 1) / ITEMS)  // columns of one work-item when those are the fast direction
-
-static inline int a_row(int item, int i) {
-  const int e = item + i * ITEMS;
-  return A_KFAST ? e / A_FAST : e % A_FAST * A_VEC;
-}
-
-static inline int a_k(int item, int i) {
-  const int e = item + i * ITEMS;
-  return A_KFAST ? e % A_FAST * A_VEC : e / A_FAST;
-}
 
 // Along columns a work-item takes consecutive k of one column: one pixel entry in registers, consecutive tap entries.
 static inline int b_column(int item, int i) {
@@ -194,31 +178,27 @@ static inline int b_k(int item, int i) {
   return B_KFAST ? item % B_FAST * B_VEC : item / B_FAST * (B_LOADS / B_COLS) + i / B_COLS;
 }
 
-static inline void a_load(ACC* reg, global const T* a, const int* row_offset, local const int* k_offset, int item) {
+static inline void a_load(ACC* reg, global const T* a, const int* row_offset, local const int* k_offset, int item,
+                          const ConvArgs* p, int rows_left) {
 #pragma unroll
-  for (int i = 0; i < A_LOADS; i++) {
-    const int at = A_HAS(item, i) ? k_offset[a_k(item, i)] : -1;
-#if A_VEC == 4
-    ACC4 v = (ACC4)(0);  // no vector in a conditional expression: compilers differ on what selects
-    if (at >= 0) v = load4(a + (row_offset[i] + at));
-    reg[i * 4] = v.x, reg[i * 4 + 1] = v.y, reg[i * 4 + 2] = v.z, reg[i * 4 + 3] = v.w;
-#else
-    reg[i] = at >= 0 ? load1(a + (row_offset[i] + at)) : 0;
-#endif
-  }
-}
-
-static inline void a_store(const ACC* reg, local ACC* tile, int item) {
+  for (int i = 0; i < GROUPS(TM); i++) {
+    const int row = group_row(item, i, TM, p->a_k_fast);
+    local const int* k = k_offset + group_k(item, i, TM, p->a_k_fast);
+    if (p->a_vector) {
+      ACC4 v = (ACC4)(0);  // no vector in a conditional expression: compilers differ on what selects
+      const int at = group_exists(item, i, TM) && (p->a_k_fast || row < rows_left) ? *k : -1;
+      if (at >= 0) v = load4(a + (row_offset[i] + at));
+      reg[i * 4] = v.x, reg[i * 4 + 1] = v.y, reg[i * 4 + 2] = v.z, reg[i * 4 + 3] = v.w;
+    } else {
 #pragma unroll
-  for (int i = 0; i < A_LOADS; i++) {
-    if (!A_HAS(item, i)) continue;
-    local ACC* o = tile + a_k(item, i) * PITCH_M + a_row(item, i);
-#if A_VEC == 4 && !A_KFAST
-    *(local ACC4*)o = (ACC4)(reg[i * 4], reg[i * 4 + 1], reg[i * 4 + 2], reg[i * 4 + 3]);
-#else
-#pragma unroll
-    for (int v = 0; v < A_VEC; v++) o[v * PITCH_M] = reg[i * A_VEC + v];
-#endif
+      for (int e = 0; e < 4; e++) {
+        const int at = !group_exists(item, i, TM)    ? -1
+                       : p->a_k_fast                 ? k[e]
+                       : row + e < rows_left && *k >= 0 ? *k + e * p->a_row
+                                                     : -1;
+        reg[i * 4 + e] = at >= 0 ? load1(a + (row_offset[i] + at)) : 0;
+      }
+    }
   }
 }
 
@@ -232,7 +212,10 @@ static inline void b_load(ACC* reg, global const T* x, local const Entry* column
     const Entry c = columns[b_column(item, i)], k = ks[b_k(item, i)];
 #if B_VEC == 4
     ACC4 v = (ACC4)(0);
-    if (INSIDE(c, k)) v = load4(x + (c.x + k.x));
+    if (INSIDE(c, k)) {
+      global const T* at = x + (c.x + k.x);
+      v = args->x_aligned ? load4(at) : (ACC4)(load1(at), load1(at + 1), load1(at + 2), load1(at + 3));
+    }
     reg[i * 4] = v.x, reg[i * 4 + 1] = v.y, reg[i * 4 + 2] = v.z, reg[i * 4 + 3] = v.w;
 #else
     reg[i] = INSIDE(c, k) ? load1(x + (c.x + k.x)) : 0;
@@ -329,9 +312,10 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
   a_table[item] = at;
   x += p.x_offset + (long)group * p.x_group;
   a += p.a_offset + (long)group * p.a_group + (long)tile_m * p.a_row;
-  int row_offset[A_LOADS];
+  int row_offset[GROUPS(TM)];  // rows beyond the tensor repeat its last one: what they yield is never stored
 #pragma unroll
-  for (int i = 0; i < A_LOADS; i++) row_offset[i] = min(a_row(item, i), p.rows - tile_m - (A_KFAST ? 1 : A_VEC)) * p.a_row;
+  for (int i = 0; i < GROUPS(TM); i++)
+    row_offset[i] = min(group_row(item, i, TM, p.a_k_fast), p.rows - tile_m - 1) * p.a_row;
 
   ACC4 acc[WM][FN];
 #pragma unroll
@@ -340,16 +324,16 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
     for (int j = 0; j < FN; j++) acc[i][j] = (ACC4)(0);
   barrier(CLK_LOCAL_MEM_FENCE);
 
-  ACC a_reg[A_LOADS * A_VEC], b_reg[B_LOADS * B_VEC];
-  a_load(a_reg, a, row_offset, a_table, item);
+  ACC a_reg[GROUPS(TM) * 4], b_reg[B_LOADS * B_VEC];
+  a_load(a_reg, a, row_offset, a_table, item, &p, p.rows - tile_m);
   b_load(b_reg, x, column_table, k_table, item, &p);
-  a_store(a_reg, tiles, item);
+  store_groups(a_reg, tiles, item, TM, p.a_k_fast);
   b_store(b_reg, tiles + 2 * A_TILE, item);
   barrier(CLK_LOCAL_MEM_FENCE);
 
-  const int row = tile_row(item), col = tile_column(item), slice = item / SLICE_ITEMS * (TK / SLICES);
-  local const ACC* as = tiles + slice * PITCH_M + row;
-  local const ACC* bs = tiles + 2 * A_TILE + slice * PITCH_N + col;
+  const int row = tile_row(item), col = tile_column(item);
+  local const ACC* as = tiles + row;
+  local const ACC* bs = tiles + 2 * A_TILE + col;
   int buffer = 0;
   for (int k = k0; k < k1; k += TK) {
     const int next = k - k0 + TK;
@@ -361,22 +345,18 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
       a_table[slot] = at;
     }
     if (more) {
-      a_load(a_reg, a, row_offset, a_table + next % (2 * ITEMS), item);
+      a_load(a_reg, a, row_offset, a_table + next % (2 * ITEMS), item, &p, p.rows - tile_m);
       b_load(b_reg, x, column_table, k_table + next % (2 * ITEMS), item, &p);
     }
     tile_multiply_add(acc, as + buffer * A_TILE, bs + buffer * B_TILE);
     buffer ^= 1;
     if (more) {
-      a_store(a_reg, tiles + buffer * A_TILE, item);
+      store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p.a_k_fast);
       b_store(b_reg, tiles + 2 * A_TILE + buffer * B_TILE, item);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 
-#if SLICES > 1
-  tile_add_slices(acc, (local ACC4*)tiles, item);
-  if (item >= SLICE_ITEMS) return;
-#endif
   const long out_base = (long)group * p.out_group;
 #pragma unroll
   for (int i = 0; i < FM; i++) {
@@ -388,7 +368,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
       ACC4 v[4] = {acc[i * 4][j], acc[i * 4 + 1][j], acc[i * 4 + 2][j], acc[i * 4 + 3][j]};
       const long base = out_base + (long)m * p.out_row;
       if (p.splits > 1) {
-        store_partial_piece(partial + split * p.part_stride + base, v, at, p.rows - m, p.out_row);
+        store_partial_piece(partial + p.partial_offset + split * p.part_stride + base, v, at, p.rows - m, p.out_row);
         continue;
       }
       if (p.has_bias) {

@@ -3,52 +3,58 @@
 // Any strides (so any transposition), d broadcast by zero strides (a bias, or c itself) and unread when beta is 0.
 // A work-group computes one TM x TN tile of one batch element over one part of k; with several parts the sums go to
 // `partial` and split_reduce.cl finishes them in a fixed order, so results never depend on timing.
-#include "gemm_gpu_tile.clh"
-
-#ifndef A_KFAST  // 1 where a's k stride is the smaller one
-#define A_KFAST 1
-#endif
-#ifndef A_VEC
-#define A_VEC 1
-#endif
-#ifndef B_KFAST
-#define B_KFAST 0
-#endif
-#ifndef B_VEC
-#define B_VEC 1
-#endif
 #ifndef GROUP_TILES  // rows of tiles that run together, so that their columns of b are still in the cache
 #define GROUP_TILES 8
 #endif
 
-#define A_REGS ((TM * TK / A_VEC + ITEMS - 1) / ITEMS * A_VEC)
-#define B_REGS ((TN * TK / B_VEC + ITEMS - 1) / ITEMS * B_VEC)
-
-#define OP a
-#define OP_TILE TM
-#define OP_PITCH PITCH_M
-#define OP_KFAST A_KFAST
-#define OP_VEC A_VEC
-#include "gemm_gpu_operand.clh"
-#define OP b
-#define OP_TILE TN
-#define OP_PITCH PITCH_N
-#define OP_KFAST B_KFAST
-#define OP_VEC B_VEC
-#include "gemm_gpu_operand.clh"
-
-// Offsets and strides in elements. One row, column or k-tile of an operand must span less than 2^31 elements.
+// An operand as a matrix of rows x k; b's rows are the columns of the product. Offsets and strides in elements; the
+// part of one tile must span less than 2^31 elements.
 typedef struct {
-  long a_offset, b_offset, c_offset, d_offset;
-  long a_batch, a_m, a_k;
-  long b_batch, b_n, b_k;
-  long c_batch, c_m, c_n;
-  long d_batch, d_m, d_n;
+  long offset, batch, row, k;
+  int k_fast;  // work-items read neighbours along k, else along the rows
+  int vector;  // those neighbours are contiguous, aligned to four, and a multiple of four many
+} Operand;
+
+typedef struct {
+  Operand a, b;
+  long c_offset, c_batch, c_m, c_n;
+  long d_offset, d_batch, d_m, d_n;
+  long partial_offset;
   int batch, m, n, k;
   int splits, k_part;  // parts of k and the size of each, a multiple of TK
   int c_vector;        // c has unit stride along n, and four neighbours are aligned
   int unused;
 } GemmArgs;
+
+static inline void group_offsets(int* offset, const Operand* o, int item, int rows, int rows_left) {
+#pragma unroll
+  for (int i = 0; i < GROUPS(rows); i++) {
+    const int row = group_row(item, i, rows, o->k_fast), k = group_k(item, i, rows, o->k_fast);
+    // rows beyond the matrix repeat its last one: what they yield is never stored
+    offset[i] = (int)((o->k_fast ? min(row, rows_left - 1) : row) * o->row + k * o->k);
+  }
+}
+
+// The k-tile at p, of which k_left elements of every row exist; the others are zero.
+static inline void load_groups(ACC* reg, global const T* p, const int* offset, const Operand* o, int item, int rows,
+                               int rows_left, int k_left) {
+  const int step = (int)(o->k_fast ? o->k : o->row);
+#pragma unroll
+  for (int i = 0; i < GROUPS(rows); i++) {
+    const int k = group_k(item, i, rows, o->k_fast);
+    int left = k_left - k;
+    if (!o->k_fast) left = left > 0 ? rows_left - group_row(item, i, rows, 0) : 0;
+    if (!group_exists(item, i, rows)) left = 0;
+    if (o->vector) {
+      ACC4 v = (ACC4)(0);  // no vector in a conditional expression: compilers differ on what selects
+      if (left > 0) v = load4(p + offset[i]);
+      reg[i * 4] = v.x, reg[i * 4 + 1] = v.y, reg[i * 4 + 2] = v.z, reg[i * 4 + 3] = v.w;
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; e++) reg[i * 4 + e] = e < left ? load1(p + offset[i] + e * step) : 0;
+    }
+  }
+}
 
 static inline void store_tile(ACC4 acc[WM][FN], const GemmArgs* p, global T* c, global const T* d, ACC alpha, ACC beta,
                        int row0, int col0) {
@@ -105,11 +111,11 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
   const int tile_n = tile % (GROUP_TILES * tiles_n) / rows * TN;
   const int k0 = get_group_id(1) * p.k_part, k1 = min(k0 + p.k_part, p.k);
 
-  a += p.a_offset + batch * p.a_batch + tile_m * p.a_m + k0 * p.a_k;
-  b += p.b_offset + batch * p.b_batch + tile_n * p.b_n + k0 * p.b_k;
-  int a_offset[A_REGS / A_VEC], b_offset[B_REGS / B_VEC];
-  a_offsets(a_offset, item, p.m - tile_m, p.a_m, p.a_k);
-  b_offsets(b_offset, item, p.n - tile_n, p.b_n, p.b_k);
+  a += p.a.offset + batch * p.a.batch + tile_m * p.a.row + k0 * p.a.k;
+  b += p.b.offset + batch * p.b.batch + tile_n * p.b.row + k0 * p.b.k;
+  int a_offset[GROUPS(TM)], b_offset[GROUPS(TN)];
+  group_offsets(a_offset, &p.a, item, TM, p.m - tile_m);
+  group_offsets(b_offset, &p.b, item, TN, p.n - tile_n);
 
   ACC4 acc[WM][FN];
 #pragma unroll
@@ -117,40 +123,36 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
 #pragma unroll
     for (int j = 0; j < FN; j++) acc[i][j] = (ACC4)(0);
 
-  ACC a_reg[A_REGS], b_reg[B_REGS];
-  a_load(a_reg, a, a_offset, item, k1 - k0);
-  b_load(b_reg, b, b_offset, item, k1 - k0);
-  a_store(a_reg, tiles, item);
-  b_store(b_reg, tiles + 2 * A_TILE, item);
+  ACC a_reg[GROUPS(TM) * 4], b_reg[GROUPS(TN) * 4];
+  load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k0);
+  load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k0);
+  store_groups(a_reg, tiles, item, TM, p.a.k_fast);
+  store_groups(b_reg, tiles + 2 * A_TILE, item, TN, p.b.k_fast);
   barrier(CLK_LOCAL_MEM_FENCE);
 
-  const int row = tile_row(item), col = tile_column(item), slice = item / SLICE_ITEMS * (TK / SLICES);
-  local const ACC* as = tiles + slice * PITCH_M + row;
-  local const ACC* bs = tiles + 2 * A_TILE + slice * PITCH_N + col;
+  const int row = tile_row(item), col = tile_column(item);
+  local const ACC* as = tiles + row;
+  local const ACC* bs = tiles + 2 * A_TILE + col;
   int buffer = 0;
   for (int k = k0; k < k1; k += TK) {
     const bool more = k + TK < k1;
     if (more) {
-      a += TK * p.a_k, b += TK * p.b_k;
-      a_load(a_reg, a, a_offset, item, k1 - k - TK);
-      b_load(b_reg, b, b_offset, item, k1 - k - TK);
+      a += TK * p.a.k, b += TK * p.b.k;
+      load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k - TK);
+      load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k - TK);
     }
     tile_multiply_add(acc, as + buffer * A_TILE, bs + buffer * B_TILE);
     buffer ^= 1;
     if (more) {
-      a_store(a_reg, tiles + buffer * A_TILE, item);
-      b_store(b_reg, tiles + 2 * A_TILE + buffer * B_TILE, item);
+      store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p.a.k_fast);
+      store_groups(b_reg, tiles + 2 * A_TILE + buffer * B_TILE, item, TN, p.b.k_fast);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 
-#if SLICES > 1
-  tile_add_slices(acc, (local ACC4*)tiles, item);
-  if (item >= SLICE_ITEMS) return;
-#endif
   if (p.splits > 1) {
     const long part = (long)get_group_id(1) * p.batch + batch;
-    store_partial(acc, &p, partial + part * p.m * p.n, tile_m + row, tile_n + col);
+    store_partial(acc, &p, partial + p.partial_offset + part * p.m * p.n, tile_m + row, tile_n + col);
   } else {
     store_tile(acc, &p, c + p.c_offset + batch * p.c_batch, d + p.d_offset + batch * p.d_batch, alpha, beta,
                tile_m + row, tile_n + col);

@@ -1,9 +1,8 @@
 // Second pass of products and convolutions whose k is split over work-groups: adds the parts in a fixed order.
 //   c[b,m,n] = alpha * sum_s partial[s,b,m,n] + beta * d[b,m,n]      (partial is dense; d unread when beta is 0)
-#include "gemm_gpu_tile.clh"
 
 typedef struct {
-  long c_offset, d_offset;
+  long partial_offset, c_offset, d_offset;
   long c_batch, c_m, c_n;
   long d_batch, d_m, d_n;
   long batch, m, n;
@@ -16,7 +15,9 @@ kernel void split_reduce(global const ACC* restrict partial, global T* c, global
   const long size = p.batch * p.m * p.n, i = get_global_id(0);
   if (i >= size) return;
   ACC sum = 0;
-  for (int s = 0; s < p.splits; s++) sum += partial[s * size + i];
+  partial += p.partial_offset + i;
+#pragma unroll 8  // enough loads in flight for the latency of one
+  for (int s = 0; s < p.splits; s++) sum += partial[s * size];
   const long rest = i / p.n, n = i - rest * p.n, batch = rest / p.m, m = rest - batch * p.m;
   sum *= alpha;
   if (beta != 0) sum += beta * load1(d + p.d_offset + batch * p.d_batch + m * p.d_m + n * p.d_n);

@@ -9,6 +9,7 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
   static const std::vector<const GemmSolver*> list = {
       gemm_cpu_gemv(),    // one or few rows: bound by reading B once, which packing would double
       gemm_cpu_packed(),  // everything else on CPU-like devices
+      gemm_gpu_tiled(),   // everything on GPU-class devices
       gemm_reference(),   // every dtype and layout, every device; what the others are checked against
   };
   return list;
@@ -16,9 +17,11 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
 
 const std::vector<const ConvSolver*>& conv_solvers() {
   static const std::vector<const ConvSolver*> list = {
-      conv_gemm_1x1(),      // no gather at all, whichever GEMM is best
-      conv_cpu_implicit(),  // everything else on CPU-like devices
-      conv_reference(),     // every dtype, layout and size, every device; what the others are checked against
+      conv_gemm_1x1(),       // no gather at all, whichever GEMM is best
+      conv_cpu_implicit(),   // everything else on CPU-like devices
+      conv_gpu_depthwise(),  // one channel per group: too little reuse for a product
+      conv_gpu_implicit(),   // everything else on GPU-class devices
+      conv_reference(),  // every dtype, layout and size, every device; what the others are checked against
   };
   return list;
 }

@@ -1,25 +1,11 @@
 // Convolution solver "gemm_1x1": a convolution with one tap, stride 1 and no padding is a product of matrices
 // with pixels along one side. Uses whichever GEMM solver is best for it.
 #include "solver/conv/solvers.h"
+#include "solver/conv/strides.h"
 #include "solver/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
-
-// Pixels as one dimension: their number and stride in x and in y. False where the strides do not allow it.
-bool flatten(const int32_t (&sizes)[3], const int64_t (&strides)[5], int64_t& stride) {
-  int64_t expected = -1;
-  stride = 0;
-  for (int i = 2; i >= 0; i--) {
-    if (sizes[i] == 1) continue;
-    if (expected < 0)
-      stride = strides[2 + i];
-    else if (strides[2 + i] != expected)
-      return false;
-    expected = strides[2 + i] * sizes[i];
-  }
-  return true;
-}
 
 const char* const kNotOneTap = "more than one tap, stride, padding or groups";
 const char* const kNotFlat = "pixels are not evenly spaced in memory";
@@ -31,7 +17,7 @@ const char* product(const ConvProblem& p, GemmProblem& g) {
   for (int i = 0; i < 3; i++)
     if (p.filter[i] != 1 || p.stride[i] != 1 || p.padding[i] != 0) return kNotOneTap;
   int64_t x_pixel, y_pixel;
-  if (!flatten(p.in, p.xs, x_pixel) || !flatten(p.out, p.ys, y_pixel)) return kNotFlat;
+  if (!evenly_spaced(p.in, p.xs, x_pixel) || !evenly_spaced(p.out, p.ys, y_pixel)) return kNotFlat;
   g = GemmProblem{};
   g.dtype = p.dtype, g.device = p.device;
   const int64_t pixels = p.out_pixels();

@@ -1,0 +1,64 @@
+// What the tiled solvers for GPU-class devices share: tile shapes, the time a launch takes, the parts in
+// which a long reduction is divided, and the launch that adds the parts.
+#pragma once
+#include "cl/program.h"
+#include "runtime/allocator.h"
+#include "solver/kernel_source.h"
+#include "solver/problem.h"
+
+namespace dlb::solver {
+
+// A work-group's tile of m x n results, its step along the reduction, and a work-item's block; see
+// gpu_tile.clh.
+struct GpuTile {
+  const char* options;
+  int m, n, k, block_m, block_n;
+  double speed;  // relative to the fastest tile, when it has nothing to wait for
+  int items() const { return m / block_m * (n / block_n); }
+};
+
+// Few shapes, so that a process builds few programs (about 0.6 s each).
+enum GpuTileIndex { kWideTile, kSquareTile, kThinTile };
+const GpuTile& gpu_tile(int index);
+
+// False with the reason for devices and dtypes that the tiled kernels are not for.
+const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type);
+bool gpu_tile_fits(int tile, const cl::Device& device, c10::ScalarType type);
+
+// A choice of tile and parts of the reduction, and its expected time in microseconds.
+struct GpuPlan {
+  int tile = -1, splits = 1;
+  double time = 0;
+};
+
+// Considers `tile` for `tiles` independent tiles with a reduction of depth k and `outputs` results. Divides
+// the reduction only where may_split and the partial results stay within a bound.
+void consider_gpu_tile(GpuPlan& best, int tile, double tiles, int64_t k, double outputs, bool may_split,
+                       const cl::Device& device);
+
+// Elements of a partial result: float, or double for float64.
+inline uint64_t partial_bytes(c10::ScalarType type) {
+  return type == c10::ScalarType::Double ? sizeof(double) : sizeof(float);
+}
+
+// True when all values are multiples of four: what a vector access needs of strides and sizes.
+inline bool in_fours(std::initializer_list<int64_t> values) {
+  for (int64_t v : values)
+    if (v % 4) return false;
+  return true;
+}
+
+// The kernels of gemm_gpu.cl and split_reduce.cl, which share a program.
+cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name);
+
+// Second pass over partial results [splits, batch, m, n]: the argument struct of split_reduce.cl.
+struct SplitReduce {
+  int64_t partial_offset, c_offset, d_offset;
+  int64_t c_batch, c_m, c_n, d_batch, d_m, d_n;
+  int64_t batch, m, n, splits;
+};
+void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
+                         MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
+                         const Factor& beta);
+
+}  // namespace dlb::solver
