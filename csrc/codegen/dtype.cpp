@@ -203,6 +203,7 @@ std::string prelude(DType compute, const DType* used, size_t count) {
   if (f16) text += kHalf;
   if (bf16) text += kBfloat16;
   text += std::string("#define T ") + compute_name(compute) + "\n";
+  text += std::string("#define DLB_COMPUTE_") + name_of(compute) + "\n";
   const bool wide = compute == DType::F64 || compute == DType::C128;
   text += std::string("#define REAL ") + (wide ? "double" : "float") + "\n";
   text += wide ? "#define C(v) (v)\n" : "#define C(v) (v##f)\n";

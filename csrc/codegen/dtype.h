@@ -40,7 +40,8 @@ std::string store(DType from, DType to, const std::string& expression);
 std::string load_at(DType from, DType to, const std::string& pointer, const std::string& index);
 
 // Macros and helper functions that the conversions and op bodies use, for kernels that compute in `compute`
-// and touch the given storage types. Defines T, C(literal), and the complex functions where needed.
+// and touch the given storage types. Defines T, REAL, C(literal), DLB_COMPUTE_<name_of(compute)>, and the
+// complex functions where needed.
 std::string prelude(DType compute, const DType* used, size_t count);
 
 }  // namespace dlb::codegen

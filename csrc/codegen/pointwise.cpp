@@ -22,12 +22,13 @@ struct Writer {
 
   std::string header() const {
     std::string s = prelude(key.compute, key.types.data(), count) + divider_source();
+    s += key.cls == cl::DeviceClass::kCpu ? "#define DLB_CPU 1\n" : "#define DLB_GPU 1\n";
     if (op.functions) s += cl::embedded_source(op.functions);
     s += op_function(op, key.compute, key.inputs, key.outputs);
     s += "typedef struct { long offset[" + num(kMaxOperands) + "]; int stride[" + num(kMaxOperands) + "][" +
          num(kMaxRank) + "]; dlb_divider size[" + num(kMaxRank) +
          "]; uint rank, count, per_item, padding; } dlb_params;\n";
-    s += "kernel void dlb_" + std::string(op.name) + "(";
+    s += "kernel void pointwise_" + std::string(op.name) + "(";
     for (size_t i = 0; i < count; ++i)
       if (has_buffer(i))
         s += std::string("global ") + (is_output(i) ? "" : "const ") + storage_name(key.types[i]) + "* b" +
@@ -37,21 +38,28 @@ struct Writer {
     for (size_t i = 0; i < count; ++i)
       if (!has_buffer(i)) s += ", const " + scalar + " v" + num(i);
     for (size_t i = 0; i < op.scalars; ++i) s += ", const " + scalar + " a" + num(i);
+    if (op.error) s += ", volatile global int* error, const int site";
     s += ") {\n";
     for (size_t i = 0; i < count; ++i)
       if (!has_buffer(i)) s += "  const T " + input_name(i) + " = (T)v" + num(i) + ";\n";
     for (size_t i = 0; i < op.scalars; ++i) s += "  const T s" + num(i) + " = (T)a" + num(i) + ";\n";
+    if (op.error) s += "  int any_bad = 0;\n";
     return s;
   }
+
+  // Once per work-item: an atomic inside the loop would keep it from being vectorised.
+  std::string report() const { return op.error ? "  if (any_bad) dlb_report(error, site, 0, 0);\n" : ""; }
 
   // Calls the op on x0.. and leaves the results in y0..
   std::string call() const {
     std::string s = std::string(result_name(op, key.compute));
     for (size_t o = 0; o < key.outputs; ++o) s += (o ? ", y" : " y") + num(o);
+    if (op.error) s += "; int bad";
     s += "; dlb_op_" + std::string(op.name) + "(";
     for (size_t i = 0; i < key.inputs; ++i) s += "x" + num(i) + ", ";
     for (size_t i = 0; i < op.scalars; ++i) s += "s" + num(i) + ", ";
     for (size_t o = 0; o < key.outputs; ++o) s += std::string(o ? ", " : "") + "&y" + num(o);
+    if (op.error) return s + ", &bad); any_bad |= bad;";
     return s + ");";
   }
 
@@ -83,7 +91,7 @@ struct Writer {
     for (size_t i = 0; i < count; ++i)
       if (has_buffer(i))
         s += "      b" + num(i) + " -= (long)p.size[d].divisor * p.stride[" + num(i) + "][d];\n";
-    return s + "      index[d] = 0;\n    }\n  }\n}\n";
+    return s + "      index[d] = 0;\n    }\n  }\n" + report() + "}\n";
   }
 
   // In-place operands alias exactly and others never overlap (TensorIterator checks), which is what the
@@ -125,7 +133,7 @@ struct Writer {
     for (size_t i = 0; i < count; ++i)
       if (has_buffer(i)) s += "    b" + num(i) + " += (long)k * p.stride[" + num(i) + "][d];\n";
     s += "  }\n";
-    return s + (key.vectorised ? gpu_vector() : gpu_scalar()) + "}\n";
+    return s + (key.vectorised ? gpu_vector() : gpu_scalar()) + report() + "}\n";
   }
 
   std::string gpu_scalar() const {
@@ -208,11 +216,14 @@ std::string op_function(const PointwiseOp& op, DType compute, size_t inputs, siz
   for (size_t i = 0; i < op.scalars; ++i) s += "const T s" + num(i) + ", ";
   const std::string result = result_name(op, compute);
   for (size_t o = 0; o < outputs; ++o) s += (o ? ", " : "") + result + "* p_y" + num(o);
+  if (op.error) s += ", int* p_bad";
   s += ") {\n";
   for (size_t o = 0; o < outputs; ++o) s += "  " + result + " y" + num(o) + ";\n";
+  if (op.error) s += "  int bad = 0;\n";
   const bool statements = body.find("y0 =") != std::string::npos;
   s += statements ? "  " + body + "\n" : "  y0 = (" + body + ");\n";
   for (size_t o = 0; o < outputs; ++o) s += "  *p_y" + num(o) + " = y" + num(o) + ";\n";
+  if (op.error) s += "  *p_bad = bad;\n";
   return s + "}\n";
 }
 

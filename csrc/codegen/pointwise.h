@@ -20,7 +20,7 @@ constexpr uint32_t kGpuVector = 4;  // elements per work-item of the vectorised 
 // either one expression (the value of y0) or statements that assign y0, y1 ... A null body: the op is not
 // defined for that class.
 struct PointwiseOp {
-  const char* name;  // a C identifier; the kernel is dlb_NAME
+  const char* name;  // a C identifier; the kernel is pointwise_NAME
   const char* on_float = nullptr;
   const char* on_int = nullptr;
   const char* on_bool = nullptr;
@@ -29,6 +29,9 @@ struct PointwiseOp {
   bool real_result = false;  // y's are REAL where T is complex (abs, angle)
   uint8_t scalars = 0;
   const char* functions = nullptr;  // embedded .clh file with the functions that the bodies call
+  // What is wrong with the data, for ops that can find out on the device: bodies are statements that also set
+  // `bad` (0 or 1), and the next synchronising call raises RuntimeError with this message.
+  const char* error = nullptr;
 
   const char* body(DClass cls) const {
     const char* const bodies[] = {on_bool, on_int, on_float, on_complex};
@@ -76,8 +79,10 @@ struct PointwiseParams {
   uint32_t padding;
 };
 
-// The kernel's source; its one kernel is called dlb_NAME. Arguments: a buffer per operand that is not a Value
-// (outputs first), PointwiseParams, then the Value operands and the scalars s0.. as scalar_name(compute).
+// The kernel's source; its one kernel is called pointwise_NAME. Arguments: a buffer per operand that is not a
+// Value (outputs first), PointwiseParams, then the Value operands and the scalars s0.. as
+// scalar_name(compute), and for ops that report errors the error buffer and the number of the site. The
+// latter need dlb_report, which the caller puts in front.
 std::string pointwise_source(const PointwiseKey& key);
 
 // Text shared with other generators: the C declarations of Divider and dlb_divide, and one op's function

@@ -39,6 +39,8 @@ void raise_device_error(const int64_t words[3]) {
   char text[256];
   std::snprintf(text, sizeof text, site.message, static_cast<long long>(words[1]),
                 static_cast<long long>(words[2]));
+  TORCH_CHECK(site.is_index, text, " (", site.op,
+              ", found on the device; reported at this synchronising call, the op itself ran earlier)");
   TORCH_CHECK_INDEX(false, site.op, ": ", text,
                     " (found on the device; reported at this synchronising call, the op itself ran earlier)");
 }

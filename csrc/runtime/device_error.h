@@ -12,12 +12,13 @@ struct DeviceErrorSite {
   const char* op;  // "index_select"
   const char*
       message;  // with two %lld for the values: "index %lld is out of bounds for dimension with size %lld"
+  bool is_index = true;  // raises IndexError; RuntimeError with the bare message otherwise
 };
 
 // Registers a site, once per op (keep the result in a static); the number is what the kernel writes.
 int32_t register_error_site(DeviceErrorSite site);
 
-// Raises the recorded error as IndexError; `words` as read from the error buffer.
+// Raises the recorded error as IndexError or RuntimeError; `words` as read from the error buffer.
 [[noreturn]] void raise_device_error(const int64_t words[3]);
 
 // OpenCL C text of `dlb_report(global int* error, int site, long a, long b)`.

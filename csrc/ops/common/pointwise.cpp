@@ -5,6 +5,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "runtime/device_error.h"
+
 namespace dlb {
 namespace {
 
@@ -50,12 +52,23 @@ cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
     kernel = (*kernels)[&device][key];
   }
   if (!kernel) {
-    kernel = &cl::get_kernel(device, codegen::pointwise_source(key), "", std::string("dlb_") + key.op->name);
+    const std::string source = (key.op->error ? kDeviceErrorSource : "") + codegen::pointwise_source(key);
+    kernel = &cl::get_kernel(device, source, "", std::string("pointwise_") + key.op->name);
     std::lock_guard<std::mutex> lock(mutex);
     (*kernels)[&device][key] = kernel;
   }
   slot = {key, &device, kernel};
   return *kernel;
+}
+
+// The error site of an op that reports, registered at its first launch.
+int32_t error_site(const PointwiseOp& op) {
+  static std::mutex mutex;
+  static auto* sites = new std::unordered_map<const PointwiseOp*, int32_t>;
+  std::lock_guard<std::mutex> lock(mutex);
+  int32_t& site = (*sites)[&op];
+  if (!site) site = register_error_site({op.name, op.error, false});
+  return site;
 }
 
 void enqueue(Launch& launch, Stream& stream) {
@@ -79,6 +92,10 @@ void enqueue(Launch& launch, Stream& stream) {
       if (key.inner[i] == Inner::Value) arguments.add_bytes(&launch.values[i], launch.values[i].size);
     for (size_t i = 0; i < key.op->scalars; ++i)
       arguments.add_bytes(&launch.scalars[i], launch.scalars[i].size);
+    if (key.op->error) {
+      arguments.add(stream.error_buffer());
+      arguments.add(error_site(*key.op));
+    }
   });
 }
 
@@ -228,6 +245,13 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
   p.per_item = p.padding = 0;
   p.size[0] = codegen::make_divider(p.count);
   for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i]->device().is_cpu()) {
+      launch.key.inner[i] = Inner::Value;
+      launch.values[i] = scalar_arg(cpu_scalar(*operands[i]), launch.key.compute);
+      launch.key.types[i] = launch.key.compute;
+      p.offset[i] = p.stride[i][0] = 0;
+      continue;
+    }
     launch.key.types[i] = dtype_of(operands[i]->scalar_type(), op.name);
     launch.key.inner[i] = Inner::Unit;
     const Operand operand = operand_of(*operands[i]);

@@ -22,7 +22,7 @@ inline void run_pointwise(const codegen::PointwiseOp& op, at::TensorIteratorBase
 }
 
 // Contiguous fast form without an iterator: all tensors have the same sizes and dense layout, operands
-// outputs first.
+// outputs first. Inputs may be CPU tensors of one element, but not all of them.
 void run_pointwise_flat(const codegen::PointwiseOp& op, c10::ArrayRef<const at::TensorBase*> operands,
                         size_t outputs, c10::ScalarType compute_dtype,
                         c10::ArrayRef<c10::Scalar> scalars = {});

@@ -1,14 +1,66 @@
 // Binary pointwise ops: arithmetic, comparison, logic. Tables of rows and their registration.
+#include <ATen/ScalarOps.h>
 #include <ATen/native/BinaryOps.h>
+#include <ATen/ops/div_meta.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/pow_meta.h>
+#include <ATen/ops/remainder.h>
+#include <ATen/ops/result_type.h>
 
 #include "ops/pointwise/rows.h"
+#include "ops/pointwise/structured.h"
 
 namespace dlb {
 namespace {
 
 // NaN wins over any number, as in PyTorch and unlike fmax.
-#define DLB_MAX "x0 > x1 || isnan(x0) ? x0 : x1"
-#define DLB_MIN "x0 < x1 || isnan(x0) ? x0 : x1"
+#define DLB_MAX "x0 > x1 || x0 != x0 ? x0 : x1"
+#define DLB_MIN "x0 < x1 || x0 != x0 ? x0 : x1"
+
+// CPU PyTorch raises this for integers; here the divisor is only known to the device.
+#define DLB_ZERO_DIVISION "ZeroDivisionError"
+// OpenCL leaves x / 0 and MIN / -1 undefined: the divisor is 1 then, and for -1 the negation wraps. (For
+// unsigned types (T)-1 is the largest number, which divides as any other.)
+#define DLB_DIVISOR \
+  "const int negates = x1 == (T)-1 && (T)-1 < 0; bad = x1 == 0; const T d = bad || negates ? (T)1 : x1; "
+#define DLB_TRUNC_DIV "const T q = negates ? (T)-x0 : (T)(x0 / d); "
+#define DLB_REMAINDER_INT "const T r = negates ? (T)0 : (T)(x0 % d); "
+
+// As Python's //: rounds the exact quotient down, by the remainder, so that it agrees with %.
+#define DLB_FLOOR_DIV_FLOAT                                                                         \
+  "const T m = fmod(x0, x1); T q = (x0 - m) / x1; if (m != 0 && (x1 < 0) != (m < 0)) q -= C(1.0); " \
+  "T f = floor(q); if (q - f > C(0.5)) f += C(1.0); "                                               \
+  "y0 = x1 == 0 ? x0 / x1 : q != 0 ? f : copysign(C(0.0), x0 / x1);"
+
+constexpr codegen::PointwiseOp kDiv = float_op("div", "x0 / x1", "dlb_cdiv(x0, x1)");
+constexpr codegen::PointwiseOp kDivTruncFloat = float_op("div_trunc", "trunc(x0 / x1)");
+constexpr codegen::PointwiseOp kDivFloorFloat = float_op("div_floor", DLB_FLOOR_DIV_FLOAT);
+constexpr codegen::PointwiseOp kDivTruncInt = {
+    .name = "div_trunc_int", .on_int = DLB_DIVISOR DLB_TRUNC_DIV "y0 = q;", .error = DLB_ZERO_DIVISION};
+constexpr codegen::PointwiseOp kDivFloorInt = {
+    .name = "div_floor_int",
+    .on_int = DLB_DIVISOR DLB_TRUNC_DIV DLB_REMAINDER_INT "y0 = r != 0 && (r < 0) != (x1 < 0) ? q - 1 : q;",
+    .error = DLB_ZERO_DIVISION};
+constexpr codegen::PointwiseOp kFmodFloat = float_op("fmod", "fmod(x0, x1)");
+constexpr codegen::PointwiseOp kFmodInt = {
+    .name = "fmod_int", .on_int = DLB_DIVISOR DLB_REMAINDER_INT "y0 = r;", .error = DLB_ZERO_DIVISION};
+constexpr codegen::PointwiseOp kRemainderFloat =
+    float_op("remainder", "const T m = fmod(x0, x1); y0 = m != 0 && (x1 < 0) != (m < 0) ? m + x1 : m;");
+constexpr codegen::PointwiseOp kRemainderInt = {
+    .name = "remainder_int",
+    .on_int = DLB_DIVISOR DLB_REMAINDER_INT "y0 = r != 0 && (r < 0) != (x1 < 0) ? r + x1 : r;",
+    .error = DLB_ZERO_DIVISION};
+
+// Shifts by negative counts or by the width and more give what shifting out all bits gives.
+#define DLB_SHIFT_IN_RANGE "x1 >= 0 && (ulong)x1 < sizeof(T) * 8"
+
+void check_sub(Inputs in, Scalars scalars, c10::ScalarType common) {
+  at::native::sub_check(*in[0], *in[1]);
+  at::native::alpha_check(common, scalars[0]);
+}
+void check_add(Inputs, Scalars scalars, c10::ScalarType common) {
+  at::native::alpha_check(common, scalars[0]);
+}
 
 constexpr std::array kBinary = {
     PointwiseRow{"mul",
@@ -18,8 +70,10 @@ constexpr std::array kBinary = {
                   .on_float = "x0 * x1",
                   .on_int = "x0 * x1",
                   .on_bool = "x0 & x1",
-                  .on_complex = "dlb_cmul(x0, x1)"}},
-    PointwiseRow{"div", "out", Promote::Float, float_op("div", "x0 / x1", "dlb_cdiv(x0, x1)")},
+                  .on_complex = "dlb_cmul(x0, x1)"},
+                 kAll,
+                 "Tensor"},
+    PointwiseRow{"div", "out", Promote::Float, kDiv, kAll, "Tensor"},
     PointwiseRow{"maximum",
                  "out",
                  Promote::Same,
@@ -28,6 +82,51 @@ constexpr std::array kBinary = {
                  "out",
                  Promote::Same,
                  {.name = "minimum", .on_float = DLB_MIN, .on_int = "min(x0, x1)", .on_bool = "x0 & x1"}},
+    PointwiseRow{"fmax",
+                 "out",
+                 Promote::Same,
+                 {.name = "fmax", .on_float = "fmax(x0, x1)", .on_int = "max(x0, x1)", .on_bool = "x0 | x1"}},
+    PointwiseRow{"fmin",
+                 "out",
+                 Promote::Same,
+                 {.name = "fmin", .on_float = "fmin(x0, x1)", .on_int = "min(x0, x1)", .on_bool = "x0 & x1"}},
+    PointwiseRow{"atan2", "out", Promote::Float, float_op("atan2", "atan2(x0, x1)")},
+    PointwiseRow{"hypot", "out", Promote::Same, float_op("hypot", "hypot(x0, x1)")},
+    PointwiseRow{"copysign", "out", Promote::Float, float_op("copysign", "copysign(x0, x1)")},
+    PointwiseRow{"nextafter", "out", Promote::Same, float_op("nextafter", "nextafter(x0, x1)")},
+    PointwiseRow{"logaddexp", "out", Promote::Same,
+                 float_op("logaddexp",
+                          "const T m = x0 > x1 ? x0 : x1; y0 = fabs(x0) == INFINITY && x0 == x1 ? x0 : m + "
+                          "dlb_log1p(dlb_exp(-fabs(x0 - x1)));")},
+    PointwiseRow{"logaddexp2", "out", Promote::Same,
+                 float_op("logaddexp2",
+                          "const T m = x0 > x1 ? x0 : x1; y0 = fabs(x0) == INFINITY && x0 == x1 ? x0 : m + "
+                          "dlb_log1p(dlb_exp2(-fabs(x0 - x1))) * C(1.44269504088896340736);")},
+    PointwiseRow{"xlogy", "OutTensor", Promote::Float,
+                 float_op("xlogy", "x1 != x1 ? x1 : x0 == 0 ? C(0.0) : x0 * dlb_log(x1)")},
+    PointwiseRow{"special_xlog1py", "out", Promote::Float,
+                 float_op("xlog1py", "x1 != x1 ? x1 : x0 == 0 ? C(0.0) : x0 * dlb_log1p(x1)")},
+    PointwiseRow{"heaviside",
+                 "out",
+                 Promote::Same,
+                 {.name = "heaviside",
+                  .on_float = "x0 == 0 ? x1 : (T)(x0 > 0)",
+                  .on_int = "x0 == 0 ? x1 : (T)(x0 > 0)",
+                  .on_bool = "x0 == 0 ? x1 : 1"}},
+    PointwiseRow{
+        "gcd",
+        "out",
+        Promote::Same,
+        {.name = "gcd",
+         .on_int = "T a = x0 < 0 ? -x0 : x0, b = x1 < 0 ? -x1 : x1; while (a != 0) { const T c = a; a = b "
+                   "% a; b = c; } y0 = b;"}},
+    PointwiseRow{
+        "lcm",
+        "out",
+        Promote::Same,
+        {.name = "lcm",
+         .on_int = "T a = x0 < 0 ? -x0 : x0, b = x1 < 0 ? -x1 : x1; while (a != 0) { const T c = a; a = b "
+                   "% a; b = c; } const T l = b == 0 ? (T)0 : (T)((T)(x0 / b) * x1); y0 = l < 0 ? -l : l;"}},
     PointwiseRow{"bitwise_and",
                  "Tensor_out",
                  Promote::Same,
@@ -40,6 +139,15 @@ constexpr std::array kBinary = {
                  "Tensor_out",
                  Promote::Same,
                  {.name = "bitwise_xor", .on_int = "x0 ^ x1", .on_bool = "x0 ^ x1"}},
+    PointwiseRow{"bitwise_left_shift",
+                 "Tensor_out",
+                 Promote::Same,
+                 {.name = "shift_left", .on_int = DLB_SHIFT_IN_RANGE " ? (T)(x0 << x1) : (T)0"}},
+    PointwiseRow{
+        "bitwise_right_shift",
+        "Tensor_out",
+        Promote::Same,
+        {.name = "shift_right", .on_int = DLB_SHIFT_IN_RANGE " ? (T)(x0 >> x1) : x0 < 0 ? (T)-1 : (T)0"}},
     PointwiseRow{"logical_and", "out", Promote::Bool,
                  truth_op("logical_and", "x0 != 0 && x1 != 0",
                           "(x0.x != 0 || x0.y != 0) && (x1.x != 0 || x1.y != 0)")},
@@ -59,16 +167,13 @@ constexpr std::array kBinary = {
     PointwiseRow{"ge", "Tensor_out", Promote::Bool, truth_op("ge", "x0 >= x1")},
 };
 
-template <const auto& Table, size_t I>
-struct Binary {
-  static at::Tensor& call(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
-    auto iter = binary_iterator(Table[I].promote, out, self, other);
-    if (!try_pointwise(Table[I], iter))
-      return call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&>(
-          (std::string("aten::") + Table[I].name).c_str(), Table[I].overload, self, other, out);
-    return out;
-  }
-};
+// The same op with a number on the right, or on the left, for overloads that PyTorch does not turn into one
+// with two tensors itself.
+template <const auto& Row>
+at::Tensor& scalar_out(const at::Tensor& self, const c10::Scalar& other, at::Tensor& out) {
+  return Shape<std::index_sequence<0>, std::index_sequence<>>::out<Row>(
+      self, at::native::wrapped_scalar_tensor(other), out);
+}
 
 // add and sub: a second factor, alpha.
 constexpr std::array kAlpha = {
@@ -80,7 +185,10 @@ constexpr std::array kAlpha = {
                   .on_int = "x0 + s0 * x1",
                   .on_bool = "x0 | (s0 & x1)",
                   .on_complex = "x0 + dlb_cmul(s0, x1)",
-                  .scalars = 1}},
+                  .scalars = 1},
+                 kAll,
+                 "Tensor",
+                 check_add},
     PointwiseRow{"sub",
                  "out",
                  Promote::Same,
@@ -88,29 +196,175 @@ constexpr std::array kAlpha = {
                   .on_float = "x0 - s0 * x1",
                   .on_int = "x0 - s0 * x1",
                   .on_complex = "x0 - dlb_cmul(s0, x1)",
-                  .scalars = 1}},
+                  .scalars = 1},
+                 kAll,
+                 "Tensor",
+                 check_sub},
+    PointwiseRow{"rsub",
+                 "Tensor_out",
+                 Promote::Same,
+                 {.name = "rsub",
+                  .on_float = "x1 - s0 * x0",
+                  .on_int = "x1 - s0 * x0",
+                  .on_complex = "x1 - dlb_cmul(s0, x0)",
+                  .scalars = 1},
+                 kFunctional,
+                 "Tensor",
+                 check_sub},
 };
 
-template <const auto& Table, size_t I>
-struct Alpha {
-  static at::Tensor& call(const at::Tensor& self, const at::Tensor& other, const c10::Scalar& alpha,
-                          at::Tensor& out) {
-    if constexpr (I == 1) at::native::sub_check(self, other);
-    auto iter = binary_iterator(Table[I].promote, out, self, other);
-    at::native::alpha_check(iter.common_dtype(), alpha);
-    if (!try_pointwise(Table[I], iter, alpha))
-      return call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, const c10::Scalar&,
-                               at::Tensor&>((std::string("aten::") + Table[I].name).c_str(),
-                                            Table[I].overload, self, other, alpha, out);
-    return out;
-  }
+// Division with remainder: integers report a zero divisor, at once where it is a number.
+void check_divisor(const at::Tensor& divisor, c10::ScalarType common) {
+  if (c10::isIntegralType(common, false) && divisor.device().is_cpu())
+    TORCH_CHECK(cpu_scalar(divisor).toDouble() != 0, DLB_ZERO_DIVISION);
+}
+
+bool run_division(const codegen::PointwiseOp& on_float, const codegen::PointwiseOp& on_int,
+                  at::TensorIteratorBase& iter, const at::Tensor& divisor) {
+  const codegen::PointwiseOp& op = c10::isIntegralType(iter.common_dtype(), true) ? on_int : on_float;
+  if (!has_body(op, iter.common_dtype())) return false;
+  check_divisor(divisor, iter.common_dtype());
+  run_pointwise(op, iter);
+  return true;
+}
+
+using Mode = std::optional<std::string_view>;
+
+at::Tensor& div_out_mode(const at::Tensor& self, const at::Tensor& other, Mode mode, at::Tensor& out) {
+  Structured<at::meta::structured_div_Tensor_mode> op(out);
+  op.meta(self, other, mode);
+  const bool done = !mode              ? has_body(kDiv, op.common_dtype()) && (run_pointwise(kDiv, op), true)
+                    : *mode == "trunc" ? run_division(kDivTruncFloat, kDivTruncInt, op, other)
+                                       : run_division(kDivFloorFloat, kDivFloorInt, op, other);
+  if (!done)
+    call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, Mode, at::Tensor&>(
+        "aten::div", "out_mode", self, other, mode, out);
+  return out;
+}
+
+template <const auto& OnFloat, const auto& OnInt, const auto& Names>
+at::Tensor& division_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  auto iter = at::TensorIterator::binary_op(out, self, other);
+  if (!run_division(OnFloat, OnInt, iter, other))
+    return call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&>(
+        Names[0], Names[1], self, other, out);
+  if (!out.defined()) out = iter.output();
+  return out;
+}
+
+constexpr const char* kFloorDivide[] = {"aten::floor_divide", "out"};
+constexpr const char* kFmod[] = {"aten::fmod", "Tensor_out"};
+constexpr const char* kRemainder[] = {"aten::remainder", "Tensor_out"};
+
+at::Tensor& floor_divide_(at::Tensor& self, const at::Tensor& other) {
+  return division_out<kDivFloorFloat, kDivFloorInt, kFloorDivide>(self, other, self);
+}
+at::Tensor floor_divide(const at::Tensor& self, const at::Tensor& other) {
+  at::Tensor out = at::empty({0}, self.options()
+                                      .dtype(at::result_type(self, other))
+                                      .device(self.device().is_cpu() ? other.device() : self.device()));
+  return division_out<kDivFloorFloat, kDivFloorInt, kFloorDivide>(self, other, out);
+}
+at::Tensor remainder_scalar_tensor(const c10::Scalar& self, const at::Tensor& other) {
+  return at::remainder(at::native::wrapped_scalar_tensor(self), other);
+}
+
+// Integer powers wrap; a negative exponent leaves 1, -1 and their powers, and 0 else.
+constexpr codegen::PointwiseOp kPow = {
+    .name = "pow",
+    .on_float = "dlb_pow(x0, x1)",
+    .on_int =
+        "T b = x0, e = x1, r = 1; if (e < 0) { r = b == 1 ? 1 : b == (T)-1 ? (e & 1 ? (T)-1 : (T)1) : (T)0; "
+        "} "
+        "else while (e != 0) { if (e & 1) r = (T)(r * b); b = (T)(b * b); e = (T)(e >> 1); } y0 = r;",
+    .on_complex = "dlb_cpow(x0, x1)",
+    .functions = "math.clh"};
+// The exponents that programs use, with the roundings of CPU PyTorch, which computes them this way too.
+struct Power {
+  double exponent;
+  codegen::PointwiseOp op;
 };
+constexpr std::array kPowers = {
+    Power{2, {.name = "pow2", .on_float = "x0 * x0", .on_int = "x0 * x0", .on_complex = "dlb_cmul(x0, x0)"}},
+    Power{3,
+          {.name = "pow3",
+           .on_float = "x0 * x0 * x0",
+           .on_int = "x0 * x0 * x0",
+           .on_complex = "dlb_cmul(dlb_cmul(x0, x0), x0)"}},
+    Power{0.5, {.name = "pow_half", .on_float = "sqrt(x0)", .on_complex = "dlb_csqrt(x0)"}},
+    Power{-0.5, {.name = "pow_minus_half", .on_float = "C(1.0) / sqrt(x0)"}},
+    Power{-1, {.name = "pow_minus_1", .on_float = "C(1.0) / x0", .on_complex = "dlb_cdiv((T)(1, 0), x0)"}},
+    Power{-2, {.name = "pow_minus_2", .on_float = "C(1.0) / (x0 * x0)"}},
+};
+
+at::Tensor& pow_tensor_tensor_out(const at::Tensor& base, const at::Tensor& exponent, at::Tensor& out) {
+  Structured<at::meta::structured_pow_Tensor_Tensor> op(out);
+  op.meta(base, exponent);
+  if (!has_body(kPow, op.common_dtype()))
+    return call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&>(
+        "aten::pow", "Tensor_Tensor_out", base, exponent, out);
+  run_pointwise(kPow, op);
+  return out;
+}
+
+at::Tensor& pow_tensor_scalar_out(const at::Tensor& base, const c10::Scalar& exponent, at::Tensor& out) {
+  Structured<at::meta::structured_pow_Tensor_Scalar> op(out);
+  op.meta(base, exponent);
+  if (exponent.equal(0.0) || exponent.equal(false)) return out.fill_(1);
+  if (exponent.equal(1.0) || exponent.equal(true)) return out.copy_(base);
+  const c10::ScalarType type = op.common_dtype();
+  if (!exponent.isComplex())
+    for (const Power& power : kPowers)
+      if (exponent.equal(power.exponent) && has_body(power.op, type)) {
+        run_pointwise(power.op, op);
+        return out;
+      }
+  if (!has_body(kPow, type))
+    return call_cpu_fallback<at::Tensor&, const at::Tensor&, const c10::Scalar&, at::Tensor&>(
+        "aten::pow", "Tensor_Scalar_out", base, exponent, out);
+  auto iter = at::TensorIteratorConfig()
+                  .check_all_same_dtype(false)
+                  .add_output(out)
+                  .add_const_input(base)
+                  .add_owned_const_input(at::native::wrapped_scalar_tensor(exponent))
+                  .allow_cpu_scalars(true)
+                  .build();
+  run_pointwise(kPow, iter, type);
+  return out;
+}
+
+at::Tensor& pow_scalar_out(const c10::Scalar& base, const at::Tensor& exponent, at::Tensor& out) {
+  Structured<at::meta::structured_pow_Scalar> op(out);
+  op.meta(base, exponent);
+  if (base.equal(1.0)) return out.fill_(1);
+  return pow_tensor_tensor_out(at::native::wrapped_scalar_tensor(base), exponent, out);
+}
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  register_rows<Binary, kBinary>(m);
-  register_rows<Alpha, kAlpha>(m);
+  register_rows<kBinary, 2, 0>(m);
+  register_rows<kAlpha, 2, 1>(m);
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    auto one = [&]<size_t R>() {
+      constexpr const char* name = kBinary[R].name;
+      if constexpr (kBinary[R].promote == Promote::Bool &&
+                    std::string_view(kBinary[R].overload) == "Tensor_out")
+        m.impl((std::string(name) + ".Scalar_out").c_str(), scalar_out<kRowOf<kBinary, R>>);
+    };
+    (one.template operator()<I>(), ...);
+  }
+  (std::make_index_sequence<kBinary.size()>{});
+  m.impl("div.out_mode", div_out_mode);
+  m.impl("floor_divide.out", division_out<kDivFloorFloat, kDivFloorInt, kFloorDivide>);
+  m.impl("floor_divide", floor_divide);
+  m.impl("floor_divide_.Tensor", floor_divide_);
+  m.impl("fmod.Tensor_out", division_out<kFmodFloat, kFmodInt, kFmod>);
+  m.impl("remainder.Tensor_out", division_out<kRemainderFloat, kRemainderInt, kRemainder>);
+  m.impl("remainder.Scalar_Tensor", remainder_scalar_tensor);
+  m.impl("pow.Tensor_Tensor_out", pow_tensor_tensor_out);
+  m.impl("pow.Tensor_Scalar_out", pow_tensor_scalar_out);
+  m.impl("pow.Scalar_out", pow_scalar_out);
 }
 
 }  // namespace dlb

@@ -1,7 +1,5 @@
-// Pointwise ATen ops as data: one row per op, and the few function templates that register whole tables of
-// rows.
+// Pointwise ATen ops as data: one row per op, and the templates that register whole tables of rows.
 #pragma once
-#include <ATen/TensorIterator.h>
 #include <torch/library.h>
 
 #include <array>
@@ -16,25 +14,38 @@ namespace dlb {
 enum class Promote : uint8_t {
   Same,   // the common dtype of the inputs
   Float,  // the same, but integers become the default floating dtype
-  Bool    // compares in the common dtype, gives bool
+  Bool,   // compares in the common dtype, gives bool
+  Fixed   // all inputs have one dtype already, another is an error; so has the result
 };
 
-// `schema`: name.overload in the aten namespace, an out= variant; functional and in-place forms follow from
-// it.
+// Which overloads a row registers. For structured ops out= is enough: functional and in-place follow from it.
+// Others, and the structured ones that programs call most (a dispatch and an iterator less), name their
+// functional overload too; the in-place one is called the same with "_" after the op's name.
+enum Forms : uint8_t { kOut = 1, kFunctional = 2, kInplace = 4, kAll = 7 };
+
+using Inputs = c10::ArrayRef<const at::Tensor*>;
+using Scalars = c10::ArrayRef<c10::Scalar>;
+// Raises what PyTorch raises for these arguments; `common` is the dtype of the computation.
+using Check = void (*)(Inputs inputs, Scalars scalars, c10::ScalarType common);
+
+// `name`.`overload` in the aten namespace is the out= variant.
 struct PointwiseRow {
   const char* name;
   const char* overload;
   Promote promote;
   codegen::PointwiseOp op;
+  uint8_t forms = kOut;
+  const char* functional = "";  // overload name of the functional and in-place variants
+  Check check = nullptr;
 };
 
 // An op with the same body for floats and integers. Further fields by designated initialisers in the tables.
-constexpr codegen::PointwiseOp real_op(const char* name, const char* body) {
-  return {.name = name, .on_float = body, .on_int = body};
+constexpr codegen::PointwiseOp real_op(const char* name, const char* body, uint8_t scalars = 0) {
+  return {.name = name, .on_float = body, .on_int = body, .scalars = scalars};
 }
 constexpr codegen::PointwiseOp float_op(const char* name, const char* body, const char* complex = nullptr,
-                                        const char* functions = nullptr) {
-  return {.name = name, .on_float = body, .on_complex = complex, .functions = functions};
+                                        uint8_t scalars = 0) {
+  return {.name = name, .on_float = body, .on_complex = complex, .scalars = scalars, .functions = "math.clh"};
 }
 constexpr codegen::PointwiseOp truth_op(const char* name, const char* body, const char* complex = nullptr) {
   return {.name = name,
@@ -49,52 +60,93 @@ inline bool has_body(const codegen::PointwiseOp& op, c10::ScalarType type) {
   return op.body(codegen::class_of(codegen::compute_type(dtype_of(type, op.name)))) != nullptr;
 }
 
-// A built iterator for a row: computes, or says that the row has no body for its dtype.
-inline bool try_pointwise(const PointwiseRow& row, at::TensorIteratorBase& iter,
-                          c10::ArrayRef<c10::Scalar> scalars = {}) {
-  if (!has_body(row.op, iter.common_dtype())) return false;
-  run_pointwise(row.op, iter, scalars);
-  return true;
+// Computes an op into `out` (undefined: a new tensor; one of the inputs: in place) through a TensorIterator.
+// `op` must live as long as the process: kernels are found by its address. False when it has no body for the
+// common dtype.
+bool run_op(const codegen::PointwiseOp& op, Promote promote, Inputs inputs, Scalars scalars, at::Tensor& out,
+            Check check = nullptr);
+inline bool run_row(const PointwiseRow& row, Inputs inputs, Scalars scalars, at::Tensor& out) {
+  return run_op(row.op, row.promote, inputs, scalars, out, row.check);
 }
 
-inline at::TensorIterator unary_iterator(Promote promote, at::Tensor& out, const at::Tensor& self) {
-  switch (promote) {
-    case Promote::Float:
-      return at::TensorIterator::unary_float_op(out, self);
-    case Promote::Bool:
-      return at::TensorIteratorConfig()
-          .set_check_mem_overlap(true)
-          .add_output(out)
-          .add_const_input(self)
-          .check_all_same_dtype(false)
-          .declare_static_dtype(at::kBool)
-          .promote_inputs_to_common_dtype(true)
-          .build();
-    default:
-      return at::TensorIterator::unary_op(out, self);
+// The same for hand-written signatures without a fallback: raises NotImplementedError where the CPU does.
+at::Tensor& run_or_raise(const codegen::PointwiseOp& op, at::Tensor& out, Inputs inputs,
+                         Scalars scalars = {});
+
+// The same without an iterator for dense tensors of one shape and dtype, Python numbers among them. False
+// when the arguments are not that simple; nothing has happened then.
+bool run_row_flat(const PointwiseRow& row, Inputs inputs, Scalars scalars, at::Tensor& out);
+
+// Raises as CPU kernels do when a scalar does not fit the dtype that it is used in.
+void check_scalar_fits(const c10::Scalar& value, c10::ScalarType type);
+
+// The kernels of a row whose ATen signature is (self, Rest more tensors, S scalars[, out]).
+template <class Rest, class S>
+struct Shape;
+
+template <size_t... Rest, size_t... S>
+struct Shape<std::index_sequence<Rest...>, std::index_sequence<S...>> {
+  template <size_t>
+  using Tensor = const at::Tensor&;
+  template <size_t>
+  using Scalar = const c10::Scalar&;
+
+  template <const auto& Row>
+  static at::Tensor& out(const at::Tensor& self, Tensor<Rest>... rest, Scalar<S>... scalars,
+                         at::Tensor& out) {
+    const at::Tensor* inputs[] = {&self, &rest...};
+    const std::array<c10::Scalar, sizeof...(S)> values{scalars...};
+    if (!run_row(Row, inputs, values, out))
+      call_cpu_fallback<at::Tensor&, const at::Tensor&, Tensor<Rest>..., Scalar<S>..., at::Tensor&>(
+          (std::string("aten::") + Row.name).c_str(), Row.overload, self, rest..., scalars..., out);
+    return out;
   }
-}
 
-inline at::TensorIterator binary_iterator(Promote promote, at::Tensor& out, const at::Tensor& a,
-                                          const at::Tensor& b) {
-  switch (promote) {
-    case Promote::Float:
-      return at::TensorIterator::binary_float_op(out, a, b);
-    case Promote::Bool:
-      return at::TensorIterator::comparison_op(out, a, b);
-    default:
-      return at::TensorIterator::binary_op(out, a, b);
+  template <const auto& Row>
+  static at::Tensor functional(const at::Tensor& self, Tensor<Rest>... rest, Scalar<S>... scalars) {
+    const at::Tensor* inputs[] = {&self, &rest...};
+    const std::array<c10::Scalar, sizeof...(S)> values{scalars...};
+    at::Tensor result;
+    if (run_row_flat(Row, inputs, values, result) || run_row(Row, inputs, values, result)) return result;
+    return call_cpu_fallback<at::Tensor, const at::Tensor&, Tensor<Rest>..., Scalar<S>...>(
+        (std::string("aten::") + Row.name).c_str(), Row.functional, self, rest..., scalars...);
   }
+
+  template <const auto& Row>
+  static at::Tensor& inplace(at::Tensor& self, Tensor<Rest>... rest, Scalar<S>... scalars) {
+    const at::Tensor* inputs[] = {&self, &rest...};
+    const std::array<c10::Scalar, sizeof...(S)> values{scalars...};
+    if (!run_row_flat(Row, inputs, values, self) && !run_row(Row, inputs, values, self))
+      call_cpu_fallback<at::Tensor&, at::Tensor&, Tensor<Rest>..., Scalar<S>...>(
+          (std::string("aten::") + Row.name + "_").c_str(), Row.functional, self, rest..., scalars...);
+    return self;
+  }
+};
+
+// The row at a position of a table, as a template argument.
+template <const auto& Table, size_t I>
+inline constexpr const auto& kRowOf = Table[I];
+
+template <class Kernels, const auto& Row>
+void register_row(torch::Library& m) {
+  auto overload = [](const char* suffix, const char* name) {
+    return std::string(Row.name) + suffix + (*name ? "." : "") + name;
+  };
+  if constexpr (Row.forms & kOut) m.impl(overload("", Row.overload).c_str(), &Kernels::template out<Row>);
+  if constexpr (Row.forms & kFunctional)
+    m.impl(overload("", Row.functional).c_str(), &Kernels::template functional<Row>);
+  if constexpr (Row.forms & kInplace)
+    m.impl(overload("_", Row.functional).c_str(), &Kernels::template inplace<Row>);
 }
 
-// Registers every row of a table through Make<Table, I>::call, a function of the op's C++ signature.
-template <template <const auto&, size_t> class Make, const auto& Table, size_t... I>
-void register_rows(torch::Library& m, std::index_sequence<I...>) {
-  (m.impl((std::string(Table[I].name) + "." + Table[I].overload).c_str(), &Make<Table, I>::call), ...);
-}
-template <template <const auto&, size_t> class Make, const auto& Table>
+// Registers every row of a table of ops with this many tensor and scalar arguments.
+template <const auto& Table, size_t Tensors, size_t ScalarCount>
 void register_rows(torch::Library& m) {
-  register_rows<Make, Table>(m, std::make_index_sequence<Table.size()>{});
+  using Kernels = Shape<std::make_index_sequence<Tensors - 1>, std::make_index_sequence<ScalarCount>>;
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    (register_row<Kernels, kRowOf<Table, I>>(m), ...);
+  }
+  (std::make_index_sequence<Table.size()>{});
 }
 
 }  // namespace dlb

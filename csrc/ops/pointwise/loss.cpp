@@ -1,0 +1,169 @@
+// Pointwise losses: the elementwise part here, the reduction by PyTorch's own mean and sum.
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/mse_loss_meta.h>
+#include <ATen/ops/smooth_l1_loss_meta.h>
+
+#include "ops/pointwise/rows.h"
+#include "ops/pointwise/structured.h"
+
+namespace dlb {
+namespace {
+
+// Elementwise into `out` for no reduction, through a temporary else.
+at::Tensor& reduced(const codegen::PointwiseOp& op, int64_t reduction, at::Tensor& out, Inputs inputs,
+                    Scalars scalars = {}) {
+  if (reduction == at::Reduction::None) {
+    run_or_raise(op, out, inputs, scalars);
+    return out;
+  }
+  at::Tensor each;
+  run_or_raise(op, each, inputs, scalars);
+  const at::Tensor result = reduction == at::Reduction::Mean ? each.mean() : each.sum();
+  if (!out.defined()) return out = result;
+  out.resize_({});
+  return out.copy_(result);
+}
+
+// What a gradient is multiplied by: mean divides it among the elements.
+double share(int64_t reduction, const at::Tensor& input) {
+  return reduction == at::Reduction::Mean ? 1.0 / static_cast<double>(input.numel()) : 1.0;
+}
+
+constexpr codegen::PointwiseOp kMse = {.name = "mse",
+                                       .on_float = "const T d = x0 - x1; y0 = d * d;",
+                                       .on_int = "const T d = x0 - x1; y0 = d * d;",
+                                       .on_complex = "const T d = x0 - x1; y0 = dlb_cmul(d, d);"};
+constexpr codegen::PointwiseOp kMseBackward = {.name = "mse_backward",
+                                               .on_float = "s0 * (x1 - x2) * x0",
+                                               .on_complex = "dlb_cmul(dlb_cmul(s0, x1 - x2), x0)",
+                                               .scalars = 1};
+constexpr codegen::PointwiseOp kSmoothL1 = {
+    .name = "smooth_l1",
+    .on_float = "const T z = fabs(x0 - x1); y0 = z < s0 ? C(0.5) * z * z / s0 : z - C(0.5) * s0;",
+    .scalars = 1};
+// x0 is the gradient, x1 the input, x2 the target.
+constexpr codegen::PointwiseOp kSmoothL1Backward = {
+    .name = "smooth_l1_backward",
+    .on_float = "const T d = x1 - x2; y0 = d <= -s1 ? -s0 * x0 : d >= s1 ? s0 * x0 : s0 * d * x0 / s1;",
+    .scalars = 2};
+constexpr codegen::PointwiseOp kHuber = {
+    .name = "huber",
+    .on_float = "const T z = fabs(x0 - x1); y0 = z < s0 ? C(0.5) * z * z : s0 * (z - C(0.5) * s0);",
+    .scalars = 1};
+constexpr codegen::PointwiseOp kHuberBackward = {
+    .name = "huber_backward",
+    .on_float = "const T d = x1 - x2; y0 = d <= -s1 ? -s0 * x0 * s1 : d >= s1 ? s0 * x0 * s1 : s0 * d * x0;",
+    .scalars = 2};
+// The logarithms are bounded below by -100, as PyTorch documents.
+constexpr codegen::PointwiseOp kBce = {
+    .name = "bce",
+    .on_float =
+        "bad = !(x0 >= 0 && x0 <= C(1.0)); const T p = dlb_log(x0), q = dlb_log1p(-x0); y0 = (x1 - C(1.0)) * "
+        "(q "
+        "< C(-100.0) ? C(-100.0) : q) - x1 * (p < C(-100.0) ? C(-100.0) : p);",
+    .functions = "math.clh",
+    .error = "all elements of input should be between 0 and 1"};
+constexpr codegen::PointwiseOp kBceBackward = {
+    .name = "bce_backward",
+    .on_float = "const T v = (C(1.0) - x1) * x1; y0 = s0 * x0 * (x1 - x2) / (v < C(1e-12) ? C(1e-12) : v);",
+    .scalars = 1};
+// max(-x, 0) and the logarithm: exact for either sign.
+constexpr codegen::PointwiseOp kBceLogits = {
+    .name = "bce_logits",
+    .on_float =
+        "(C(1.0) - x1) * x0 + (x0 < 0 ? -x0 : x0 != x0 ? x0 : C(0.0)) + dlb_log1p(dlb_exp(-fabs(x0)))",
+    .functions = "math.clh"};
+
+at::Tensor& mse_out(const at::Tensor& self, const at::Tensor& target, int64_t reduction, at::Tensor& out) {
+  return reduced(kMse, reduction, out, {&self, &target});
+}
+at::Tensor& mse_backward_out(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                             int64_t reduction, at::Tensor& out) {
+  run_or_raise(kMseBackward, out, {&grad, &self, &target}, c10::Scalar(2.0 * share(reduction, self)));
+  return out;
+}
+at::Tensor mse_backward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                        int64_t reduction) {
+  at::Tensor out;
+  return mse_backward_out(grad, self, target, reduction, out);
+}
+
+at::Tensor& smooth_l1_out(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double beta,
+                          at::Tensor& out) {
+  TORCH_CHECK(beta >= 0, "smooth_l1_loss does not support negative values for beta.");
+  return reduced(kSmoothL1, reduction, out, {&self, &target}, c10::Scalar(beta));
+}
+at::Tensor& smooth_l1_backward_out(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                                   int64_t reduction, double beta, at::Tensor& out) {
+  run_or_raise(kSmoothL1Backward, out, {&grad, &self, &target}, {share(reduction, self), beta});
+  return out;
+}
+
+at::Tensor& huber_out(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta,
+                      at::Tensor& out) {
+  TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
+  return reduced(kHuber, reduction, out, {&self, &target}, c10::Scalar(delta));
+}
+at::Tensor huber(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta) {
+  at::Tensor out;
+  return huber_out(self, target, reduction, delta, out);
+}
+at::Tensor& huber_backward_out(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                               int64_t reduction, double delta, at::Tensor& out) {
+  run_or_raise(kHuberBackward, out, {&grad, &self, &target}, {share(reduction, self), delta});
+  return out;
+}
+
+using Weight = const std::optional<at::Tensor>&;
+
+at::Tensor& finish_weighted(at::Tensor& each, Weight weight, int64_t reduction, at::Tensor& out) {
+  if (weight && weight->defined()) each.mul_(*weight);
+  if (reduction == at::Reduction::None && out.defined() && out.is_same(each)) return out;
+  const at::Tensor result = reduction == at::Reduction::None   ? each
+                            : reduction == at::Reduction::Mean ? each.mean()
+                                                               : each.sum();
+  if (!out.defined()) return out = result;
+  out.resize_(result.sizes());
+  return out.copy_(result);
+}
+
+at::Tensor& bce_out(const at::Tensor& self, const at::Tensor& target, Weight weight, int64_t reduction,
+                    at::Tensor& out) {
+  at::Tensor each;
+  run_or_raise(kBce, each, {&self, &target});
+  return finish_weighted(each, weight, reduction, out);
+}
+at::Tensor bce(const at::Tensor& self, const at::Tensor& target, Weight weight, int64_t reduction) {
+  at::Tensor out;
+  return bce_out(self, target, weight, reduction, out);
+}
+at::Tensor& bce_backward_out(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                             Weight weight, int64_t reduction, at::Tensor& out) {
+  run_or_raise(kBceBackward, out, {&grad, &self, &target}, c10::Scalar(share(reduction, self)));
+  if (weight && weight->defined()) out.mul_(*weight);
+  return out;
+}
+at::Tensor bce_backward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                        Weight weight, int64_t reduction) {
+  at::Tensor out;
+  return bce_backward_out(grad, self, target, weight, reduction, out);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mse_loss.out", mse_out);
+  m.impl("mse_loss_backward", mse_backward);
+  m.impl("mse_loss_backward.grad_input", mse_backward_out);
+  m.impl("smooth_l1_loss.out", smooth_l1_out);
+  m.impl("smooth_l1_loss_backward.grad_input", smooth_l1_backward_out);
+  m.impl("huber_loss", huber);
+  m.impl("huber_loss.out", huber_out);
+  m.impl("huber_loss_backward.out", huber_backward_out);
+  m.impl("binary_cross_entropy", bce);
+  m.impl("binary_cross_entropy.out", bce_out);
+  m.impl("binary_cross_entropy_backward", bce_backward);
+  m.impl("binary_cross_entropy_backward.grad_input", bce_backward_out);
+}
+
+}  // namespace dlb
