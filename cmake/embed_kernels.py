@@ -1,5 +1,9 @@
-"""Writes the OpenCL sources given as arguments into one C++ file, as a table from file name to text."""
+"""Writes the OpenCL sources given as arguments into one C++ file, as a table from file name to text.
 
+A line `#include "name.clh"` is replaced by that file, which is looked up by name among the arguments.
+"""
+
+import re
 import sys
 from pathlib import Path
 
@@ -11,8 +15,13 @@ def literal(text: str) -> str:
     return "\n".join(f'R"DLBCL({chunk})DLBCL"' for chunk in chunks)
 
 
+def expand(text: str, sources: dict[str, str]) -> str:
+    return re.sub(r'^#include "(.*)"\n', lambda m: expand(sources[m[1]], sources), text, flags=re.MULTILINE)
+
+
 def main(out: str, files: list[str]) -> None:
-    rows = [f'  {{"{Path(f).name}",\n{literal(Path(f).read_text())}}},\n' for f in sorted(files)]
+    sources = {Path(f).name: Path(f).read_text() for f in files}
+    rows = [f'  {{"{name}",\n{literal(expand(text, sources))}}},\n' for name, text in sorted(sources.items())]
     Path(out).write_text(
         '#include "cl/embedded.h"\nnamespace dlb::cl {\nconst EmbeddedFile kEmbeddedFiles[] = {\n'
         + "".join(rows)

@@ -1,14 +1,27 @@
 // Runs PyTorch's own shape and dtype checks (the meta part of a structured op) for an out= kernel.
 #pragma once
+#include <ATen/TensorMeta.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
+#include <torch/headeronly/version.h>
 
 #include <array>
+#include <optional>
+#if TORCH_VERSION_MINOR < 13
+#include <ATen/core/Dimname.h>
+#define DLB_NAMES_PARAMETER , at::DimnameList
+#else
+#define DLB_NAMES_PARAMETER
+#endif
 
 namespace dlb {
 
 // A structured op's meta class that writes into given outputs: checks their dtype and device and resizes
 // them, as PyTorch's generated wrappers do. Meta is at::meta::structured_<op>.
+//
+// A kernel that writes any layout uses the given tensors. One that does not writes result(i), which is dense
+// in the layout that meta asked for (contiguous where it did not say), and calls finish(), which copies to an
+// out= tensor of another layout.
 template <class Meta, size_t Outputs = 1>
 class OutOp final : public Meta {
  public:
@@ -16,26 +29,58 @@ class OutOp final : public Meta {
   explicit OutOp(const at::Tensor& output) requires(Outputs == 1) : outputs_{std::cref(output)} {}
 
   void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                          at::TensorOptions options) override {
-    resize(i, sizes, strides, options);
+                          at::TensorOptions options DLB_NAMES_PARAMETER) override {
+    resize(static_cast<size_t>(i), sizes, strides, options);
   }
   void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                              at::TensorOptions options) override {
-    resize(i, sizes, strides, options);
+                              at::TensorOptions options DLB_NAMES_PARAMETER) override {
+    resize(static_cast<size_t>(i), sizes, strides, options);
   }
-  const at::Tensor& maybe_get_output(int64_t i) override { return outputs_[i].get(); }
+  const at::Tensor& maybe_get_output(int64_t i) override { return outputs_[static_cast<size_t>(i)].get(); }
+
+  const at::Tensor& result(size_t i = 0) {
+    const at::Tensor& out = outputs_[i].get();
+    const Asked& asked = asked_[i];
+    if (proxies_[i]) return *proxies_[i];
+    if (asked.strides.empty() ? out.is_contiguous(asked.format) : out.strides() == at::IntArrayRef(asked.strides))
+        [[likely]]
+      return out;
+    proxies_[i] = out.new_empty(out.sizes());
+    restride(*proxies_[i], asked);
+    return *proxies_[i];
+  }
+  void finish() {
+    for (size_t i = 0; i < Outputs; ++i)
+      if (proxies_[i]) outputs_[i].get().copy_(*proxies_[i]);
+  }
 
  private:
-  void resize(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
+  struct Asked {
+    c10::SmallVector<int64_t, 6> strides;
+    at::MemoryFormat format = at::MemoryFormat::Contiguous;
+  };
+
+  static void restride(const at::Tensor& tensor, const Asked& asked) {
+    if (!asked.strides.empty())
+      tensor.as_strided_(tensor.sizes(), asked.strides);
+    else if (asked.format != at::MemoryFormat::Contiguous)
+      tensor.unsafeGetTensorImpl()->empty_tensor_restride(asked.format);
+  }
+
+  void resize(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
     const at::Tensor& out = outputs_[i].get();
     TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(),
                 ", but got ", out.dtype(), " instead");
     TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ", options.device(),
                 ", but got ", out.device(), " instead");
-    if (at::native::resize_output(out, sizes) && !strides.empty()) out.as_strided_(sizes, strides);
+    asked_[i].strides.assign(strides.begin(), strides.end());
+    asked_[i].format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
+    if (at::native::resize_output(out, sizes)) restride(out, asked_[i]);
   }
 
   std::array<std::reference_wrapper<const at::Tensor>, Outputs> outputs_;
+  std::array<Asked, Outputs> asked_;
+  std::array<std::optional<at::Tensor>, Outputs> proxies_;
 };
 
 }  // namespace dlb

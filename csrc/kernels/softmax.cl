@@ -1,0 +1,181 @@
+// softmax, log_softmax and their gradients over one dimension. A_T is the input's type (gradients: that of
+// grad_output and output), B_T the result's.
+#include "team.clh"
+
+typedef struct {
+  long x, y, z;  // offsets: input (backward: grad_output), result, output of the forward pass
+  int dim, inner;
+  int log_form;
+} softmax_params;
+
+// exp(x) for x <= 0, which libraries do not vectorise everywhere: 2^n * e^r with |r| <= ln(2) / 2 and the minimax
+// polynomial of Cephes' expf; below 1.5 ulp, results under 2^-126 are 0.
+inline T softmax_exp(T x) {
+#ifdef DLB_CPU
+#pragma clang fp contract(fast)
+  if (sizeof(T) == 4) {
+    const float t = x * 1.44269504f + 12582912.0f, n = t - 12582912.0f;
+    const float high = x - n * 0.693359375f, r = high + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    const float scaled = as_float(as_uint(p) + (as_uint(t) << 23));
+    return x >= -87.0f ? scaled : x < -87.0f ? 0.0f : (float)x;
+  }
+#endif
+  return exp(x);
+}
+
+#define MAX_BLOCK 64
+
+#ifdef DLB_CPU
+// Lanes side by side, as a single running maximum does not vectorise. NaN may get lost: the sum finds it.
+inline T row_max(global const A_T* x, int n, dlb_team team) {
+  T lanes[MAX_BLOCK];
+  for (int j = 0; j < MAX_BLOCK; ++j) lanes[j] = -INFINITY;
+  int i = 0;
+  for (; i + MAX_BLOCK <= n; i += MAX_BLOCK)
+    DLB_SIMD for (int j = 0; j < MAX_BLOCK; ++j) {
+      const T v = LOAD_A(x, i + j);
+      lanes[j] = lanes[j] < v ? v : lanes[j];
+    }
+  T best = -INFINITY;
+  for (; i < n; ++i) best = fmax(best, LOAD_A(x, i));
+  for (int j = 0; j < MAX_BLOCK; ++j) best = fmax(best, lanes[j]);
+  return best;
+}
+#define team_max(x, n) row_max(x, n, team)
+#else
+inline T row_max(global const A_T* x, int n, local T* scratch, dlb_team team) {
+  T best = -INFINITY;
+  for (int i = LANE; i < n; i += LANES) best = fmax(best, LOAD_A(x, i));
+  const uint i = get_local_id(0), lane = LANE;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  scratch[i] = best;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (uint half_size = team.lanes / 2; half_size; half_size /= 2) {
+    if (lane < half_size) scratch[i] = fmax(scratch[i], scratch[i + half_size]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  return scratch[i - lane];
+}
+#define team_max(x, n) row_max(x, n, team_scratch, team)
+#endif
+
+// The dimension is contiguous: one row per team.
+kernel void softmax_rows(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+  DLB_REASSOCIATE
+  TEAM_SCRATCH
+  x += p.x;
+  y += p.y;
+  FOR_ROWS(row, team) {
+    global const A_T* in = x + (long)row * p.dim;
+    global B_T* out = y + (long)row * p.dim;
+    const T top = team_max(in, p.dim);
+    T part = 0;
+    DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) part += softmax_exp(LOAD_A(in, i) - top);
+    const T sum = team_sum(part);
+    if (!row_active) continue;
+    if (p.log_form) {
+      const T shift = log(sum);
+      DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) STORE_B(out, i, LOAD_A(in, i) - top - shift);
+    } else {
+      const T scale = C(1.0) / sum;
+      DLB_SIMD for (int i = LANE; i < p.dim; i += LANES)
+          STORE_B(out, i, softmax_exp(LOAD_A(in, i) - top) * scale);
+    }
+  }
+}
+
+kernel void softmax_rows_backward(global const A_T* grad, global const A_T* result, global B_T* y,
+                                  const softmax_params p, const dlb_team team) {
+  DLB_REASSOCIATE
+  TEAM_SCRATCH
+  FOR_ROWS(row, team) {
+    global const A_T* g = grad + p.x + (long)row * p.dim;
+    global const A_T* r = result + p.z + (long)row * p.dim;
+    global B_T* out = y + p.y + (long)row * p.dim;
+    T part = 0;
+    if (p.log_form) {
+      DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) part += LOAD_A(g, i);
+    } else {
+      DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) part += LOAD_A(g, i) * LOAD_A(r, i);
+    }
+    const T sum = team_sum(part);
+    if (!row_active) continue;
+    if (p.log_form) {
+      DLB_SIMD for (int i = LANE; i < p.dim; i += LANES)
+          STORE_B(out, i, LOAD_A(g, i) - softmax_exp(LOAD_A(r, i)) * sum);
+    } else {
+      DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) STORE_B(out, i, LOAD_A(r, i) * (LOAD_A(g, i) - sum));
+    }
+  }
+}
+
+// The dimension is strided: a "row" is a block of MAX_BLOCK (GPU: one) neighbours along the inner dimensions,
+// each of which has its own maximum and sum.
+#ifdef DLB_CPU
+#define BLOCK MAX_BLOCK
+#else
+#define BLOCK 1
+#endif
+
+kernel void softmax_columns(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+  const int blocks = (p.inner + BLOCK - 1) / BLOCK;
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    const int outer = row / blocks, first = (row - outer * blocks) * BLOCK, n = min(BLOCK, p.inner - first);
+    const long base = (long)outer * p.dim * p.inner + first;
+    global const A_T* in = x + p.x + base;
+    global B_T* out = y + p.y + base;
+    T top[BLOCK], sum[BLOCK];
+    for (int j = 0; j < BLOCK; ++j) top[j] = -INFINITY, sum[j] = 0;
+    for (long d = 0; d < (long)p.dim * p.inner; d += p.inner)
+      DLB_SIMD for (int j = 0; j < n; ++j) {
+        const T v = LOAD_A(in, d + j);
+        top[j] = top[j] < v ? v : top[j];
+      }
+    for (long d = 0; d < (long)p.dim * p.inner; d += p.inner)
+      DLB_SIMD for (int j = 0; j < n; ++j) sum[j] += softmax_exp(LOAD_A(in, d + j) - top[j]);
+    for (int j = 0; j < n; ++j) sum[j] = p.log_form ? log(sum[j]) : C(1.0) / sum[j];
+    for (long d = 0; d < (long)p.dim * p.inner; d += p.inner)
+      if (p.log_form) {
+        DLB_SIMD for (int j = 0; j < n; ++j) STORE_B(out, d + j, LOAD_A(in, d + j) - top[j] - sum[j]);
+      } else {
+        DLB_SIMD for (int j = 0; j < n; ++j)
+            STORE_B(out, d + j, softmax_exp(LOAD_A(in, d + j) - top[j]) * sum[j]);
+      }
+  }
+}
+
+kernel void softmax_columns_backward(global const A_T* grad, global const A_T* result, global B_T* y,
+                                     const softmax_params p, const dlb_team team) {
+  const int blocks = (p.inner + BLOCK - 1) / BLOCK;
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    const int outer = row / blocks, first = (row - outer * blocks) * BLOCK, n = min(BLOCK, p.inner - first);
+    const long base = (long)outer * p.dim * p.inner + first, end = (long)p.dim * p.inner;
+    global const A_T* g = grad + p.x + base;
+    global const A_T* r = result + p.z + base;
+    global B_T* out = y + p.y + base;
+    T sum[BLOCK];
+    for (int j = 0; j < BLOCK; ++j) sum[j] = 0;
+    for (long d = 0; d < end; d += p.inner)
+      DLB_SIMD for (int j = 0; j < n; ++j) {
+        const T v = LOAD_A(g, d + j);
+        sum[j] += p.log_form ? v : v * LOAD_A(r, d + j);
+      }
+    for (long d = 0; d < end; d += p.inner)
+      if (p.log_form) {
+        DLB_SIMD for (int j = 0; j < n; ++j)
+            STORE_B(out, d + j, LOAD_A(g, d + j) - softmax_exp(LOAD_A(r, d + j)) * sum[j]);
+      } else {
+        DLB_SIMD for (int j = 0; j < n; ++j)
+            STORE_B(out, d + j, LOAD_A(r, d + j) * (LOAD_A(g, d + j) - sum[j]));
+      }
+  }
+}

@@ -1,0 +1,63 @@
+"""Helpers of the op tests: the device against float64 on the CPU, in many dtypes and layouts."""
+from __future__ import annotations
+
+import torch
+
+import dlbackend  # noqa: F401
+
+DEVICE = "ocl:0"
+
+# Relative and absolute tolerance against float64, by dtype of the device's result.
+TOLERANCE = {
+    torch.float16: (2e-3, 2e-3),
+    torch.bfloat16: (1.6e-2, 1.6e-2),
+    torch.float32: (2e-5, 2e-5),
+    torch.float64: (1e-9, 1e-9),
+}
+FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+def assert_near(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0) -> None:
+    """`actual` (on the device) is `expected` (CPU, float64) to its dtype's precision, times `scale`."""
+    assert actual.device.type == "ocl"
+    assert actual.shape == expected.shape
+    rtol, atol = TOLERANCE.get(actual.dtype, (0, 0))
+    torch.testing.assert_close(
+        actual.cpu().to(expected.dtype), expected, rtol=rtol * scale, atol=atol * scale, equal_nan=True
+    )
+
+
+def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The same values contiguous, transposed in memory, as a slice with an offset, and channels-last where it has one."""
+    found = {"contiguous": x.contiguous()}
+    if x.dim() >= 2:
+        found["transposed"] = x.transpose(0, -1).contiguous().transpose(0, -1)
+    if x.dim() >= 1:
+        wide = torch.zeros(*x.shape[:-1], x.shape[-1] * 2 + 3, dtype=x.dtype, device=x.device)
+        found["sliced"] = wide[..., 3::2].copy_(x)
+    if x.dim() in (4, 5):
+        fmt = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+        found["channels_last"] = x.contiguous(memory_format=fmt)
+    return found
+
+
+def check_op(fn, *inputs: torch.Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0, grad: bool = True) -> None:
+    """`fn` of the inputs (rounded to `dtype`) on the device, forward and through autograd, against float64 on the CPU."""
+    rounded = [t.to(dtype) if t.is_floating_point() else t for t in inputs]
+    reference = [t.double().requires_grad_(grad) if t.is_floating_point() else t for t in rounded]
+    device = []
+    for original, t in zip(inputs, rounded, strict=True):
+        copy = torch.empty_strided(original.shape, original.stride(), dtype=t.dtype, device=DEVICE).copy_(t)
+        device.append(copy.requires_grad_(grad) if t.is_floating_point() else copy)
+    expected, actual = fn(*reference), fn(*device)
+    assert_near(actual.detach(), expected.detach(), scale)
+    if not grad:
+        return
+    upstream = torch.randn(expected.shape, dtype=torch.float64).to(actual.dtype)
+    wanted = [t for t in reference if t.requires_grad]
+    grads = torch.autograd.grad(expected, wanted, upstream.double(), allow_unused=True)
+    got = torch.autograd.grad(actual, [t for t in device if t.requires_grad], upstream.to(DEVICE), allow_unused=True)
+    for a, e in zip(got, grads, strict=True):
+        assert (a is None) == (e is None)
+        if a is not None:
+            assert_near(a, e, scale * 2)

@@ -1,0 +1,124 @@
+"""Batch, layer and group normalisation, forward and backward."""
+import pytest
+import torch
+import torch.nn.functional as F
+from common import DEVICE, FLOATS, assert_near, check_op, layouts
+
+BATCH_SHAPES = [(6, 5), (4, 3, 17), (3, 5, 6, 7), (2, 70, 3, 3), (2, 3, 4, 5, 3), (4, 7, 1, 1), (1, 2, 90, 100)]
+
+
+@pytest.mark.parametrize("shape", BATCH_SHAPES, ids=str)
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm(shape, affine, training):
+    channels = shape[1]
+    w, b = torch.rand(channels) + 0.5, torch.randn(channels)
+    mean, var = torch.randn(channels), torch.rand(channels) + 0.5
+
+    def fn(x, *params):
+        stats = [t.to(x.device, x.dtype) for t in (mean, var)]
+        return F.batch_norm(x, *stats, *(params if affine else (None, None)), training=training)
+
+    for x in layouts(torch.randn(shape) * 2 + 1).values():
+        check_op(fn, x, *((w, b) if affine else ()), scale=4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_batch_norm_dtypes(dtype):
+    for fmt in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(4, 6, 5, 5).contiguous(memory_format=fmt)
+        check_op(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), x, torch.rand(6), torch.randn(6), dtype=dtype, scale=4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_batch_norm_mixed(dtype):
+    """Half input with float parameters and running statistics, as under autocast."""
+    x = torch.randn(8, 4, 6, 6).to(dtype)
+    reference, module = (torch.nn.BatchNorm2d(4).to(d, t) for d, t in (("cpu", torch.float64), (DEVICE, torch.float32)))
+    a, b = x.double().requires_grad_(), x.to(DEVICE).requires_grad_()
+    expected, actual = reference(a), module(b)
+    assert actual.dtype == dtype
+    assert_near(actual.detach(), expected.detach(), 2)
+    g = torch.randn(x.shape).to(dtype)
+    expected.backward(g.double())
+    actual.backward(g.to(DEVICE))
+    assert_near(b.grad, a.grad, 2)
+    assert module.weight.grad.dtype == torch.float32
+    assert_near(module.weight.grad, reference.weight.grad, 10)
+
+
+def test_running_statistics():
+    reference, module = torch.nn.BatchNorm2d(3, momentum=0.3).double(), torch.nn.BatchNorm2d(3, momentum=0.3).to(DEVICE)
+    for _ in range(3):
+        x = torch.randn(4, 3, 5, 5) * 3 + 2
+        reference(x.double())
+        module(x.to(DEVICE))
+    assert_near(module.running_mean, reference.running_mean)
+    assert_near(module.running_var, reference.running_var)
+    reference.eval()
+    module.eval()
+    assert_near(module(x.to(DEVICE)).detach(), reference(x.double()).detach())
+
+
+@pytest.mark.parametrize("fmt", [torch.contiguous_format, torch.channels_last])
+def test_variance_of_large_mean(fmt):
+    """A mean of 10,000 standard deviations: sums of squares would have no correct digit."""
+    x = (torch.randn(16, 8, 20, 20) + 1e4).contiguous(memory_format=fmt)
+    _, mean, rstd = torch.native_batch_norm(x.to(DEVICE), None, None, None, None, True, 0.1, 1e-5)
+    d = x.double()
+    assert_near(mean, d.mean((0, 2, 3)), 1)
+    assert_near(rstd, (d.var((0, 2, 3), unbiased=False) + 1e-5).rsqrt(), 50)
+
+
+def test_batch_norm_one_pass_of_variants():
+    x, stats = torch.randn(4, 3, 5), [torch.zeros(3), torch.ones(3)]
+    device = [t.to(DEVICE) for t in stats]
+    outputs = torch.ops.aten._batch_norm_with_update(x.to(DEVICE), None, None, *device, 0.1, 1e-5)
+    expected = torch.native_batch_norm(x.double(), None, None, *(t.double() for t in stats), True, 0.1, 1e-5)
+    for a, e in zip(outputs[:3], expected, strict=True):
+        assert_near(a, e)
+    legit = torch.ops.aten._native_batch_norm_legit.no_stats(x.to(DEVICE), None, None, True, 0.1, 1e-5)
+    assert_near(legit[0], expected[0])
+    functional = torch.ops.aten._native_batch_norm_legit_functional(x.to(DEVICE), None, None, *device, True, 0.1, 1e-5)
+    assert_near(functional[0], expected[0])
+
+
+def test_batch_norm_empty_and_errors():
+    x = torch.empty(0, 3, 4, device=DEVICE, requires_grad=True)
+    y = F.batch_norm(x, torch.zeros(3, device=DEVICE), torch.ones(3, device=DEVICE), training=False)
+    assert y.shape == (0, 3, 4)
+    with pytest.raises(RuntimeError):
+        F.batch_norm(torch.ones(2, 3, 4, device=DEVICE), torch.zeros(4, device=DEVICE), torch.ones(4, device=DEVICE))
+
+
+def test_instance_norm():
+    for x in layouts(torch.randn(3, 4, 6, 5)).values():
+        check_op(lambda x, w, b: F.instance_norm(x, weight=w, bias=b), x, torch.rand(4), torch.randn(4), scale=4)
+
+
+@pytest.mark.parametrize(("shape", "normalized"), [((5, 7), (7,)), ((3, 4, 130), (130,)), ((3, 5, 6), (5, 6)), ((2, 3000), (3000,)), ((300, 33), (33,)), ((4,), (4,))], ids=str)
+def test_layer_norm(shape, normalized):
+    for x in layouts(torch.randn(shape) * 2 + 1).values():
+        check_op(lambda x, w, b: F.layer_norm(x, normalized, w, b), x, torch.rand(normalized), torch.randn(normalized), scale=4)
+        check_op(lambda x: F.layer_norm(x, normalized), x, scale=4)
+    check_op(lambda x, w: F.layer_norm(x, normalized, w), torch.randn(shape), torch.rand(normalized), scale=4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_norm_dtypes(dtype):
+    w, b = torch.rand(36), torch.randn(36)
+    check_op(lambda x, w, b: F.layer_norm(x, (36,), w, b), torch.randn(5, 9, 36), w, b, dtype=dtype, scale=8)
+    check_op(lambda x, w, b: F.group_norm(x, 4, w, b), torch.randn(5, 36, 9), w, b, dtype=dtype, scale=8)
+
+
+def test_layer_norm_errors():
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        F.layer_norm(torch.ones(3, 4, device=DEVICE), (5,))
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((3, 6), 2), ((2, 6, 10), 3), ((2, 8, 5, 4), 8), ((2, 8, 5, 4), 1), ((1, 4, 60, 70), 2), ((2, 6, 3, 2, 4), 2)], ids=str)
+@pytest.mark.parametrize("affine", [True, False])
+def test_group_norm(shape, groups, affine):
+    params = (torch.rand(shape[1]), torch.randn(shape[1])) if affine else ()
+    for x in layouts(torch.randn(shape) * 2 + 1).values():
+        check_op(lambda x, *p: F.group_norm(x, groups, *p), x, *params, scale=4)
