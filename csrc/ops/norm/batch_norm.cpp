@@ -103,7 +103,8 @@ Three forward(const Tensor& input, const Tensor& weight, const Tensor& bias, con
   const Tensor coefficients = context.scratch(3 * channels);
   const Operand partials = optional_operand(partial.values), ws = optional_operand(w), bs = optional_operand(b),
                 means = optional_operand(mean.values), vars = optional_operand(var.values),
-                saved_means = operand_of(save_mean), saved_rstds = operand_of(save_rstd),
+                saved_means = optional_operand(save_mean),
+                saved_rstds = optional_operand(save_rstd),
                 results = operand_of(coefficients);
   Finish p;
   p.partial = partials.offset, p.coefficients = results.offset;

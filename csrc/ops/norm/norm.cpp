@@ -69,7 +69,7 @@ Team Context::finish_team(int64_t rows, uint32_t splits) const {
 }
 
 Operand optional_operand(const at::Tensor& tensor) {
-  return tensor.defined() ? operand_of(tensor) : Operand{nullptr, -1};
+  return tensor.defined() && tensor.numel() ? operand_of(tensor) : Operand{nullptr, -1};
 }
 
 Partial statistics(const Context& context, Form form, Layout layout, const at::Tensor& x) {

@@ -50,7 +50,7 @@ struct Context {
   Team finish_team(int64_t rows, uint32_t splits) const;
 };
 
-// An optional tensor as a kernel argument; offset -1 when it is absent.
+// An optional tensor as a kernel argument; offset -1 when it is absent or empty.
 Operand optional_operand(const at::Tensor& tensor);
 
 // Partial results of a pass over the data: [splits][2][rows] in the compute type.
