@@ -10,19 +10,19 @@
 namespace dlb::cl {
 
 // Every entry point we use. All are OpenCL 1.2 and exported by every loader.
-#define DLB_CL_FUNCTIONS(X)                                                                               \
-  X(clGetPlatformIDs)                                                                                     \
-  X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) X(clReleaseContext)        \
-      X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer) X(clReleaseMemObject)            \
-          X(clCreateProgramWithSource) X(clCreateProgramWithBinary) X(clReleaseProgram) X(clBuildProgram) \
-              X(clGetProgramInfo) X(clGetProgramBuildInfo) X(clCreateKernel) X(clReleaseKernel)           \
-                  X(clSetKernelArg) X(clGetKernelWorkGroupInfo) X(clEnqueueNDRangeKernel)                 \
-                      X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer)               \
-                          X(clEnqueueFillBuffer) X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject)         \
-                              X(clEnqueueMarkerWithWaitList) X(clEnqueueBarrierWithWaitList) X(clFlush)   \
-                                  X(clFinish) X(clWaitForEvents) X(clGetEventInfo)                        \
-                                      X(clGetEventProfilingInfo) X(clReleaseEvent) X(clRetainEvent)       \
-                                          X(clSetEventCallback) X(clGetKernelInfo) X(clRetainMemObject)
+// clang-format off: it indents a list of macro calls further at every run
+#define DLB_CL_FUNCTIONS(X) \
+  X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) \
+  X(clReleaseContext) X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer) \
+  X(clReleaseMemObject) X(clCreateProgramWithSource) X(clCreateProgramWithBinary) \
+  X(clReleaseProgram) X(clBuildProgram) X(clGetProgramInfo) X(clGetProgramBuildInfo) \
+  X(clCreateKernel) X(clReleaseKernel) X(clSetKernelArg) X(clGetKernelWorkGroupInfo) \
+  X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer) \
+  X(clEnqueueFillBuffer) X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) \
+  X(clEnqueueMarkerWithWaitList) X(clEnqueueBarrierWithWaitList) X(clFlush) X(clFinish) \
+  X(clWaitForEvents) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clReleaseEvent) X(clRetainEvent) \
+  X(clSetEventCallback) X(clGetKernelInfo) X(clRetainMemObject)
+// clang-format on
 
 struct Api {
 #define DLB_CL_POINTER(f) decltype(&::f) f = nullptr;
