@@ -10,7 +10,8 @@
 namespace dlb::cl {
 
 // Every entry point we use. All are OpenCL 1.2 and exported by every loader.
-// clang-format off: it indents a list of macro calls further at every run
+// (clang-format indents such a list further at every run, so it is kept off.)
+// clang-format off
 #define DLB_CL_FUNCTIONS(X) \
   X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) \
   X(clReleaseContext) X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer) \
