@@ -9,6 +9,11 @@ if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 [ -f build/build.ninja ] || cmake -S . -B build -G Ninja -DPython_EXECUTABLE="$(command -v python3)" "${launcher[@]}"
+# ccache may then take a precompiled header by what it was made from, and so share objects between checkouts.
+export CCACHE_PCH_EXTSUM=1
+mkdir -p build/CMakeFiles/dlbackend.dir
+{ cat csrc/pch.h && python3 -c 'from importlib.metadata import version as v; print(v("torch"))' && c++ --version; } |
+  sha256sum >build/CMakeFiles/dlbackend.dir/cmake_pch.hxx.gch.sum
 cmake --build build -j "${JOBS:-$(nproc)}" "$@"
 ln -sf ../../build/libdlbackend.so python/dlbackend/libdlbackend.so
 ln -sf ../../build/_build.py python/dlbackend/_build.py

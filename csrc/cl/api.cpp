@@ -37,7 +37,7 @@ bool resolve(void* handle, Api& api, std::string& missing) {
 // Intel's pip runtime declares no search path of its own: its helper libraries must be in the process first.
 void preload_intel_runtime(const std::string& dir) {
   for (const char* lib : {"libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so"})
-    dlopen((dir + "/" + lib).c_str(), RTLD_NOW | RTLD_LOCAL);
+    dlopen((dir + "/" + lib).c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
 std::vector<std::string> candidates() {
