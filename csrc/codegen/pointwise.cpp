@@ -2,6 +2,7 @@
 // inner loop that the compiler vectorises; on GPUs one work-item does one element, or one vector of them.
 #include "codegen/pointwise.h"
 
+#include <bit>
 #include <cstring>
 
 #include "cl/embedded.h"
@@ -187,8 +188,7 @@ struct Writer {
 }  // namespace
 
 Divider make_divider(uint32_t divisor) {
-  Divider d{divisor, 0, 0};
-  while (d.shift < 32 && (uint64_t{1} << d.shift) < divisor) ++d.shift;
+  Divider d{divisor, 0, static_cast<uint32_t>(std::bit_width(divisor - 1))};
   d.magic = static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << d.shift) - divisor)) / divisor + 1);
   return d;
 }

@@ -98,8 +98,14 @@ constexpr codegen::PointwiseOp kClampTensor = real_op(
     "clamp_tensor",
     "T t = x0 < x1 || x1 != x1 ? x1 : x0; t = t > x2 || x2 != x2 ? x2 : t; y0 = x0 != x0 ? x0 : x1 != x1 "
     "? x1 : t;");
-constexpr codegen::PointwiseOp kMaximum = real_op("clamp_min_tensor", "x0 > x1 || x0 != x0 ? x0 : x1");
-constexpr codegen::PointwiseOp kMinimum = real_op("clamp_max_tensor", "x0 < x1 || x0 != x0 ? x0 : x1");
+constexpr codegen::PointwiseOp kMaximum = {.name = "clamp_min_tensor",
+                                           .on_float = "x0 > x1 || x0 != x0 ? x0 : x1",
+                                           .on_int = "max(x0, x1)",
+                                           .on_bool = "x0 | x1"};
+constexpr codegen::PointwiseOp kMinimum = {.name = "clamp_max_tensor",
+                                           .on_float = "x0 < x1 || x0 != x0 ? x0 : x1",
+                                           .on_int = "min(x0, x1)",
+                                           .on_bool = "x0 & x1"};
 
 void run_or_refuse(const codegen::PointwiseOp& op, at::TensorIteratorBase& iter, Scalars scalars = {}) {
   const c10::ScalarType type = iter.common_dtype();
