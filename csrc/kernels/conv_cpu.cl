@@ -5,24 +5,6 @@
 TILES(global)
 TILES(local)
 
-// out[n, col, q] = bias + sum over red, taps of weight * in[n, red, q * step + first + tap * dilation], per group.
-typedef struct {
-  long is[5];      // element strides of the gathered image: n, channel, d, h, w
-  long os[5];      // of the output, per position
-  long wgroup, wcol, wred, wtap[3];  // of the weights; taps may run backwards
-  int n, groups, red, cols;  // images, groups, channels per group to sum over, output channels per group
-  int in[3], q[3];           // gathered image, output positions
-  int step[3], first[3], dilation[3], taps[3];
-  int block[4];              // positions of one work-item: n, d, h, w
-  int channels;              // summed channels that are in scratch at a time
-  int pitch;                 // floats between pixels in scratch
-  int block_cols;            // output channels of one work-item, a multiple of 64 or all
-  int split[3];              // 1: scratch holds one tap of this dimension at a time
-  int has_bias;
-} Gather;
-
-inline int padded16(int n) { return (n + 15) & ~15; }
-
 // Copies pixels lo..lo+size of image n, channels c..c+count, to dst[pixel][channel] (pitch), zero outside the image.
 // Channels count to padded are set to zero.
 inline void load_pixels(global const T* image, const long* is, const int* in, const int* lo, const int* size, int count,
@@ -112,24 +94,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global 
             for (int i = 0; i < 16; i++) d[i] = i < jn ? LOAD1(s + i * p.wcol) : 0.f;
         }
   }
-}
-
-// The part of the positions that a work-item computes: begin and size in n, d, h, w.
-typedef struct {
-  int begin[4], size[4], count;
-} Block;
-
-inline Block block_of(const Gather* p, int id) {
-  Block b;
-  b.count = 1;
-  for (int i = 3; i >= 0; i--) {
-    const int extent = i ? p->q[i - 1] : p->n, blocks = (extent + p->block[i] - 1) / p->block[i];
-    b.begin[i] = id % blocks * p->block[i];
-    b.size[i] = min(p->block[i], extent - b.begin[i]);
-    b.count *= b.size[i];
-    id /= blocks;
-  }
-  return b;
 }
 
 // Adds the bias and writes tile results s[position][column] (pitch) to the output's positions of the block.

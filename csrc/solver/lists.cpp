@@ -17,11 +17,12 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
 
 const std::vector<const ConvSolver*>& conv_solvers() {
   static const std::vector<const ConvSolver*> list = {
+      conv_cpu_direct(),     // few output channels per group: too narrow for a GEMM's tile
       conv_gemm_1x1(),       // no gather at all, whichever GEMM is best
       conv_cpu_implicit(),   // everything else on CPU-like devices
       conv_gpu_depthwise(),  // one channel per group: too little reuse for a product
       conv_gpu_implicit(),   // everything else on GPU-class devices
-      conv_reference(),  // every dtype, layout and size, every device; what the others are checked against
+      conv_reference(),      // every dtype, layout and size, every device; what the others are checked against
   };
   return list;
 }

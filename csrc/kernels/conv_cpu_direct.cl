@@ -1,0 +1,207 @@
+// Direct convolution for CPU-like devices, for groups with few output channels (depthwise above all), where a GEMM would
+// leave most of a vector empty. Vectors run along the image: each channel's part of the image is copied into scratch as
+// one padded plane per residue of the stride, in which every tap of every position is the same walk at an offset. Rows
+// follow each other without a break, so that narrow images fill vectors too; what is computed between rows is dropped.
+
+#define VECTORS 4  // of 16 floats, accumulated at once
+
+// The planes of one channel in scratch.
+typedef struct {
+  int phases[3];  // residues of the stride that some tap needs
+  int size[3];    // of a plane: positions and the furthest tap's shift
+  int plane, channel;  // floats of a plane and of all planes of a channel
+  int flat;            // floats from the first position to the last, and one more
+} Planes;
+
+inline Planes planes_of(const Gather* p, const int* block) {
+  Planes s;
+  s.plane = 1, s.channel = 1;
+  for (int i = 0; i < 3; i++) {
+    const int reach = max(p->taps[i] - 1, 0) * p->dilation[i];
+    s.phases[i] = min(p->step[i], reach + 1);
+    s.size[i] = block[i] + reach / p->step[i];
+    s.plane *= s.size[i], s.channel *= s.phases[i];
+  }
+  s.channel *= s.plane;
+  s.flat = ((block[0] - 1) * s.size[1] + block[1] - 1) * s.size[2] + block[2];
+  return s;
+}
+
+// Where in a channel's planes each tap begins.
+inline void tap_offsets(const Gather* p, const Planes* s, local int* offsets) {
+  for (int t0 = 0; t0 < p->taps[0]; t0++)
+    for (int t1 = 0; t1 < p->taps[1]; t1++)
+      for (int t2 = 0; t2 < p->taps[2]; t2++) {
+        const int at[3] = {t0 * p->dilation[0], t1 * p->dilation[1], t2 * p->dilation[2]};
+        int plane = 0, shift = 0;
+        for (int i = 0; i < 3; i++) {
+          plane = plane * s->phases[i] + at[i] % p->step[i];
+          shift = shift * s->size[i] + at[i] / p->step[i];
+        }
+        *offsets++ = plane * s->plane + shift;
+      }
+}
+
+// dst[w] = src[(first + w * step) * stride] for w in 0..n, zero outside of 0..extent.
+inline void load_row(global const T* src, long stride, int first, int step, int extent, int n, local float* dst) {
+  const int w0 = clamp((step - 1 - first) / step, 0, n);
+  const int w1 = first >= extent ? w0 : clamp((extent - 1 - first) / step + 1, w0, n);
+  int w = 0;
+  for (; w < w0; w++) dst[w] = 0.f;
+  if (step == 1 && stride == 1)
+    for (; w + 16 <= w1; w += 16) vstore16(LOAD16(src + first + w), 0, dst + w);
+  for (; w < w1; w++) dst[w] = LOAD1(src + (long)(first + w * step) * stride);
+  for (; w < n; w++) dst[w] = 0.f;
+}
+
+// Copies what a block of positions needs of one channel into its planes.
+inline void load_planes(const Gather* p, const Block* b, const Planes* s, global const T* channel, local float* dst) {
+  int lo[3];
+  for (int i = 0; i < 3; i++) lo[i] = b->begin[i + 1] * p->step[i] + p->first[i];
+  for (int p0 = 0; p0 < s->phases[0]; p0++)
+    for (int p1 = 0; p1 < s->phases[1]; p1++)
+      for (int p2 = 0; p2 < s->phases[2]; p2++)
+        for (int d = 0; d < s->size[0]; d++)
+          for (int h = 0; h < s->size[1]; h++, dst += s->size[2]) {
+            const int id = lo[0] + d * p->step[0] + p0, ih = lo[1] + h * p->step[1] + p1;
+            const int inside = id >= 0 && id < p->in[0] && ih >= 0 && ih < p->in[1];
+            load_row(channel + id * p->is[2] + ih * p->is[3], p->is[4], lo[2] + p2, p->step[2], inside ? p->in[2] : 0,
+                     s->size[2], dst);
+          }
+}
+
+// to[i] (+)= sum over channels and taps of weights * planes, for flat positions.
+inline void accumulate(local const float* planes, int channel, int channels, local const int* offsets,
+                       local const float* weights, int taps, int flat, local float* to, int add) {
+  for (int i = 0; i < flat; i += 16 * VECTORS) {
+    float16 sum[VECTORS];
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) sum[v] = add ? vload16(v, to + i) : (float16)0.f;
+    for (int c = 0; c < channels; c++)
+      for (int t = 0; t < taps; t++) {
+        const float16 w = (float16)(weights[c * taps + t]);
+        local const float* from = planes + c * channel + offsets[t] + i;
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++) sum[v] = fma(w, vload16(v, from), sum[v]);
+      }
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) vstore16(sum[v], v, to + i);
+  }
+}
+
+inline void store_rows(const Gather* p, const Block* b, const Planes* s, local const float* from, float bias,
+                       global T* out) {
+  for (int d = 0; d < b->size[1]; d++)
+    for (int h = 0; h < b->size[2]; h++) {
+      local const float* row = from + (d * s->size[1] + h) * s->size[2];
+      global T* o = out + (b->begin[1] + d) * p->os[2] + (b->begin[2] + h) * p->os[3] + b->begin[3] * p->os[4];
+      int w = 0;
+      if (p->os[4] == 1)
+        for (; w + 16 <= b->size[3]; w += 16) STORE16(vload16(0, row + w) + bias, o + w);
+      for (; w < b->size[3]; w++) STORE1(row[w] + bias, o + w * p->os[4]);
+    }
+}
+
+inline void load_weights(const Gather* p, global const T* weights, int channels, local float* to) {
+  for (int c = 0; c < channels; c++)
+    for (int t0 = 0; t0 < p->taps[0]; t0++)
+      for (int t1 = 0; t1 < p->taps[1]; t1++)
+        for (int t2 = 0; t2 < p->taps[2]; t2++)
+          *to++ = LOAD1(weights + c * p->wred + t0 * p->wtap[0] + t1 * p->wtap[1] + t2 * p->wtap[2]);
+}
+
+// Forward pass, or one stride phase of the input gradient. Range: blocks of positions (of one image each), blocks of
+// groups.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(global const T* in, long oi,
+                                                                           global const T* weights, long ow,
+                                                                           global T* out, long oo,
+                                                                           global const T* bias, long ob, Gather p,
+                                                                           local float* scratch) {
+  const Block b = block_of(&p, get_global_id(0));
+  const Planes s = planes_of(&p, b.size + 1);
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2], last = min(p.groups, (int)(get_global_id(1) + 1) * p.block_groups);
+  local int* offsets = (local int*)scratch;
+  local float* w = scratch + padded16(taps);
+  local float* sums = w + padded16(p.channels * taps);
+  const int sums_pitch = (s.flat + 16 * VECTORS - 1) / (16 * VECTORS) * (16 * VECTORS);
+  local float* planes = sums + p.cols * sums_pitch;
+  tap_offsets(&p, &s, offsets);
+  in += oi + b.begin[0] * p.is[0];
+  out += oo + b.begin[0] * p.os[0];
+  for (int g = get_global_id(1) * p.block_groups; g < last; g++) {
+    for (int c = 0; c < p.red; c += p.channels) {
+      const int count = min(p.channels, p.red - c);
+      for (int i = 0; i < count; i++)
+        load_planes(&p, &b, &s, in + ((long)g * p.red + c + i) * p.is[1], planes + i * s.channel);
+      for (int j = 0; j < p.cols; j++) {
+        load_weights(&p, weights + ow + g * p.wgroup + j * p.wcol + c * p.wred, count, w);
+        accumulate(planes, s.channel, count, offsets, w, taps, s.flat, sums + j * sums_pitch, c > 0);
+      }
+    }
+    for (int j = 0; j < p.cols; j++) {
+      const int channel = g * p.cols + j;
+      store_rows(&p, &b, &s, sums + j * sums_pitch, p.has_bias ? LOAD1(bias + ob + channel) : 0.f,
+                 out + channel * p.os[1]);
+    }
+  }
+}
+
+inline float sum16(float16 v) {
+  const float8 h = v.lo + v.hi;
+  const float4 q = h.lo + h.hi;
+  return (q.x + q.y) + (q.z + q.w);
+}
+
+// Weight gradient; p gathers the forward pass's input and p.os are the strides of the output's gradient. Range: blocks of
+// groups; each goes over all images in order.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct_weight_grad(
+    global const T* in, long oi, global const T* grad, long og, global T* weights, long ow, Gather p, int blocks,
+    local float* scratch) {
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2], last = min(p.groups, (int)(get_global_id(0) + 1) * p.block_groups);
+  local int* offsets = (local int*)scratch;
+  local float* sums = scratch + padded16(taps);
+  for (int g = get_global_id(0) * p.block_groups; g < last; g++) {
+    local float* rows = sums + padded16(p.cols * p.red * taps);
+    for (int i = 0; i < p.cols * p.red * taps; i++) sums[i] = 0.f;
+    for (int id = 0; id < blocks; id++) {
+      const Block b = block_of(&p, id);
+      const Planes s = planes_of(&p, b.size + 1);
+      const int flat = padded16(s.flat);
+      local float* planes = rows + flat;
+      tap_offsets(&p, &s, offsets);
+      for (int c = 0; c < p.red; c++)
+        load_planes(&p, &b, &s, in + oi + b.begin[0] * p.is[0] + ((long)g * p.red + c) * p.is[1], planes + c * s.channel);
+      for (int i = 0; i < 32; i++) planes[p.red * s.channel + i] = 0.f;  // read by vectors that reach past the end
+      for (int j = 0; j < p.cols; j++) {
+        global const T* src = grad + og + b.begin[0] * p.os[0] + ((long)g * p.cols + j) * p.os[1];
+        for (int i = 0; i < flat; i++) rows[i] = 0.f;
+        for (int d = 0; d < b.size[1]; d++)
+          for (int h = 0; h < b.size[2]; h++)
+            load_row(src + (b.begin[1] + d) * p.os[2] + (b.begin[2] + h) * p.os[3] + b.begin[3] * p.os[4], p.os[4], 0, 1,
+                     b.size[3], b.size[3], rows + (d * s.size[1] + h) * s.size[2]);
+        for (int c = 0; c < p.red; c++)
+          for (int t = 0; t < taps; t++) {
+            local const float* from = planes + c * s.channel + offsets[t];
+            float16 a0 = 0.f, a1 = 0.f, a2 = 0.f, a3 = 0.f;
+            int i = 0;
+            for (; i + 64 <= flat; i += 64) {
+              a0 = fma(vload16(0, rows + i), vload16(0, from + i), a0);
+              a1 = fma(vload16(1, rows + i), vload16(1, from + i), a1);
+              a2 = fma(vload16(2, rows + i), vload16(2, from + i), a2);
+              a3 = fma(vload16(3, rows + i), vload16(3, from + i), a3);
+            }
+            for (; i < flat; i += 16) a0 = fma(vload16(0, rows + i), vload16(0, from + i), a0);
+            sums[(j * p.red + c) * taps + t] += sum16((a0 + a1) + (a2 + a3));
+          }
+      }
+    }
+    for (int j = 0; j < p.cols; j++)
+      for (int c = 0; c < p.red; c++) {
+        local const float* s = sums + (j * p.red + c) * taps;
+        global T* w = weights + ow + g * p.wgroup + j * p.wcol + c * p.wred;
+        for (int t0 = 0; t0 < p.taps[0]; t0++)
+          for (int t1 = 0; t1 < p.taps[1]; t1++)
+            for (int t2 = 0; t2 < p.taps[2]; t2++) STORE1(*s++, w + t0 * p.wtap[0] + t1 * p.wtap[1] + t2 * p.wtap[2]);
+      }
+  }
+}
