@@ -10,6 +10,7 @@
 #include "runtime/hooks.h"
 #include "runtime/host_allocator.h"
 #include "runtime/stream.h"
+#include "solver/solver.h"
 
 namespace py = pybind11;
 
@@ -118,4 +119,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("fallback_report", &dlb::fallback_report);
   m.def("reset_fallback_report", &dlb::reset_fallback_report);
   m.def("kernel_stats", &kernel_stats);
+  m.def("force_solver", &dlb::solver::force);
+  m.def("explain_problem", py::overload_cast<const std::string&, int>(&dlb::solver::explain), py::arg("key"),
+        py::arg("device") = 0);
 }

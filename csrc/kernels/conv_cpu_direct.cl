@@ -50,6 +50,11 @@ inline void load_row(global const T* src, long stride, int first, int step, int 
   for (; w < w0; w++) dst[w] = 0.f;
   if (step == 1 && stride == 1)
     for (; w + 16 <= w1; w += 16) vstore16(LOAD16(src + first + w), 0, dst + w);
+  if (step == 2 && stride == 1)
+    for (; w + 16 < w1; w += 16) {  // one before the end, whose odd neighbour may not exist
+      global const T* s = src + first + 2 * w;
+      vstore16((float16)(LOAD16(s).even, LOAD16(s + 16).even), 0, dst + w);
+    }
   for (; w < w1; w++) dst[w] = LOAD1(src + (long)(first + w * step) * stride);
   for (; w < n; w++) dst[w] = 0.f;
 }

@@ -170,6 +170,11 @@ std::string explain(const ConvProblem& problem) {
   return explain_any(problem);
 }
 
+std::string explain(const std::string& key, int device) {
+  if (key.rfind("gemm:", 0) == 0) return explain(parse_gemm_key(key, device));
+  return explain(parse_conv_key(key, device));
+}
+
 void force(const std::string& specification) {
   Forced forced = parse_forced(specification);
   {

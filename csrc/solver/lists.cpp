@@ -10,6 +10,7 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
       gemm_cpu_gemv(),    // one or few rows: bound by reading B once, which packing would double
       gemm_cpu_packed(),  // everything else on CPU-like devices
       gemm_gpu_tiled(),   // everything on GPU-class devices
+      gemm_clblast(),     // any device, any driver; seconds to start on a CPU, so only when forced there
       gemm_reference(),   // every dtype and layout, every device; what the others are checked against
   };
   return list;

@@ -93,6 +93,7 @@ void run(const ConvProblem& problem, const ConvProblem::Operands& operands, Stre
 // Name of the solver that run() takes for a problem, and every solver with "taken" or why it is not.
 std::string explain(const GemmProblem& problem);
 std::string explain(const ConvProblem& problem);
+std::string explain(const std::string& key, int device);  // throws std::invalid_argument for what is no key
 
 // Forces solvers: "name", or "gemm:name,conv_fwd:name" per op; empty gives the choice back. Starts as
 // DLBACKEND_SOLVER. Throws c10::Error listing what there is for a name that no solver has. A forced solver

@@ -151,7 +151,8 @@ Plan plan_weight_grad(const Gather& gather, const cl::Device& device) {
 const char* const kDoesNotFit = "the image rows that one output needs do not fit in local memory";
 
 cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
-  return cl::get_kernel(device, sources({"cpu_tile.clh", "conv_gather.clh", "conv_cpu.cl"}), element_option(p.dtype), name);
+  return cl::get_kernel(device, sources({"cpu_tile.clh", "conv_gather.clh", "conv_cpu.cl"}),
+                        element_option(p.dtype), name);
 }
 
 cl::Range range3(int64_t x, int64_t y, int64_t z) {

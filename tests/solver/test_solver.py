@@ -1,0 +1,163 @@
+"""Problems, choice of solvers, forcing one, and every solver against the float64 CPU result."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dlbackend
+from dlbackend import _C
+
+GEMM_KEY = "gemm:float32 b=2 m=33 n=65 k=40 sa=1320,40,1 sb=2600,65,1 sc=2145,65,1 sd=0,0,1 add=1"
+CONV_KEY = (
+    "conv_fwd:float32 n=2 c=8 k=16 g=1 in=1,9,10 out=1,9,10 f=1,3,3 s=1,1,1 p=0,1,1 d=1,1,1 "
+    "sx=720,90,0,10,1 sw=72,9,0,3,1 sy=1440,90,0,10,1 bias=1"
+)
+CPU_LIKE = torch.ocl.get_device_properties(0).type == "cpu" if torch.ocl.is_available() else False
+
+
+@pytest.fixture(autouse=True)
+def give_choice_back():
+    yield
+    _C.force_solver("")
+
+
+def solvers(key: str) -> dict[str, str]:
+    """Name -> "applicable" or the reason why not."""
+    lines = _C.explain_problem(key).splitlines()[1:]
+    return dict(line.strip().split(": ", 1) for line in lines)
+
+
+@pytest.mark.parametrize("key", [GEMM_KEY, CONV_KEY, CONV_KEY.replace("conv_fwd", "conv_bwd_weight")])
+def test_key_round_trips(key):
+    head = _C.explain_problem(key).splitlines()[0]
+    name, printed = head.split(" for ", 1)
+    assert printed == key
+    assert name in solvers(key)
+
+
+@pytest.mark.parametrize("key", ["", "gemm", "gemm:float31 b=1", GEMM_KEY[:-6], GEMM_KEY + " x=1", "pool:float32 n=1"])
+def test_malformed_key(key):
+    with pytest.raises(ValueError, match="problem key"):
+        _C.explain_problem(key)
+
+
+def test_unknown_solver_lists_what_there_is():
+    with pytest.raises(RuntimeError, match=r"no solver is named 'fastest'.*reference"):
+        _C.force_solver("fastest")
+    with pytest.raises(RuntimeError, match=r"no op 'pool'.*conv_fwd"):
+        _C.force_solver("pool:reference")
+    with pytest.raises(RuntimeError, match=r"no solver of gemm is named 'gemm_1x1'"):
+        _C.force_solver("gemm:gemm_1x1")
+
+
+def test_inapplicable_solver_gives_everyones_reason():
+    _C.force_solver("conv_fwd:gemm_1x1")
+    x, w = torch.randn(1, 4, 8, 8, device="ocl"), torch.randn(4, 4, 3, 3, device="ocl")
+    with pytest.raises(
+        RuntimeError, match=r"(?s)'gemm_1x1' is not applicable.*more than one tap.*reference: applicable"
+    ):
+        F.conv2d(x, w)
+    _C.force_solver("")
+    assert F.conv2d(x, w).shape == (1, 4, 6, 6)
+
+
+def test_environment_forces(fresh_python):
+    code = "import torch, dlbackend; a = torch.ones(2, 2, device='ocl'); print((a @ a).cpu())"
+    bad = fresh_python(code, DLBACKEND_SOLVER="no_such_solver")
+    assert "no solver is named 'no_such_solver'" in bad.stderr
+    good = fresh_python(code, DLBACKEND_SOLVER="gemm:reference,conv_fwd:reference")
+    assert "2." in good.stdout, good.stderr
+
+
+def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((result.cpu().double() - expected).norm() / expected.norm().clamp_min(1e-30)).item()
+
+
+@pytest.mark.parametrize("solver", [name for name in solvers(GEMM_KEY) if name != "clblast"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 70, 33), (4, 5, 600), (100, 37, 300), (65, 130, 64)])
+def test_every_gemm_solver(solver, m, n, k):
+    for layout in range(4):
+        a = torch.randn(2, k, m).mT if layout & 1 else torch.randn(2, m, k)
+        b = torch.randn(2, n, k).mT if layout & 2 else torch.randn(2, k, n)
+        c = torch.randn(n)
+        _C.force_solver(f"gemm:{solver}")
+        try:
+            out = torch.baddbmm(c.to("ocl"), a.to("ocl"), b.to("ocl"), beta=0.5, alpha=2)
+        except RuntimeError as error:
+            if "is not applicable" not in str(error):
+                raise
+            pytest.skip(str(error).splitlines()[0])
+        assert relative_error(out, torch.baddbmm(c.double(), a.double(), b.double(), beta=0.5, alpha=2)) < 1e-5
+
+
+CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
+    (2, 8, 16, 1, (9, 10), 3, 1, 1, 1),
+    (2, 20, 24, 1, (12, 7), 1, 1, 0, 1),
+    (1, 6, 6, 6, (20, 21), 3, 2, 1, 1),
+    (2, 8, 12, 4, (11, 13), 3, 1, 2, 2),
+]
+
+
+@pytest.mark.parametrize("solver", list(solvers(CONV_KEY)))
+@pytest.mark.parametrize("case", CONVS, ids=str)
+def test_every_conv_solver(solver, case):
+    n, c, k, groups, size, f, stride, padding, dilation = case
+    x, w, bias = torch.randn(n, c, *size), torch.randn(k, c // groups, f, f), torch.randn(k)
+    args = ([stride] * 2, [padding] * 2, [dilation] * 2)
+    expected = F.conv2d(x.double(), w.double(), bias.double(), *args, groups)
+    grad = torch.randn(expected.shape)
+
+    def backward(device: str, dtype: torch.dtype):
+        tensors = (t.to(device, dtype) for t in (grad, x, w))
+        return torch.ops.aten.convolution_backward(*tensors, None, *args, False, [0, 0], groups, [True, True, False])
+
+    wanted = backward("cpu", torch.float64)
+    ran = 0
+    for op, run, want in (
+        ("conv_fwd", lambda: F.conv2d(x.to("ocl"), w.to("ocl"), bias.to("ocl"), *args, groups), expected),
+        ("conv_bwd_data", lambda: backward("ocl", torch.float32)[0], wanted[0]),
+        ("conv_bwd_weight", lambda: backward("ocl", torch.float32)[1], wanted[1]),
+    ):
+        _C.force_solver(f"{op}:{solver}")
+        try:
+            result = run()
+        except RuntimeError as error:
+            if "is not applicable" not in str(error):
+                raise
+            continue
+        ran += 1
+        assert relative_error(result, want) < 1e-5, (op, solver)
+    if ran == 0:
+        pytest.skip(f"{solver} solves no direction of this one")
+
+
+@pytest.mark.skipif(not CPU_LIKE, reason="names the solvers for CPU-like devices")
+def test_choice_on_cpu_like_devices():
+    def taken(key: str) -> str:
+        return _C.explain_problem(key).split(" for ")[0]
+
+    assert taken(GEMM_KEY) == "cpu_packed"
+    assert taken(GEMM_KEY.replace("m=33", "m=1")) == "cpu_gemv"
+    assert taken(CONV_KEY.replace("k=16", "k=64").replace("c=8", "c=64")) == "cpu_implicit"
+    depthwise = (
+        CONV_KEY.replace("g=1", "g=8").replace("k=16", "k=8").replace("in=1,9,10 out=1,9,10", "in=1,56,56 out=1,56,56")
+    )
+    assert taken(depthwise) == "cpu_direct"
+    assert taken(GEMM_KEY.replace("float32", "int64")) == "reference"
+
+
+def test_new_shapes_compile_nothing():
+    def step(size: int) -> None:
+        x = torch.randn(2, 4, size, size + 1, device="ocl")
+        w = torch.randn(8, 4, 3, 3, device="ocl", requires_grad=True)
+        y = F.conv2d(x, w, padding=1).flatten(1)
+        (y @ torch.randn(y.size(1), 7 + size, device="ocl")).mul(2).backward(torch.ones(2, 7 + size, device="ocl"))
+
+    for size in (8, 9, 40):  # small and large problems may take different solvers
+        step(size)
+    before = dlbackend.kernel_stats()
+    for size in range(10, 40):
+        step(size)
+    after = dlbackend.kernel_stats()
+    assert after["compiled"] == before["compiled"]
+    assert after["loaded"] == before["loaded"]
