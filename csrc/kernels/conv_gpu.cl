@@ -32,7 +32,7 @@ typedef struct {
   int w_c, w_s[3];
   int a_row, a_group, out_row, out_group;
   int bit[3];       // place of each axis's taps in the validity masks, -1 where no tap can leave x
-  int phased;       // 1 for the input gradient
+  int phased;       // input gradient: 1, or 2 when only phases with taps are computed
   int c_fastest;    // order of (c, tap): 1 when the channels of x or w are contiguous
   int out_vector;   // 1: four columns of out are contiguous and aligned; 2: four rows; 0: neither
   int has_bias;
@@ -71,6 +71,18 @@ static inline int gcd(int a, int b) {
   return a;
 }
 
+// Stride phases of an axis, and the i-th of them; where phases without taps are left out, the i-th is tap i's.
+static inline int phases_of(const ConvArgs* p, int d) {
+  const int stride = p->stride[d];
+  return !p->phased ? 1 : p->phased == 1 ? stride : min(p->taps[d], stride / gcd(stride, p->dilation[d]));
+}
+
+static inline int phase_at(const ConvArgs* p, int d, int i) {
+  if (p->phased != 2) return i;
+  const int phase = (i * p->dilation[d] - p->pad[d]) % p->stride[d];
+  return phase < 0 ? phase + p->stride[d] : phase;
+}
+
 static inline Axis make_axis(const ConvArgs* p, int d, int phase) {
   Axis a;
   const int stride = p->stride[d], dilation = p->dilation[d];
@@ -95,7 +107,8 @@ static inline Axis make_axis(const ConvArgs* p, int d, int phase) {
 }
 
 // Table entry of pixel q of the phase, and its offset in y; absent and -1 from `limit` on.
-static inline Entry pixel_entry(const ConvArgs* p, local const Axis* axis, uint q, uint limit, int* y_offset) {
+static inline Entry pixel_entry(const ConvArgs* p, local const Axis* axis, uint q, uint limit,
+                                local int* y_offset) {
   const bool absent = q >= limit;
   const uint n = q / (uint)max(axis[0].pixels * axis[1].pixels * axis[2].pixels, 1);
   int x_at = n * p->x_n, y_at = n * p->y_n, invalid = 0, coordinate[3];
@@ -121,7 +134,8 @@ static inline Entry pixel_entry(const ConvArgs* p, local const Axis* axis, uint 
 }
 
 // Table entry of the k-th (channel, tap), and its offset in w; absent and -1 from `limit` on.
-static inline Entry tap_entry(const ConvArgs* p, local const Axis* axis, uint k, uint limit, int* w_offset) {
+static inline Entry tap_entry(const ConvArgs* p, local const Axis* axis, uint k, uint limit,
+                              local int* w_offset) {
   const bool absent = k >= limit;
   const uint taps = max(axis[0].taps * axis[1].taps * axis[2].taps, 1);
   const uint c = p->c_fastest ? k % p->channels : k / taps;
@@ -292,8 +306,9 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
   if (item == 0) {
     int phase = get_group_id(1);
     for (int d = 2; d >= 0; d--) {
-      axis[d] = make_axis(&p, d, p.phased ? phase % p.stride[d] : 0);
-      phase /= p.stride[d];
+      const int phases = phases_of(&p, d);
+      axis[d] = make_axis(&p, d, phase_at(&p, d, phase % phases));
+      phase /= phases;
     }
   }
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -303,13 +318,9 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
   const int k_part = ((k_size + p.splits - 1) / p.splits + TK - 1) / TK * TK;
   const int k0 = split * k_part, k1 = min(k0 + k_part, k_size);
 
-  int at;
-  for (int i = item; i < TN; i += ITEMS) {
-    column_table[i] = column_entry(&p, axis, tile_n + i, columns, &at);
-    out_table[i] = at;
-  }
-  k_table[item] = k_entry(&p, axis, k0 + item, max(k1, 0), &at);
-  a_table[item] = at;
+  for (int i = item; i < TN; i += ITEMS)
+    column_table[i] = column_entry(&p, axis, tile_n + i, columns, out_table + i);
+  k_table[item] = k_entry(&p, axis, k0 + item, max(k1, 0), a_table + item);
   x += p.x_offset + (long)group * p.x_group;
   a += p.a_offset + (long)group * p.a_group + (long)tile_m * p.a_row;
   int row_offset[GROUPS(TM)];  // rows beyond the tensor repeat its last one: what they yield is never stored
@@ -341,8 +352,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
     // The other half of the tables is last read a k-tile ago and next read in ITEMS / TK - 1 >= 1 k-tiles.
     if ((k - k0) % ITEMS == 0 && k + ITEMS < k1) {
       const int slot = (k - k0 + ITEMS + item) % (2 * ITEMS);
-      k_table[slot] = k_entry(&p, axis, k + ITEMS + item, k1, &at);
-      a_table[slot] = at;
+      k_table[slot] = k_entry(&p, axis, k + ITEMS + item, k1, a_table + slot);
     }
     if (more) {
       a_load(a_reg, a, row_offset, a_table + next % (2 * ITEMS), item, &p, p.rows - tile_m);

@@ -1,5 +1,6 @@
 // Second pass of products and convolutions whose k is split over work-groups: adds the parts in a fixed order.
-//   c[b,m,n] = alpha * sum_s partial[s,b,m,n] + beta * d[b,m,n]      (partial is dense; d unread when beta is 0)
+//   c[b,m,n] = alpha * sum_s partial[s,b,m,n] + beta * d[b,m,n]      (partial is dense; d unread when beta is 0;
+// no parts give zero)
 
 typedef struct {
   long partial_offset, c_offset, d_offset;

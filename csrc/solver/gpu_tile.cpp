@@ -17,11 +17,11 @@ constexpr GpuTile kTiles[] = {
     {"-DTM=16 -DTN=128 -DTK=16 -DWM=8 -DWN=4 -DLANES_M=2", 16, 128, 16, 8, 4, 0.55},
 };
 
-constexpr double kFlopsPerMicrosecond = 0.3e6;  // of one compute unit, float32
-constexpr double kBytesPerMicrosecond = 3e6;    // of the device
-constexpr double kLaunch = 5;                   // microseconds, of a dependent kernel
-constexpr int64_t kSetup = 32;                  // a tile's start and end cost as much as this depth
-constexpr int64_t kShortestPart = 64;           // of the reduction; shorter ones only add partial results
+constexpr double kFlopsPerMicrosecond = 0.33e6;  // of one compute unit, float32
+constexpr double kBytesPerMicrosecond = 3e6;     // of the device
+constexpr double kLaunch = 3;                    // microseconds, of a dependent kernel
+constexpr int64_t kSetup = 32;                   // a tile's start and end cost as much as this depth
+constexpr int64_t kShortestPart = 64;            // of the reduction; shorter ones only add partial results
 constexpr uint64_t kPartialBytes = uint64_t(256) << 20;
 
 // How much of a compute unit's speed so many work-groups reach: one alone waits for its loads.

@@ -2,6 +2,7 @@
 // directions; see conv_gpu.cl. A long reduction with few results is divided over work-groups and added by a
 // second kernel.
 #include <algorithm>
+#include <numeric>
 
 #include "solver/conv/solvers.h"
 #include "solver/conv/strides.h"
@@ -81,8 +82,25 @@ bool can_split(const ConvProblem& p) {
                                              : evenly_spaced(p.out, p.ys, stride);
 }
 
-int64_t phases_of_stride(const ConvProblem& p) {
-  return p.direction == Op::kConvInputGrad ? int64_t(p.stride[0]) * p.stride[1] * p.stride[2] : 1;
+// Stride phases of the input gradient, and those of them that any tap reaches.
+struct Phases {
+  int64_t all = 1, reached = 1;
+};
+
+Phases phases_of_stride(const ConvProblem& p) {
+  Phases phases;
+  if (p.direction == Op::kConvInputGrad)
+    for (int d = 0; d < 3; d++) {
+      phases.all *= p.stride[d];
+      phases.reached *= std::min(p.filter[d], p.stride[d] / std::gcd(p.stride[d], p.dilation[d]));
+    }
+  return phases;
+}
+
+// Whether one plain launch writes what no tap reaches: better than the kernel's scattered stores of a phase.
+bool fills_first(const ConvProblem& p, int splits) {
+  const Phases phases = phases_of_stride(p);
+  return splits == 1 && phases.reached < phases.all && can_split(p);
 }
 
 // Columns of the product, of the largest stride phase.
@@ -101,7 +119,7 @@ int64_t outputs_of(const ConvProblem& p) {
 
 GpuPlan plan(const ConvProblem& p, const cl::Device& device) {
   const Roles r = roles_of(p);
-  const int64_t columns = columns_of(p, r), phases = phases_of_stride(p);
+  const int64_t columns = columns_of(p, r), phases = phases_of_stride(p).reached;
   const int64_t depth = r.weight_grad ? int64_t(p.n) * r.y_pixels : ceil_div(r.channels * r.taps, phases);
   // One general tile per direction, so that a network builds few programs. The weight gradient has few
   // columns, and what the wide tile gains on deep layers (a tenth) it loses twofold on the first.
@@ -165,7 +183,7 @@ int out_vector(const ConvProblem& p, const Roles& r, const Arguments& a) {
     return r.w_c == r.taps && (r.taps == 1 || (evenly_spaced(p.filter, p.ws, stride) && stride == 1));
   }
   if (r.y.c == 1 && spatial_in_fours(r.y) && in_fours({r.rows, a.out_group})) return 2;
-  if (phases_of_stride(p) > 1 || !in_fours({r.y_pixels, r.y.n, r.y.c, a.out_group})) return 0;
+  if (phases_of_stride(p).all > 1 || !in_fours({r.y_pixels, r.y.n, r.y.c, a.out_group})) return 0;
   const bool flat = r.input_grad ? evenly_spaced(p.in, p.xs, stride) : evenly_spaced(p.out, p.ys, stride);
   return flat && stride == 1;
 }
@@ -175,7 +193,7 @@ Arguments arguments_of(const ConvProblem& p, const Roles& r, int splits) {
   Arguments a{};
   a.part_stride = outputs_of(p);
   a.batch = p.n, a.rows = r.rows, a.channels = r.channels, a.splits = splits;
-  a.phased = r.input_grad, a.has_bias = p.has_bias && splits == 1;
+  a.phased = r.input_grad ? 1 + fills_first(p, splits) : 0, a.has_bias = p.has_bias && splits == 1;
   a.c_fastest = x_vector(r) || (r.w_c == 1 && r.channels > 1);
   a.x_n = r.x.n, a.x_c = r.x.c, a.x_group = r.channels * r.x.c;
   Tensor y = r.y, w = r.w;
@@ -242,13 +260,13 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
     range_.dims = 3;
     range_.local[0] = tile.items();
     range_.global[0] = ceil_div(r.rows, tile.m) * ceil_div(columns_of(p, r), tile.n) * tile.items();
-    range_.global[1] = phases_of_stride(p);
+    range_.global[1] = arguments_.phased == 2 ? phases_of_stride(p).reached : phases_of_stride(p).all;
     range_.global[2] = int64_t(p.groups) * arguments_.splits;
-    if (arguments_.splits == 1) return;
+    if (arguments_.splits == 1 && !fills_first(p, 1)) return;
     // the program of matrix products, which nearly every network needs anyway
     const int general = gpu_tile_fits(kWideTile, device, p.dtype) ? kWideTile : kSquareTile;
     reduce_ = &gpu_gemm_kernel(device, p.dtype, general, "split_reduce");
-    split_ = reduce_of(p, arguments_.splits);
+    split_ = reduce_of(p, arguments_.splits > 1 ? arguments_.splits : 0);  // the sum of no parts is zero
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
@@ -264,11 +282,15 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
     list.x_aligned = x.offset % 4 == 0;
     list.a_vector &= a.offset % 4 == 0;
     if (out.offset % 4) list.out_vector = 0;
+    const auto reduce = [&] {
+      launch_split_reduce(*reduce_, stream.queue(), split_, dtype_,
+                          workspace.mem ? workspace : MemRef{out.mem, 0}, out, bias, Factor{},
+                          has_bias_ ? Factor{} : Factor{0, 0, 0});
+    };
+    if (reduce_ && split_.splits == 0) reduce();
     kernel_.launch(stream.queue(), range_, x.mem, a.mem, out.mem, bias.mem,
                    workspace.mem ? workspace.mem : out.mem, list);
-    if (reduce_)
-      launch_split_reduce(*reduce_, stream.queue(), split_, dtype_, workspace, out, bias, Factor{},
-                          has_bias_ ? Factor{} : Factor{0, 0, 0});
+    if (reduce_ && split_.splits > 0) reduce();
   }
 
  private:
@@ -287,6 +309,9 @@ class Implicit final : public ConvSolver {
   const char* name() const override { return "gpu_implicit"; }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
+    // PoCL 3.1 vectorises the loops that fill the tables wrongly; conv_gpu.cl is for GPUs, which it is not
+    if ((device.type & CL_DEVICE_TYPE_CPU) && device.platform_name == "Portable Computing Language")
+      return Applicability::no("PoCL on CPUs miscompiles this kernel");
     if (p.c == 0) return Applicability::no("no input channels");
     // x and y are reached up to the padding beyond their ends before the test says that nothing is there
     const int64_t limit = INT32_MAX / 2;
