@@ -31,12 +31,23 @@ std::string type_macros(const char* letter, DType storage, DType compute) {
          "(p, i, v) ((p)[i] = " + codegen::store(compute, storage, "(v)") + ")\n";
 }
 
+// The text of an embedded file with its `#include "file"` lines replaced by those files' text.
+std::string with_includes(const char* file) {
+  std::string text = cl::embedded_source(file);
+  constexpr std::string_view kInclude = "#include \"";
+  for (size_t at; (at = text.find(kInclude)) != std::string::npos;) {
+    const size_t begin = at + kInclude.size(), end = text.find('"', begin);
+    text.replace(at, end + 1 - at, cl::embedded_source(text.substr(begin, end - begin)));
+  }
+  return text;
+}
+
 std::string source_of(const Key& key) {
   static constexpr const char* kLetters[kMaxFamilyTypes] = {"A", "B", "C_", "D"};
   std::string text = codegen::prelude(key.compute, key.types.data(), key.count);
   text += key.device->cls == cl::DeviceClass::kCpu ? "#define DLB_CPU 1\n" : "#define DLB_GPU 1\n";
   for (size_t i = 0; i < key.count; ++i) text += type_macros(kLetters[i], key.types[i], key.compute);
-  return text + codegen::divider_source() + kDeviceErrorSource + cl::embedded_source(key.file);
+  return text + codegen::divider_source() + kDeviceErrorSource + with_includes(key.file);
 }
 
 }  // namespace

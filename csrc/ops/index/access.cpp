@@ -1,0 +1,197 @@
+// Launches the walk of csrc/kernels/index.cl: merges dimensions, widens elements, splits at 32 bits.
+#include "ops/index/access.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+
+#include "codegen/pointwise.h"
+#include "ops/common/family.h"
+#include "ops/common/split.h"
+#include "ops/common/tensor.h"
+
+namespace dlb {
+namespace {
+
+constexpr uint32_t kRank = 8;  // RANK of the kernel
+enum Side { kPlain, kIndexed, kIndex, kSides };
+
+// As the kernel declares it.
+struct Walk {
+  int64_t base[kSides];
+  int64_t stride[kSides][kRank];
+  codegen::Divider size[kRank];
+  int64_t bound, step;
+  uint32_t rank, count, per_item;
+  int32_t wide, wraps, write, site, indexed;
+};
+
+// Dimensions innermost first, merged where all sides allow.
+struct Dims {
+  struct Dim {
+    int64_t size, stride[kSides];
+  };
+  c10::SmallVector<Dim, 8> dims;
+  int64_t base[kSides];
+
+  int64_t count() const {
+    int64_t n = 1;
+    for (const Dim& d : dims) n *= d.size;
+    return n;
+  }
+};
+
+bool mergeable(const Dims::Dim& inner, const Dims::Dim& outer) {
+  for (int s = 0; s < kSides; ++s)
+    if (outer.stride[s] != inner.stride[s] * inner.size) return false;
+  return true;
+}
+
+Dims collect(const IndexAccess& a) {
+  Dims all{};
+  for (size_t i = a.sizes.size(); i-- > 0;) {
+    if (a.sizes[i] == 1) continue;
+    const Dims::Dim dim{a.sizes[i],
+                        {a.plain_strides[i], a.indexed_strides[i], a.index.defined() ? a.index_strides[i] : 0}};
+    if (!all.dims.empty() && mergeable(all.dims.back(), dim))
+      all.dims.back().size *= dim.size;
+    else
+      all.dims.push_back(dim);
+  }
+  if (all.dims.empty()) all.dims.push_back({1, {0, 0, 0}});
+  return all;
+}
+
+// GPU: takes 2, 4 ... neighbours as one element of up to 16 bytes where whole rows move.
+size_t widen(Dims& all, int64_t& step, size_t bytes) {
+  for (int64_t f = static_cast<int64_t>(16 / bytes); f > 1; f /= 2) {
+    Dims::Dim& row = all.dims[0];
+    bool fits = row.stride[kIndex] == 0 && row.size % f == 0 && step % f == 0;
+    for (int s = 0; s < kIndex && fits; ++s) {
+      fits = row.stride[s] == 1 && all.base[s] % f == 0;
+      for (size_t d = 1; d < all.dims.size(); ++d) fits &= all.dims[d].stride[s] % f == 0;
+    }
+    if (!fits) continue;
+    row.size /= f;
+    step /= f;
+    for (int s = 0; s < kIndex; ++s) {
+      all.base[s] /= f;
+      for (size_t d = 1; d < all.dims.size(); ++d) all.dims[d].stride[s] /= f;
+    }
+    return bytes * static_cast<size_t>(f);
+  }
+  return bytes;
+}
+
+void fill_walk(Walk& w, const Dims& all) {
+  w.rank = static_cast<uint32_t>(all.dims.size());
+  w.count = static_cast<uint32_t>(all.count());
+  for (int s = 0; s < kSides; ++s) w.base[s] = all.base[s];
+  for (uint32_t d = 0; d < w.rank; ++d) {
+    w.size[d] = codegen::make_divider(static_cast<uint32_t>(all.dims[d].size));
+    for (int s = 0; s < kSides; ++s) w.stride[s][d] = all.dims[d].stride[s];
+  }
+}
+
+// Calls `launch` for parts that the kernel can take: at most kRank dimensions and 2^31 - 1 elements.
+template <class Launch>
+void for_each_part(Dims& all, const Launch& launch) {
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+  const int64_t count = all.count();
+  if (count <= kMost && all.dims.size() <= kRank) return launch(all);
+  const Dims::Dim outer = all.dims.back();
+  const int64_t inner = count / outer.size;
+  const int64_t part = all.dims.size() > kRank ? 1 : std::max<int64_t>(1, kMost / inner);
+  for (int64_t k = 0; k < outer.size; k += part) {
+    Dims some = all;
+    some.dims.back().size = std::min(part, outer.size - k);
+    for (int s = 0; s < kSides; ++s) some.base[s] += k * outer.stride[s];
+    if (some.dims.back().size == 1 && some.dims.size() > 1) some.dims.pop_back();
+    for_each_part(some, launch);
+  }
+}
+
+}  // namespace
+
+const char* element_option(size_t bytes) {
+  switch (bytes) {
+    case 1:
+      return "-DE=uchar";
+    case 2:
+      return "-DE=ushort";
+    case 4:
+      return "-DE=uint";
+    case 8:
+      return "-DE=ulong";
+    default:
+      return "-DE=uint4";
+  }
+}
+
+int32_t index_error_site(const char* op) {
+  return register_error_site({op, "index %lld is out of bounds for dimension with size %lld"});
+}
+
+void run_index_access(const IndexAccess& a) {
+  Dims all = collect(a);
+  if (all.count() == 0) return;
+  Stream& stream = current_stream(a.plain.device().index());
+  cl::Device& device = stream.device();
+  const Operand plain = operand_of(a.plain), indexed = operand_of(a.indexed);
+  const Operand index = a.index.defined() ? operand_of(a.index) : Operand{plain.mem, 0};
+  all.base[kPlain] = plain.offset;
+  all.base[kIndexed] = indexed.offset + a.indexed_offset;
+  all.base[kIndex] = index.offset;
+  Walk w{};
+  w.bound = a.bound;
+  w.indexed = a.index.defined();
+  w.step = a.step;
+  w.wide = a.index.defined() && a.index.scalar_type() == at::kLong;
+  w.wraps = a.wraps, w.write = a.write, w.site = a.site;
+  size_t bytes = a.plain.itemsize();
+  if (device.cls == cl::DeviceClass::kGpu) bytes = widen(all, w.step, bytes);
+  cl::Kernel& kernel =
+      family_kernel(device, "index.cl", "dlb_index_move", codegen::DType::U8, {}, element_option(bytes));
+  cl_mem error = a.index.defined() ? stream.error_buffer() : plain.mem;
+  for_each_part(all, [&](const Dims& part) {
+    fill_walk(w, part);
+    const Split split = split_work(device, w.count, a.ordered ? ~0u : a.index.defined() ? 2048 : 8192);
+    w.per_item = split.per_item;
+    kernel.launch(stream.queue(), split.range, plain.mem, indexed.mem, index.mem, error, w);
+  });
+}
+
+at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::IntArrayRef steps,
+                          int32_t site) {
+  const at::Tensor& shape = indices[0];
+  at::Tensor offsets = at::empty(shape.sizes(), shape.options().dtype(at::kLong));
+  if (offsets.numel() == 0) return offsets;
+  TORCH_CHECK(offsets.numel() < (int64_t{1} << 31), "indexing with 2^31 or more elements of index is not supported");
+  Stream& stream = current_stream(shape.device().index());
+  cl::Kernel& kernel =
+      family_kernel(stream.device(), "index.cl", "dlb_index_linear", codegen::DType::U8, {}, element_option(4));
+  const Operand out = operand_of(offsets);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    IndexAccess a;
+    a.index = indices[i];
+    a.sizes = offsets.sizes();
+    a.plain_strides = a.indexed_strides = offsets.strides();
+    a.index_strides = indices[i].strides();
+    Dims all = collect(a);
+    TORCH_CHECK(all.dims.size() <= kRank, "index tensors of more than ", kRank, " dimensions are not supported");
+    const Operand index = operand_of(indices[i]);
+    all.base[kPlain] = all.base[kIndexed] = out.offset;
+    all.base[kIndex] = index.offset;
+    Walk w{};
+    w.bound = bounds[i], w.step = steps[i], w.site = site, w.indexed = 1;
+    w.wide = indices[i].scalar_type() == at::kLong;
+    w.wraps = 1;
+    fill_walk(w, all);
+    const Split split = split_work(stream.device(), w.count, 2048);
+    w.per_item = split.per_item;
+    kernel.launch(stream.queue(), split.range, out.mem, index.mem, stream.error_buffer(), w,
+                  static_cast<int32_t>(i == 0));
+  }
+  return offsets;
+}
+
+}  // namespace dlb

@@ -1,0 +1,37 @@
+// Element movement through an index tensor: what gather, scatter, index_select, take, flip and their kin share.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "runtime/device_error.h"
+
+namespace dlb {
+
+// The strided walk of csrc/kernels/index.cl. All vectors have one entry per dimension, outermost first.
+struct IndexAccess {
+  at::Tensor plain, indexed;
+  at::Tensor index;  // int64 or int32; undefined: a plain strided copy
+  at::DimVector sizes, plain_strides, indexed_strides, index_strides;
+  int64_t indexed_offset = 0;  // elements, added to where `indexed` begins
+  int64_t bound = 0;           // valid indices are 0 .. bound - 1
+  int64_t step = 0;            // elements of `indexed` per unit of index
+  bool wraps = false;          // negative indices count from the end
+  bool write = false;          // plain -> indexed, else indexed -> plain
+  bool ordered = false;        // where an element is written twice, the last one stays
+  int32_t site = 0;            // whom to name when an index is out of bounds
+};
+
+// Enqueues the walk. Elements are moved as bits. An index out of bounds reads 0, or writes nothing, and is
+// reported by the next synchronising call.
+void run_index_access(const IndexAccess& access);
+
+// Sum over the index tensors (of one shape, int64 or int32) of index * step, in elements, contiguous int64.
+at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::IntArrayRef steps, int32_t site);
+
+// An error site with the usual message for `op`.
+int32_t index_error_site(const char* op);
+
+// An unsigned OpenCL type of that many bytes as a -D option for kernels that only move data.
+const char* element_option(size_t bytes);
+
+}  // namespace dlb

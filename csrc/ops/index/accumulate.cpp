@@ -1,0 +1,163 @@
+// Chooses between owned ranges (CPUs), atomics and sorted segments (GPUs) for accumulation through indices.
+#include "ops/index/accumulate.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/sort.h>
+
+#include "ops/common/family.h"
+#include "ops/common/tensor.h"
+
+namespace dlb {
+namespace {
+
+using codegen::DClass;
+using codegen::DType;
+
+// As the kernel declares it.
+struct Params {
+  int64_t dst_offset, src_offset, index_offset, perm_offset, bound;
+  uint32_t outer, n, inner;
+  int32_t full, wide, wraps, site, op;
+  uint32_t outer_parts, inner_parts, bound_parts;
+  int32_t padding;
+};
+
+// Contiguous operands of one call: target [outer, bound, inner], source [outer, n, inner].
+struct Job {
+  at::Tensor target, source, index;
+  Params p{};
+};
+
+const char* options_of(DType type) {
+  const bool complex = codegen::class_of(type) == DClass::Complex;
+  switch (codegen::size_of(type)) {
+    case 1:
+      return "-DDLB_BYTES=1";
+    case 2:
+      return "-DDLB_BYTES=2";
+    case 4:
+      return "-DDLB_BYTES=4";
+    case 8:
+      return complex ? "-DDLB_BYTES=8 -DCOMPLEX" : "-DDLB_BYTES=8";
+    default:
+      return complex ? "-DDLB_BYTES=16 -DCOMPLEX" : "-DDLB_BYTES=16";
+  }
+}
+
+cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
+  const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
+  check_device_supports(device, dst, name);
+  return family_kernel(device, "accumulate.cl", name, codegen::compute_type(dst), {dst, src}, options_of(dst));
+}
+
+// Work-items own outer slices where there are enough, else columns, else rows of the target.
+void run_owned(Job& job, Stream& stream) {
+  Params& p = job.p;
+  const uint64_t work = uint64_t{p.outer} * p.n * p.inner;
+  const auto items = static_cast<uint32_t>(
+      std::clamp<uint64_t>(work / 4096, 1, uint64_t{stream.device().compute_units} * 2));
+  p.outer_parts = std::min(p.outer, items);
+  const uint32_t rest = items / p.outer_parts;
+  p.inner_parts = p.inner >= 16 * rest ? rest : 1;
+  p.bound_parts = p.inner_parts == 1
+                      ? static_cast<uint32_t>(std::clamp<int64_t>(p.bound, 1, std::max(1u, rest)))
+                      : 1;
+  kernel_for(job, stream.device(), "dlb_accumulate")
+      .launch(stream.queue(), cl::Range::linear(size_t{p.outer_parts} * p.inner_parts * p.bound_parts, 1),
+              operand_of(job.target).mem, operand_of(job.source).mem, operand_of(job.index).mem, stream.error_buffer(),
+              p);
+}
+
+cl::Range all_elements(const Params& p) {
+  const uint64_t work = uint64_t{p.outer} * p.n * p.inner;
+  return cl::Range::linear((work + 255) / 256, 256);
+}
+
+void run_atomic(Job& job, Stream& stream) {
+  kernel_for(job, stream.device(), "dlb_accumulate")
+      .launch(stream.queue(), all_elements(job.p), operand_of(job.target).mem, operand_of(job.source).mem,
+              operand_of(job.index).mem, stream.error_buffer(), job.p);
+}
+
+void run_sorted(Job& job, Stream& stream) {
+  const auto [sorted, perm] = at::sort(job.index, /*stable=*/true, /*dim=*/job.p.full ? 1 : 0, /*descending=*/false);
+  const at::Tensor keys = sorted.contiguous(), places = perm.contiguous();
+  const Operand index = operand_of(keys), from = operand_of(places);
+  job.p.index_offset = index.offset;
+  job.p.perm_offset = from.offset;
+  kernel_for(job, stream.device(), "dlb_accumulate_sorted")
+      .launch(stream.queue(), all_elements(job.p), operand_of(job.target).mem, operand_of(job.source).mem, index.mem,
+              from.mem, stream.error_buffer(), job.p);
+}
+
+// Atomics combine in any order, which only shows where rounding depends on it.
+bool may_use_atomics(const Job& job, const cl::Device& device, const Accumulation& how) {
+  const DType type = dtype_of(job.target.scalar_type(), "accumulate");
+  if (codegen::size_of(type) == 16 || (codegen::size_of(type) == 8 && !device.int64_atomics)) return false;
+  const DClass cls = codegen::class_of(type);
+  const bool rounds = (cls == DClass::Float || cls == DClass::Complex) && how.op <= Combine::Product;
+  return !rounds || !(how.deterministic || at::globalContext().deterministicAlgorithms());
+}
+
+int64_t product(at::IntArrayRef sizes) {
+  int64_t n = 1;
+  for (int64_t s : sizes) n *= s;
+  return n;
+}
+
+Job make_job(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
+             const Accumulation& how) {
+  const auto d = static_cast<size_t>(dim);
+  Job job;
+  job.target = target;
+  job.source = source.contiguous();
+  Params& p = job.p;
+  const at::IntArrayRef sizes = source.sizes();
+  const int64_t outer = product(sizes.slice(0, d)), inner = product(sizes.slice(d + 1));
+  TORCH_CHECK(outer < (int64_t{1} << 31) && inner < (int64_t{1} << 31) && sizes[d] < (int64_t{1} << 31),
+              "index accumulation over a dimension of 2^31 or more elements is not supported");
+  p.outer = static_cast<uint32_t>(outer);
+  p.n = static_cast<uint32_t>(sizes[d]);
+  p.inner = static_cast<uint32_t>(inner);
+  p.bound = target.size(dim);
+  p.full = index.dim() > 1 || (source.dim() > 1 && index.sizes() == source.sizes());
+  job.index = p.full ? index.contiguous().view({outer, sizes[d], inner}) : index.contiguous().view({-1});
+  p.wide = index.scalar_type() == at::kLong;
+  p.wraps = how.wraps;
+  p.site = how.site;
+  p.op = static_cast<int32_t>(how.op);
+  p.dst_offset = operand_of(job.target).offset;
+  p.src_offset = operand_of(job.source).offset;
+  p.index_offset = operand_of(job.index).offset;
+  return job;
+}
+
+// The part of the target that the source can reach: other dimensions may be larger.
+at::Tensor reachable(const at::Tensor& target, int64_t dim, const at::Tensor& source) {
+  at::Tensor part = target;
+  for (int64_t d = 0; d < target.dim(); ++d)
+    if (d != dim && part.size(d) != source.size(d)) part = part.narrow(d, 0, source.size(d));
+  return part;
+}
+
+}  // namespace
+
+void accumulate(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
+                const Accumulation& how) {
+  if (source.numel() == 0 || index.numel() == 0) return;
+  if (target.dim() == 0) return accumulate(target.view({1}), 0, index.reshape({-1}), source.reshape({-1}), how);
+  const at::Tensor part = reachable(target, dim, source);
+  const bool narrow = at::isReducedFloatingType(target.scalar_type());
+  const at::Tensor work = narrow ? part.to(at::kFloat, false, false, at::MemoryFormat::Contiguous) : part.contiguous();
+  Stream& stream = current_stream(target.device().index());
+  Job job = make_job(work, dim, index, source, how);
+  if (stream.device().cls == cl::DeviceClass::kCpu)
+    run_owned(job, stream);
+  else if (may_use_atomics(job, stream.device(), how))
+    run_atomic(job, stream);
+  else
+    run_sorted(job, stream);
+  if (!work.is_same(part)) part.copy_(work);
+}
+
+}  // namespace dlb

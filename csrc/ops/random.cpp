@@ -1,0 +1,332 @@
+// Random numbers: fills by distribution, permutations, sampling, dropout. Checks and messages are PyTorch's own templates;
+// the numbers come from csrc/kernels/random.cl.
+#include <ATen/native/DistributionTemplates.h>
+#include <ATen/native/UnaryOps.h>
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/clamp_max.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/multinomial_native.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/searchsorted.h>
+
+#include <cmath>
+
+#include "ops/common/family.h"
+#include "ops/common/pointwise.h"
+#include "ops/common/split.h"
+#include "ops/common/tensor.h"
+#include "runtime/device_error.h"
+#include "runtime/generator.h"
+
+namespace dlb {
+namespace {
+
+using codegen::DType;
+using Gen = std::optional<at::Generator>;
+
+constexpr uint32_t kBlockGrain = 1024;        // Philox blocks that are worth a CPU work-item of their own
+constexpr int64_t kMostPerLaunch = 1 << 30;  // elements; a multiple of every lane count
+
+// Calls fill(dense) for a tensor of the same sizes without gaps and without overlap, then copies where that is not `self`.
+template <class Fill>
+void fill_dense(const at::Tensor& self, const Fill& fill) {
+  if (self.numel() == 0) return;
+  const c10::DeviceGuard guard(self.device());
+  if (self.is_non_overlapping_and_dense()) return fill(self);
+  const at::Tensor dense = at::empty(self.sizes(), self.options());
+  fill(dense);
+  self.copy_(dense);
+}
+
+// One kernel of random.cl over a tensor. `arguments` follow the common ones.
+struct Distribution {
+  const char* kernel;
+  DType compute;
+  const char* options;
+  uint32_t lanes;
+};
+
+template <class... Args>
+void fill_random(const at::Tensor& self, const Distribution& d, const Gen& generator, const Args&... arguments) {
+  fill_dense(self, [&](const at::Tensor& out) {
+    Stream& stream = current_stream(out.device().index());
+    cl::Device& device = stream.device();
+    const DType type = dtype_of(out.scalar_type(), d.kernel + 4);
+    check_device_supports(device, type, d.kernel + 4);
+    cl::Kernel& kernel = family_kernel(device, "random.cl", d.kernel, d.compute, {type}, d.options);
+    const Operand to = operand_of(out);
+    const int64_t total = out.numel();
+    const auto [seed, first] = reserve_philox(generator, static_cast<uint64_t>((total + d.lanes - 1) / d.lanes));
+    for (int64_t done = 0; done < total; done += kMostPerLaunch) {
+      const auto count = static_cast<uint32_t>(std::min(kMostPerLaunch, total - done));
+      const Split split = split_work(device, (count + d.lanes - 1) / d.lanes, kBlockGrain);
+      kernel.launch(stream.queue(), split.range, to.mem, to.offset + done, count, split.per_item, seed,
+                    first + static_cast<uint64_t>(done / d.lanes), arguments...);
+    }
+  });
+}
+
+bool is_wide(const at::Tensor& self) {
+  return self.scalar_type() == at::kDouble;
+}
+
+// A floating point distribution with parameters of compute type.
+template <class... Values>
+void fill_real(const at::Tensor& self, const char* kernel, const Gen& generator, Values... values) {
+  if (is_wide(self))
+    fill_random(self, {kernel, DType::F64, "-DWIDE=1", 2}, generator, static_cast<double>(values)...);
+  else
+    fill_random(self, {kernel, DType::F32, "", 4}, generator, static_cast<float>(values)...);
+}
+
+template <typename RNG>
+struct NormalKernel {
+  void operator()(const at::Tensor& self, double mean, double std, Gen generator) {
+    fill_real(self, "dlb_normal", generator, mean, std);
+  }
+};
+
+template <typename RNG>
+struct UniformKernel {
+  void operator()(at::TensorIteratorBase& iter, double from, double to, Gen generator) {
+    const at::Tensor& self = iter.tensor(0);
+    if (is_wide(self)) {
+      fill_random(self, {"dlb_uniform", DType::F64, "-DWIDE=1", 2}, generator, 11u, 0x1p-53, from, to - from);
+      return;
+    }
+    const int digits = self.scalar_type() == at::kHalf ? 11 : self.scalar_type() == at::kBFloat16 ? 8 : 24;
+    fill_random(self, {"dlb_uniform", DType::F32, "", 4}, generator, static_cast<uint32_t>(32 - digits),
+                std::ldexp(1.0f, -digits), static_cast<float>(from), static_cast<float>(to - from));
+  }
+};
+
+template <typename RNG>
+struct LogNormalKernel {
+  void operator()(at::TensorIteratorBase& iter, double mean, double std, Gen generator) {
+    fill_real(iter.tensor(0), "dlb_log_normal", generator, mean, std);
+  }
+};
+
+template <typename RNG>
+struct ExponentialKernel {
+  void operator()(at::TensorIteratorBase& iter, double lambda, Gen generator) {
+    fill_real(iter.tensor(0), "dlb_exponential", generator, 1.0 / lambda);
+  }
+};
+
+template <typename RNG>
+struct GeometricKernel {
+  void operator()(at::TensorIteratorBase& iter, double p, Gen generator) {
+    fill_real(iter.tensor(0), "dlb_geometric", generator, 1.0 / std::log1p(-p));
+  }
+};
+
+template <typename RNG>
+struct CauchyKernel {
+  void operator()(at::TensorIteratorBase& iter, double median, double sigma, Gen generator) {
+    fill_real(iter.tensor(0), "dlb_cauchy", generator, median, sigma);
+  }
+};
+
+template <typename RNG>
+struct BernoulliKernel {
+  void operator()(const at::Tensor& self, double p, Gen generator) {
+    fill_real(self, "dlb_bernoulli", generator, p);
+  }
+};
+
+template <typename RNG>
+struct BernoulliEachKernel {
+  void operator()(const at::Tensor& self, const at::Tensor& given, Gen generator) {
+    TORCH_CHECK(given.is_floating_point(), "expected probabilities tensor to have floating type, got ",
+                given.scalar_type());
+    static const int32_t site = register_error_site({"bernoulli", "Expected p_in >= 0 && p_in <= 1 (found outside [%lld, %lld])"});
+    fill_dense(self, [&](const at::Tensor& dense) {
+      const at::Tensor out = dense.is_contiguous() ? dense : at::empty(dense.sizes(), dense.options());
+      const at::Tensor p = given.to(self.device()).expand(self.sizes()).contiguous();
+      const auto count = static_cast<uint64_t>(out.numel());
+      TORCH_CHECK(count < (uint64_t{1} << 31), "bernoulli of 2^31 or more elements is not supported");
+      Stream& stream = current_stream(out.device().index());
+      const Split split = split_work(stream.device(), (count + 3) / 4, kBlockGrain);
+      const auto [seed, first] = reserve_philox(generator, (count + 3) / 4);
+      const Operand to = operand_of(out), from = operand_of(p);
+      family_kernel(stream.device(), "random_mask.cl", "dlb_bernoulli_each", DType::F32,
+                    {dtype_of(out.scalar_type(), "bernoulli"), dtype_of(p.scalar_type(), "bernoulli")})
+          .launch(stream.queue(), split.range, to.mem, to.offset, from.mem, from.offset, static_cast<uint32_t>(count),
+                  split.per_item, seed, first, stream.error_buffer(), site);
+      if (!out.is_same(dense)) dense.copy_(out);
+    });
+  }
+};
+
+// Integers in [base, base + range); range 0: all of int64.
+void fill_integers(const at::Tensor& self, uint64_t range, int64_t base, const Gen& generator) {
+  if (range == 0 || range > (uint64_t{1} << 32))
+    fill_random(self, {"dlb_random_integer", DType::I64, "-DINTEGER=1 -DWIDE=1", 2}, generator, range, base);
+  else
+    fill_random(self, {"dlb_random_integer", DType::I64, "-DINTEGER=1", 4}, generator, range, base);
+}
+
+template <typename RNG>
+struct IntegerKernel {
+  void operator()(at::TensorIteratorBase& iter, uint64_t range, int64_t base, Gen generator) {
+    fill_integers(iter.tensor(0), range, base, generator);
+  }
+  void operator()(at::TensorIteratorBase& iter, Gen generator) { fill_integers(iter.tensor(0), 0, 0, generator); }
+};
+
+namespace templates = at::native::templates;
+using Rng = OclGenerator;
+
+at::Tensor& normal_(at::Tensor& self, double mean, double std, Gen generator) {
+  return templates::normal_impl_<NormalKernel, Rng>(self, mean, std, std::move(generator));
+}
+template <class Mean, class Std>
+at::Tensor normal(Mean mean, Std std, Gen generator) {
+  return templates::normal_impl<NormalKernel, Rng>(mean, std, std::move(generator));
+}
+template <class Mean, class Std>
+at::Tensor& normal_out(Mean mean, Std std, Gen generator, at::Tensor& out) {
+  return templates::normal_out_impl<NormalKernel, Rng>(out, mean, std, std::move(generator));
+}
+at::Tensor& uniform_(at::Tensor& self, double from, double to, Gen generator) {
+  return templates::uniform_impl_<UniformKernel, Rng>(self, from, to, std::move(generator));
+}
+at::Tensor& log_normal_(at::Tensor& self, double mean, double std, Gen generator) {
+  return templates::log_normal_impl_<LogNormalKernel, Rng>(self, mean, std, std::move(generator));
+}
+at::Tensor& exponential_(at::Tensor& self, double lambda, Gen generator) {
+  return templates::exponential_impl_<ExponentialKernel, Rng>(self, lambda, std::move(generator));
+}
+at::Tensor& geometric_(at::Tensor& self, double p, Gen generator) {
+  return templates::geometric_impl_<GeometricKernel, Rng>(self, p, std::move(generator));
+}
+at::Tensor& cauchy_(at::Tensor& self, double median, double sigma, Gen generator) {
+  return templates::cauchy_impl_<CauchyKernel, Rng>(self, median, sigma, std::move(generator));
+}
+at::Tensor& bernoulli_scalar(at::Tensor& self, double p, Gen generator) {
+  return templates::bernoulli_impl_<BernoulliKernel, Rng>(self, p, std::move(generator));
+}
+at::Tensor& bernoulli_tensor(at::Tensor& self, const at::Tensor& p, Gen generator) {
+  return templates::bernoulli_impl_<BernoulliEachKernel, Rng>(self, p, std::move(generator));
+}
+at::Tensor& bernoulli_out(const at::Tensor& self, Gen generator, at::Tensor& out) {
+  return templates::bernoulli_out_impl<BernoulliEachKernel, Rng>(out, self, std::move(generator));
+}
+at::Tensor& random_from(at::Tensor& self, int64_t from, std::optional<int64_t> to, Gen generator) {
+  return templates::random_from_to_impl<IntegerKernel, Rng>(self, from, to, std::move(generator));
+}
+at::Tensor& random_to(at::Tensor& self, int64_t to, Gen generator) {
+  return random_from(self, 0, to, std::move(generator));
+}
+// All values of an integer type from 0 on; for floats, the integers that they hold exactly.
+at::Tensor& random_any(at::Tensor& self, Gen generator) {
+  return random_from(self, 0, std::nullopt, std::move(generator));
+}
+
+// A permutation is the order that sorts random 64-bit keys.
+at::Tensor& randperm_out(int64_t n, Gen generator, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  TORCH_CHECK(!generator || !generator->defined() || generator->device().type() == out.device().type(),
+              "Expected a '", out.device().type(), "' generator device but found '", generator->device().type(), "'");
+  at::native::resize_output(out, {n});
+  if (n == 0) return out;
+  const at::Tensor keys = at::empty({n}, out.options().dtype(at::kLong));
+  fill_integers(keys, 0, 0, generator);
+  return out.copy_(keys.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
+}
+
+}  // namespace
+
+// Inverse of the cumulative distribution: where a uniform number times the total falls.
+void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, const int64_t samples, Gen generator) {
+  const at::ScalarType type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor rows = self.dim() == 1 ? self.unsqueeze(0) : self;
+  const at::Tensor cumulative = at::cumsum(rows, 1, type);
+  const at::Tensor total = cumulative.narrow(1, cumulative.size(1) - 1, 1);
+  at::Tensor u = at::empty({rows.size(0), samples}, cumulative.options());
+  uniform_(u, 0, 1, std::move(generator));
+  const at::Tensor found = at::searchsorted(cumulative, u.mul_(total), /*out_int32=*/false, /*right=*/true)
+                               .clamp_max_(cumulative.size(1) - 1);
+  result.copy_(self.dim() == 1 ? found.squeeze(0) : found);
+}
+
+namespace {
+
+constexpr codegen::PointwiseOp kDropoutBackward{
+    .name = "dropout_backward", .on_float = "x0 * (x1 * s0)", .on_complex = "x0 * (x1.x * s0.x)", .scalars = 1};
+
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+  if (input.numel() == 0) return {input, at::empty_like(input, input.options().dtype(at::kBool))};
+  const c10::DeviceGuard guard(input.device());
+  if (train && !*train) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  const at::Tensor in = input.is_non_overlapping_and_dense() ? input : input.contiguous();
+  at::Tensor out = at::empty_like(in), mask = at::empty_like(in, in.options().dtype(at::kBool));
+  const auto count = static_cast<uint64_t>(in.numel());
+  TORCH_CHECK(count < (uint64_t{1} << 31), "dropout of 2^31 or more elements is not supported");
+  Stream& stream = current_stream(in.device().index());
+  const DType type = dtype_of(in.scalar_type(), "native_dropout");
+  TORCH_CHECK_NOT_IMPLEMENTED(codegen::class_of(type) == codegen::DClass::Float, "\"native_dropout\" not implemented for '",
+                              c10::toString(in.scalar_type()), "'");
+  check_device_supports(stream.device(), type, "native_dropout");
+  const Split split = split_work(stream.device(), (count + 3) / 4, kBlockGrain);
+  const auto [seed, first] = reserve_philox(std::nullopt, (count + 3) / 4);
+  const Operand from = operand_of(in), to = operand_of(out), kept = operand_of(mask);
+  const float keep = static_cast<float>(1 - p), scale = p == 1 ? 0.0f : static_cast<float>(1 / (1 - p));
+  family_kernel(stream.device(), "random_mask.cl", "dlb_dropout", DType::F32, {type, type})
+      .launch(stream.queue(), split.range, from.mem, from.offset, to.mem, to.offset, kept.mem, kept.offset,
+              static_cast<uint32_t>(count), split.per_item, seed, first, keep, scale);
+  return {out, mask};
+}
+
+at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor& mask, double scale) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
+  at::Tensor out;
+  auto iter = at::TensorIteratorConfig()
+                  .add_owned_output(out)
+                  .add_const_input(grad)
+                  .add_const_input(mask)
+                  .check_all_same_dtype(false)
+                  .declare_static_dtype(grad.scalar_type())
+                  .build();
+  const c10::DeviceGuard guard(grad.device());
+  run_pointwise(kDropoutBackward, iter, grad.scalar_type(), c10::Scalar(scale));
+  return iter.output();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("normal_", normal_);
+  m.impl("normal.Tensor_float", normal<const at::Tensor&, double>);
+  m.impl("normal.float_Tensor", normal<double, const at::Tensor&>);
+  m.impl("normal.Tensor_Tensor", normal<const at::Tensor&, const at::Tensor&>);
+  m.impl("normal.Tensor_float_out", normal_out<const at::Tensor&, double>);
+  m.impl("normal.float_Tensor_out", normal_out<double, const at::Tensor&>);
+  m.impl("normal.Tensor_Tensor_out", normal_out<const at::Tensor&, const at::Tensor&>);
+  m.impl("uniform_", uniform_);
+  m.impl("log_normal_", log_normal_);
+  m.impl("exponential_", exponential_);
+  m.impl("geometric_", geometric_);
+  m.impl("cauchy_", cauchy_);
+  m.impl("bernoulli_.float", bernoulli_scalar);
+  m.impl("bernoulli_.Tensor", bernoulli_tensor);
+  m.impl("bernoulli.out", bernoulli_out);
+  m.impl("random_", random_any);
+  m.impl("random_.from", random_from);
+  m.impl("random_.to", random_to);
+  m.impl("randperm.generator_out", randperm_out);
+  m.impl("multinomial", at::native::multinomial);
+  m.impl("multinomial.out", at::native::multinomial_out);
+  m.impl("native_dropout", native_dropout);
+  m.impl("native_dropout_backward", native_dropout_backward);
+}
+
+}  // namespace dlb
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(multinomial_with_replacement_stub, &dlb::multinomial_with_replacement)
+}
