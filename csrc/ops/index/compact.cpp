@@ -1,4 +1,4 @@
-// nonzero and what is made of it: masked_select, masked_scatter, boolean indexing, count_nonzero.
+// nonzero and what is made of it: masked_select, masked_scatter, boolean indexing.
 #include "ops/index/compact.h"
 
 #include <ATen/ExpandUtils.h>
@@ -186,10 +186,6 @@ at::Tensor& masked_scatter_(at::Tensor& self, const at::Tensor& mask, const at::
   return self;
 }
 
-at::Tensor count_nonzero(const at::Tensor& self, at::IntArrayRef dims) {
-  return self.ne(0).sum(dims);
-}
-
 }  // namespace
 
 at::Tensor true_positions(const at::Tensor& mask) {
@@ -218,7 +214,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("masked_select", masked_select);
   m.impl("masked_select.out", masked_select_out);
   m.impl("masked_scatter_", masked_scatter_);
-  m.impl("count_nonzero.dim_IntList", count_nonzero);
 }
 
 }  // namespace dlb

@@ -1,0 +1,227 @@
+"""Indexing: reading and writing through indices and masks, accumulation, embeddings, counting."""
+import pytest
+import torch
+from exact import DEVICE, DTYPES, check_same, values
+
+import dlbackend
+
+MOST = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+
+
+def indices(high: int, shape: tuple[int, ...], low: int = 0, seed: int = 0) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_read(dtype: torch.dtype) -> None:
+    x, i, j = values((5, 6, 7), dtype), indices(5, (9,)), indices(5, (9,), -5, 1)
+    check_same(lambda x, i, j: (x[i], x[:, j], x[i, :, j], x[i[:, None], j], x[..., i, :], x[None, j]), x, i, j)
+    check_same(lambda x, i: (x[i.int()], x.t()[i] if x.dim() == 2 else x.mT[:, i]), x, i)
+    check_same(lambda x, i: (x.index_select(0, i), x.transpose(0, 2).index_select(2, i.int())), x, i)
+    check_same(lambda x, i: x.gather(0, i), x, indices(5, (3, 6, 4)))
+    check_same(lambda x, i: x.mT.gather(2, i), x, indices(6, (5, 2, 3)).mT.contiguous().mT)
+    check_same(lambda x, i: x.take(i), x, indices(210, (3, 4), -210))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_masks(dtype: torch.dtype) -> None:
+    x = values((5, 6, 7), dtype)
+    mask = values((5, 6, 7), torch.float32, 3) > 0.5
+    check_same(lambda x, m: (x[m], x[m[:, 0, 0]], x[:, m[0]], x.masked_select(m), x.masked_select(m[0, 0])), x, mask)
+    check_same(lambda x: (x.nonzero(), x.mT.nonzero(), x.count_nonzero()), x)
+    check_same(lambda x, m, s: x.masked_scatter(m, s), x, mask, values((300,), dtype, 5))
+    check_same(lambda x, m, s: x.mT.masked_scatter_(m.mT, s), x, mask, values((300,), dtype, 5))
+
+    def assign(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        x[m] = 1
+        x[m[:, 0, 0]] = x[0]
+        return x
+
+    check_same(assign, x, mask)
+
+
+def test_nonzero_shapes() -> None:
+    for x in (torch.tensor(3.0), torch.tensor(0), torch.zeros(0, 3), torch.zeros(4, 2), values((100_001,), torch.int32)):
+        check_same(lambda x: x.nonzero(), x)
+    mask = values((9, 5), torch.bool)
+    check_same(lambda x: (torch.nonzero_static(x, size=100, fill_value=-1), torch.nonzero_static(x, size=3)), mask)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_write(dtype: torch.dtype) -> None:
+    x, s = values((5, 6, 7), dtype), values((7, 6, 7), dtype, 1)
+    once = torch.stack([torch.randperm(5)[:4] for _ in range(42)]).view(6, 7, 4).permute(2, 0, 1)
+    check_same(lambda x, i, s: (x.scatter(0, i, s), x.scatter(0, i, 1)), x, once, s)
+    check_same(lambda x, i, s: x.transpose(0, 2).scatter_(2, i.transpose(0, 2), s.transpose(0, 2)), x, once, s)
+    p = torch.tensor([3, 0, 1])
+    check_same(lambda x, i, s: (x.index_copy(0, i, s[:3]), x.index_fill(1, -i, 1), x.put(i, s[0, 0, :3])), x, p, s)
+    check_same(lambda x, i, s: x.index_put((i,), s[:3]), x, p, s)
+    check_same(lambda x, i, s: x.index_put((i, i), s[:3, 0]), x, p, s)
+
+    def assign(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        x[:, i] = s[:5, :3]
+        x[i, :, i] = s[0, 0, 0]
+        x[i[:2, None], i] = s[0, 0, :3, None]
+        return x
+
+    check_same(assign, x, p, s)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_accumulate(dtype: torch.dtype) -> None:
+    x, s = values((5, 6, 7), dtype), values((7, 6, 7), dtype, 1)
+    full, rows, p = indices(5, (7, 4, 6)), indices(5, (7,)), torch.tensor([3, 0, 3])
+    check_same(lambda x, i, s: x.scatter_add(0, i, s), x, full, s, close=True)
+    check_same(lambda x, i, s: x.mT.scatter_add(0, i.mT, s.mT), x, full, s, close=True)
+    check_same(lambda x, i, s: x.index_add(0, i, s), x, rows, s, close=True)
+    check_same(lambda x, i, s: x.index_add(2, i.int(), s[:5]), x, rows, s, close=True)
+    check_same(lambda x, i, s: x.put_(i, s[0, 0, :3], accumulate=True), x, p, s, close=True)
+    check_same(lambda x, i, s: x.index_put((i,), s[:3], accumulate=True), x, p, s, close=True)
+    check_same(lambda x, i, s: x.index_put((i, -i), s[:3, 0], accumulate=True), x, p, s, close=True)
+    check_same(lambda x, i, s: x.mT.index_put_((i, i), s[:3, 0, :6], accumulate=True), x, p, s, close=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int8], ids=str)
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+def test_scatter_reduce(dtype: torch.dtype, reduce: str) -> None:
+    x, s, i = values((5, 6), dtype), values((4, 6), dtype, 1), indices(5, (4, 6))
+    for include in (True, False):
+        check_same(lambda x, i, s, n=include: x.scatter_reduce(0, i, s, reduce, include_self=n), x, i, s, close=True)
+
+
+def test_accumulation_is_the_same_each_time() -> None:
+    i, s = indices(50, (30_000,)).to(DEVICE), torch.rand(30_000, device=DEVICE)
+    first = torch.zeros(50, device=DEVICE).index_put_((i,), s, accumulate=True)
+    assert torch.equal(first, torch.zeros(50, device=DEVICE).index_put_((i,), s, accumulate=True))
+    torch.testing.assert_close(
+        first.cpu().double(), torch.zeros(50, dtype=torch.float64).index_add(0, i.cpu(), s.cpu().double()), rtol=1e-5, atol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "call"),
+    [
+        ("index", lambda x, i: x[i]),
+        ("index_select", lambda x, i: x.index_select(0, i)),
+        ("gather", lambda x, i: x.gather(0, i[:, None])),
+        ("take", lambda x, i: x.take(i)),
+        ("scatter", lambda x, i: x.scatter(0, i[:, None], 1.0)),
+        ("scatter_add", lambda x, i: x.scatter_add(0, i[:, None], x)),
+        ("index_add", lambda x, i: x.index_add(0, i, x[:1])),
+        ("index_copy", lambda x, i: x.index_copy(0, i, x[:1])),
+        ("index_fill_", lambda x, i: x.index_fill(0, i, 1)),
+        ("index_put_", lambda x, i: x.index_put((i,), x[0])),
+        ("put_", lambda x, i: x.clone().put_(i, x[0, :1])),
+    ],
+)
+def test_bad_index_is_reported_and_the_device_goes_on(op: str, call: object) -> None:
+    x = torch.ones(3, 4, device=DEVICE)
+    for bad in (10**12, 50, -51):
+        call(x, torch.tensor([bad], device=DEVICE))
+        with pytest.raises(IndexError, match=f"{op}.*{bad}.*out of bounds"):
+            torch.ocl.synchronize()
+        assert x.sum().item() == 12
+
+
+def test_errors_that_shapes_tell() -> None:
+    x = torch.ones(3, 4, device=DEVICE)
+    i = torch.tensor([0, 1], device=DEVICE)
+    with pytest.raises(IndexError, match="too many indices"):
+        x[i, i, i]
+    with pytest.raises(IndexError, match="broadcast"):
+        x[i, torch.tensor([0, 1, 2], device=DEVICE)]
+    with pytest.raises(IndexError, match="mask"):
+        x[torch.ones(2, dtype=torch.bool, device=DEVICE)]
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        x[i] = torch.ones(3, 3, device=DEVICE)
+    with pytest.raises(RuntimeError, match="number of elements of source|Number of elements of source"):
+        x.masked_scatter_(x > 0, torch.ones(2, device=DEVICE))
+
+
+def embedding(weight: torch.Tensor, i: torch.Tensor, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
+    weight.requires_grad_()
+    out = torch.nn.functional.embedding(i, weight, **options)
+    out.backward(torch.arange(out.numel(), device=out.device, dtype=out.dtype).view(out.shape) / out.numel())
+    return out.detach(), weight.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_embedding(dtype: torch.dtype) -> None:
+    weight, i = values((10, 16), dtype), indices(10, (4, 30))
+    for options in ({}, {"padding_idx": 3}, {"scale_grad_by_freq": True}, {"max_norm": 2.0}):
+        check_same(lambda w, i, o=options: embedding(w.clone(), i, **o)[1], weight, i, close=True)
+        check_same(lambda w, i, o=options: embedding(w.clone(), i.int(), **o)[0], weight, i, close=True)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bag(mode: str) -> None:
+    weight, i, offsets = values((10, 16), torch.float32), indices(10, (30,)), torch.tensor([0, 5, 5, 20])
+
+    def bag(w: torch.Tensor, i: torch.Tensor, o: torch.Tensor, **options: object) -> tuple[torch.Tensor, ...]:
+        w = w.clone().requires_grad_()
+        out = torch.nn.functional.embedding_bag(i, w, o, mode=mode, **options)
+        out.sin().sum().backward()
+        return out.detach(), w.grad
+
+    check_same(bag, weight, i, offsets, close=True)
+    check_same(lambda w, i, o: bag(w, i, o, padding_idx=2), weight, i, offsets, close=True)
+    if mode == "sum":
+        scale = values((30,), torch.float32, 7)
+
+        def weighted(w: torch.Tensor, i: torch.Tensor, o: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            s = s.clone().requires_grad_()
+            out = bag(w, i, o, per_sample_weights=s)
+            return *out, s.grad
+
+        check_same(weighted, weight, i, offsets, scale, close=True)
+
+
+def test_counting() -> None:
+    i = indices(20, (1000,))
+    check_same(lambda i: (torch.bincount(i), torch.bincount(i, minlength=30)), i)
+    check_same(lambda i, w: torch.bincount(i, w), i, values((1000,), torch.float32), close=True)
+    check_same(lambda x: torch.histc(x, 10), values((1000,), torch.float32))
+    check_same(lambda x: torch.histc(x, 7, -2, 2), values((1000,), torch.float32))
+    check_same(lambda i: torch.nn.functional.one_hot(i, 20), i)
+    with pytest.raises(RuntimeError, match="non-negative"):
+        torch.bincount(torch.tensor([-1], device=DEVICE))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool], ids=str)
+def test_unique(dtype: torch.dtype) -> None:
+    x = values((20, 30), torch.float32).round().to(dtype)
+    check_same(lambda x: torch.unique(x, return_inverse=True, return_counts=True), x)
+    check_same(lambda x: torch.unique_consecutive(x.flatten(), return_inverse=True, return_counts=True), x)
+    check_same(lambda x: torch.unique(x), x[:0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16], ids=str)
+def test_search(dtype: torch.dtype) -> None:
+    rows, x = values((3, 9), torch.float32).to(dtype).sort(1).values, values((3, 20), torch.float32, 4).to(dtype)
+    for right in (False, True):
+        check_same(lambda b, x, r=right: torch.searchsorted(b, x, right=r), rows, x)
+        check_same(lambda b, x, r=right: torch.bucketize(x, b[0], right=r, out_int32=True), rows, x)
+    check_same(lambda b, o, x: torch.searchsorted(b, x, sorter=o), rows.flip(1), torch.arange(8, -1, -1).expand(3, 9), x)
+    check_same(lambda b: torch.searchsorted(b[0], 1.5), rows)
+
+
+def test_new_shapes_compile_nothing() -> None:
+    def work(n: int) -> None:
+        x = torch.rand(n, 5, device=DEVICE)
+        i = torch.arange(n, device=DEVICE).flip(0)
+        x[i], x.scatter_add(0, i[:, None].expand(n, 5), x), x[x > 0.5], torch.cat([x, x[:3]]), x.sort(0)
+        torch.nn.functional.dropout(x, 0.5), x.tril(), x.normal_()
+
+    for n in (40, 60):
+        work(n)
+    before = dlbackend.kernel_stats()["compiled"] + dlbackend.kernel_stats()["loaded"]
+    for n in range(41, 59):
+        work(n)
+    assert dlbackend.kernel_stats()["compiled"] + dlbackend.kernel_stats()["loaded"] == before
+
+
+def test_printing_needs_no_fallback() -> None:
+    dlbackend.reset_fallback_report()
+    for x in (torch.rand(3, 4), torch.arange(5), torch.ones(2) > 0, torch.full((2,), 1e9), torch.ones(2, 0), torch.tensor(2.5)):
+        assert "ocl:0" in repr(x.to(DEVICE))
+    assert dlbackend.fallback_report() == {}

@@ -1,0 +1,68 @@
+"""sort, topk, kthvalue, median: order, stability, NaN, every dtype and layout."""
+import pytest
+import torch
+from exact import DEVICE, DTYPES, check_same, values
+
+ORDERED = [d for d in DTYPES if not d.is_complex]
+
+
+@pytest.mark.parametrize("dtype", ORDERED, ids=str)
+def test_stable_sort(dtype: torch.dtype) -> None:
+    x = values((6, 70, 5), dtype)
+    for dim in (0, 1, -1):
+        for descending in (False, True):
+            check_same(lambda t, d=dim, r=descending: t.sort(dim=d, descending=r, stable=True), x)
+    check_same(lambda t: t.transpose(0, 1).sort(dim=0, stable=True), x)
+    check_same(lambda t: t[:, ::3].sort(dim=1, stable=True), x)
+
+
+@pytest.mark.parametrize("length", [1, 2, 47, 48, 49, 1000, 1025, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16], ids=str)
+def test_lengths(dtype: torch.dtype, length: int) -> None:
+    x = (torch.randn(length, generator=torch.Generator().manual_seed(length)) * 1000).to(dtype)
+    check_same(lambda t: t.sort(stable=True), x)
+    check_same(lambda t: t.sort(stable=True, descending=True), x)
+
+
+def test_special_numbers() -> None:
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([3.0, nan, -0.0, inf, 0.0, -inf, -1.5, nan, 1e-40, -1e-40, 0.0])
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        check_same(lambda t: t.sort(stable=True), x.to(dtype))
+        check_same(lambda t: t.sort(stable=True, descending=True), x.to(dtype))
+    extremes = torch.tensor([2**63 - 1, -(2**63), 0, -1, 1])
+    check_same(lambda t: t.sort(stable=True), extremes)
+    check_same(lambda t: t.sort(stable=True, descending=True), extremes)
+
+
+def test_shapes() -> None:
+    check_same(lambda t: t.sort(), torch.tensor(3.0))
+    check_same(lambda t: t.sort(0), torch.empty(0, 3))
+    check_same(lambda t: t.argsort(1), torch.tensor([[3, 1, 2], [9, 7, 8]]))
+    check_same(lambda t: t.msort(), torch.tensor([[3, 1], [1, 2]]))
+    with pytest.raises(IndexError):
+        torch.ones(3, device=DEVICE).sort(2)
+
+
+@pytest.mark.parametrize("dtype", [d for d in ORDERED if d != torch.bool], ids=str)
+def test_topk(dtype: torch.dtype) -> None:
+    x = torch.stack([torch.randperm(100, generator=torch.Generator().manual_seed(i)) for i in range(4)])
+    x = x.to(dtype)
+    for k in (1, 5, 60, 100):
+        for largest in (True, False):
+            check_same(lambda t, k=k, m=largest: t.topk(k, largest=m), x)
+    check_same(lambda t: t.t().topk(3, dim=0).values, x)
+    with pytest.raises(RuntimeError, match="out of range"):
+        torch.ones(3, device=DEVICE).topk(4)
+
+
+def test_kth_and_median() -> None:
+    x = values((5, 31), torch.float32)
+    check_same(lambda t: t.kthvalue(4), x)
+    check_same(lambda t: t.kthvalue(2, dim=0, keepdim=True), x)
+    check_same(lambda t: t.median(1), x)
+    check_same(lambda t: (t.median(), t.nanmedian(), t.long().median()), x)
+    x[2, 3] = x[4, 5] = x[4, 6] = float("nan")
+    check_same(lambda t: t.median(1), x)
+    check_same(lambda t: t.nanmedian(1, keepdim=True), x)
+    check_same(lambda t: t.median(), x)
