@@ -1,4 +1,5 @@
 """Helpers of the op tests: the device against float64 on the CPU, in many dtypes and layouts."""
+
 from __future__ import annotations
 
 import torch
@@ -41,10 +42,12 @@ def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
     return found
 
 
-def check_op(fn, *inputs: torch.Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0, grad: bool = True) -> None:
+def check_op(
+    fn, *inputs: torch.Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0, grad: bool = True
+) -> None:
     """`fn` of the inputs (rounded to `dtype`) on the device, forward and through autograd, against float64 on the CPU."""
     rounded = [t.to(dtype) if t.is_floating_point() else t for t in inputs]
-    reference = [t.double().requires_grad_(grad) if t.is_floating_point() else t for t in rounded]
+    reference = [t.double().contiguous().requires_grad_(grad) if t.is_floating_point() else t for t in rounded]
     device = []
     for original, t in zip(inputs, rounded, strict=True):
         copy = torch.empty_strided(original.shape, original.stride(), dtype=t.dtype, device=DEVICE).copy_(t)

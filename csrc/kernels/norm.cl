@@ -30,15 +30,15 @@ inline void merge(T* n, T* mean, T* m2, T other_n, T other_mean, T other_m2) {
 }
 
 #ifdef DLB_GPU
-// Merges (n, mean, m2) over `width` work-items at distance `step`; the result is in the first of them.
-inline void merge_group(T* n, T* mean, T* m2, local T* scratch, uint width, uint step) {
+// Merges (n, mean, m2) over `width` work-items `apart`; the result is in the first of them.
+inline void merge_group(T* n, T* mean, T* m2, local T* scratch, uint width, uint apart) {
   const uint i = get_local_id(0);
   local T *ns = scratch, *means = scratch + 256, *m2s = scratch + 512;
   ns[i] = *n, means[i] = *mean, m2s[i] = *m2;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (uint half_size = width / 2; half_size; half_size /= 2) {
-    const uint other = i + half_size * step;
-    if (i / step % width < half_size) {
+    const uint other = i + half_size * apart;
+    if (i / apart % width < half_size) {
       merge(n, mean, m2, ns[other], means[other], m2s[other]);
       ns[i] = *n, means[i] = *mean, m2s[i] = *m2;
     }

@@ -51,8 +51,8 @@ void run(const at::Tensor& x, const at::Tensor* result, const at::Tensor& y, int
   const at::Tensor in = x.contiguous(), out_values = result ? result->contiguous() : at::Tensor();
   const Operand xs = operand_of(in), ys = operand_of(y);
   const Operand zs = result ? operand_of(out_values) : Operand{nullptr, 0};
-  const Params params{xs.offset, ys.offset, zs.offset, static_cast<int32_t>(s.dim),
-                      static_cast<int32_t>(s.inner), log_form};
+  const Params params{
+      xs.offset, ys.offset, zs.offset, static_cast<int32_t>(s.dim), static_cast<int32_t>(s.inner), log_form};
   const bool rows = s.inner == 1;
   const int64_t block = device.cls == cl::DeviceClass::kCpu ? kColumnBlock : 1;
   const Team team = rows ? make_team(device, s.outer, s.dim)
@@ -81,8 +81,7 @@ at::Tensor& backward(const at::Tensor& grad_output, const at::Tensor& output, in
                      at::ScalarType input_dtype, at::Tensor& grad_input) {
   OutOp<Meta> op(grad_input);
   op.meta(grad_output, output, dim, input_dtype);
-  run(grad_output, &output, op.result(), dim, LogForm,
-      LogForm ? "log_softmax_backward" : "softmax_backward");
+  run(grad_output, &output, op.result(), dim, LogForm, LogForm ? "log_softmax_backward" : "softmax_backward");
   op.finish();
   return grad_input;
 }

@@ -1,4 +1,5 @@
 """Batch, layer and group normalisation, forward and backward."""
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,14 @@ def test_batch_norm(shape, affine, training):
 def test_batch_norm_dtypes(dtype):
     for fmt in (torch.contiguous_format, torch.channels_last):
         x = torch.randn(4, 6, 5, 5).contiguous(memory_format=fmt)
-        check_op(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), x, torch.rand(6), torch.randn(6), dtype=dtype, scale=4)
+        check_op(
+            lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+            x,
+            torch.rand(6),
+            torch.randn(6),
+            dtype=dtype,
+            scale=4,
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -96,10 +104,27 @@ def test_instance_norm():
         check_op(lambda x, w, b: F.instance_norm(x, weight=w, bias=b), x, torch.rand(4), torch.randn(4), scale=4)
 
 
-@pytest.mark.parametrize(("shape", "normalized"), [((5, 7), (7,)), ((3, 4, 130), (130,)), ((3, 5, 6), (5, 6)), ((2, 3000), (3000,)), ((300, 33), (33,)), ((4,), (4,))], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "normalized"),
+    [
+        ((5, 7), (7,)),
+        ((3, 4, 130), (130,)),
+        ((3, 5, 6), (5, 6)),
+        ((2, 3000), (3000,)),
+        ((300, 33), (33,)),
+        ((4,), (4,)),
+    ],
+    ids=str,
+)
 def test_layer_norm(shape, normalized):
     for x in layouts(torch.randn(shape) * 2 + 1).values():
-        check_op(lambda x, w, b: F.layer_norm(x, normalized, w, b), x, torch.rand(normalized), torch.randn(normalized), scale=4)
+        check_op(
+            lambda x, w, b: F.layer_norm(x, normalized, w, b),
+            x,
+            torch.rand(normalized),
+            torch.randn(normalized),
+            scale=4,
+        )
         check_op(lambda x: F.layer_norm(x, normalized), x, scale=4)
     check_op(lambda x, w: F.layer_norm(x, normalized, w), torch.randn(shape), torch.rand(normalized), scale=4)
 
@@ -116,7 +141,11 @@ def test_layer_norm_errors():
         F.layer_norm(torch.ones(3, 4, device=DEVICE), (5,))
 
 
-@pytest.mark.parametrize(("shape", "groups"), [((3, 6), 2), ((2, 6, 10), 3), ((2, 8, 5, 4), 8), ((2, 8, 5, 4), 1), ((1, 4, 60, 70), 2), ((2, 6, 3, 2, 4), 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((3, 6), 2), ((2, 6, 10), 3), ((2, 8, 5, 4), 8), ((2, 8, 5, 4), 1), ((1, 4, 60, 70), 2), ((2, 6, 3, 2, 4), 2)],
+    ids=str,
+)
 @pytest.mark.parametrize("affine", [True, False])
 def test_group_norm(shape, groups, affine):
     params = (torch.rand(shape[1]), torch.randn(shape[1])) if affine else ()

@@ -1,4 +1,5 @@
 """softmax and log_softmax, forward and backward."""
+
 import pytest
 import torch
 from common import DEVICE, FLOATS, assert_near, check_op, layouts

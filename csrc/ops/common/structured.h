@@ -42,8 +42,8 @@ class OutOp final : public Meta {
     const at::Tensor& out = outputs_[i].get();
     const Asked& asked = asked_[i];
     if (proxies_[i]) return *proxies_[i];
-    if (asked.strides.empty() ? out.is_contiguous(asked.format) : out.strides() == at::IntArrayRef(asked.strides))
-        [[likely]]
+    if (asked.strides.empty() ? out.is_contiguous(asked.format)
+                              : out.strides() == at::IntArrayRef(asked.strides)) [[likely]]
       return out;
     proxies_[i] = out.new_empty(out.sizes());
     restride(*proxies_[i], asked);

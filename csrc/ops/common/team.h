@@ -20,8 +20,8 @@ inline Team make_team(const cl::Device& device, int64_t rows, int64_t work, uint
   Team team{static_cast<uint32_t>(rows), 1, 1};
   if (device.cls == cl::DeviceClass::kCpu) {
     constexpr int64_t kGrain = 8192, kItemsPerUnit = 4;
-    const int64_t items =
-        std::clamp<int64_t>(rows * std::max<int64_t>(work, 1) / kGrain, 1, device.compute_units * kItemsPerUnit);
+    const int64_t items = std::clamp<int64_t>(rows * std::max<int64_t>(work, 1) / kGrain, 1,
+                                              device.compute_units * kItemsPerUnit);
     team.per_item = static_cast<uint32_t>((rows + items - 1) / items);
   } else {
     while (team.lanes < gpu_lanes && team.lanes * 4 < work) team.lanes *= 2;

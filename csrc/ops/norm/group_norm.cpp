@@ -23,12 +23,14 @@ struct Sizes {
 
 void check(const Tensor& input, const Tensor& weight, const Tensor& bias, const Sizes& s) {
   TORCH_CHECK(s.groups > 0, "Expected num groups to be greater than 0, got ", s.groups);
-  TORCH_CHECK(s.channels % s.groups == 0, "Expected number of channels in input to be divisible by num_groups, but got ",
+  TORCH_CHECK(s.channels % s.groups == 0,
+              "Expected number of channels in input to be divisible by num_groups, but got ",
               "input of shape ", input.sizes(), " and num_groups=", s.groups);
   for (const Tensor* t : {&weight, &bias})
     TORCH_CHECK(!t->defined() || (t->dim() == 1 && t->numel() == s.channels), "Expected ",
-                t == &weight ? "weight" : "bias", " to be a vector of size equal to the number of channels in input, ",
-                "but got shape ", t->sizes(), " and input of shape ", input.sizes());
+                t == &weight ? "weight" : "bias",
+                " to be a vector of size equal to the number of channels in input, ", "but got shape ",
+                t->sizes(), " and input of shape ", input.sizes());
 }
 
 Finish finish_of(const Sizes& s) {
@@ -52,7 +54,8 @@ Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, cons
   const Tensor x = input.contiguous();
   const Context context(x, weight.defined() ? weight : bias, "group_norm");
   Tensor y = at::empty_like(x, at::MemoryFormat::Contiguous);
-  Tensor mean = at::empty({samples, groups}, x.options().dtype(context.compute_scalar)), rstd = at::empty_like(mean);
+  Tensor mean = at::empty({samples, groups}, x.options().dtype(context.compute_scalar)),
+         rstd = at::empty_like(mean);
   if (x.numel() == 0) return {y, mean.zero_(), rstd.zero_()};
 
   Layout layout;
@@ -61,8 +64,9 @@ Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, cons
   layout.inner_rows = layout.rows, layout.inner_stride = layout.count;
   const norm::Partial partial = norm::statistics(context, Form::Rows, layout, x);
   const Tensor coefficients = context.scratch(3 * samples * channels);
-  const Operand partials = operand_of(partial.values), ws = optional_operand(weight), bs = optional_operand(bias),
-                ms = operand_of(mean), rs = operand_of(rstd), results = operand_of(coefficients);
+  const Operand partials = operand_of(partial.values), ws = optional_operand(weight),
+                bs = optional_operand(bias), ms = operand_of(mean), rs = operand_of(rstd),
+                results = operand_of(coefficients);
   Finish p = finish_of(s);
   p.partial = partials.offset, p.coefficients = results.offset, p.mean = ms.offset, p.rstd = rs.offset;
   p.weight = ws.offset, p.bias = bs.offset;
@@ -70,16 +74,16 @@ Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, cons
   p.set_eps(eps);
   const Team team = context.finish_team(p.rows, partial.splits);
   context.kernel("group_norm_finish")
-      .launch(context.stream.queue(), range_of(context.device, team), partials.mem, ws.mem, bs.mem, ms.mem, rs.mem,
-              results.mem, p, team);
+      .launch(context.stream.queue(), range_of(context.device, team), partials.mem, ws.mem, bs.mem, ms.mem,
+              rs.mem, results.mem, p, team);
   const std::array<int64_t, 2> flat{samples * channels, length}, strides{1, 0};
   norm::apply_forward(y.view(flat), x.view(flat), coefficients, samples * channels, strides);
   return {std::move(y), std::move(mean), std::move(rstd)};
 }
 
-Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, const Tensor& mean_, const Tensor& rstd_,
-                                 const OptionalTensor& weight_, int64_t samples, int64_t channels, int64_t length,
-                                 int64_t groups, std::array<bool, 3> mask) {
+Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, const Tensor& mean_,
+                                 const Tensor& rstd_, const OptionalTensor& weight_, int64_t samples,
+                                 int64_t channels, int64_t length, int64_t groups, std::array<bool, 3> mask) {
   const Tensor weight = param(weight_, {});
   const Sizes s{samples, channels, length, groups};
   check(input, weight, {}, s);
@@ -104,18 +108,19 @@ Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, co
   layout.mean_group = static_cast<uint32_t>(channels / groups);
   const norm::Partial partial = norm::gradient_sums(context, Form::Rows, layout, x, dy, mean, rstd);
   // The kernels below read whole sums; few long rows come in several parts.
-  const Tensor sums =
-      partial.splits == 1 ? partial.values : partial.values.view({partial.splits, -1}).sum(0);
+  const Tensor sums = partial.splits == 1 ? partial.values : partial.values.view({partial.splits, -1}).sum(0);
   const Tensor coefficients = context.scratch(4 * samples * channels);
-  const Operand sources = operand_of(sums), ws = optional_operand(weight), ms = operand_of(mean), rs = operand_of(rstd),
-                dws = optional_operand(dw), dbs = optional_operand(db), results = operand_of(coefficients);
+  const Operand sources = operand_of(sums), ws = optional_operand(weight), ms = operand_of(mean),
+                rs = operand_of(rstd), dws = optional_operand(dw), dbs = optional_operand(db),
+                results = operand_of(coefficients);
   Finish p = finish_of(s);
   p.partial = sources.offset, p.coefficients = results.offset, p.mean = ms.offset, p.rstd = rs.offset;
   p.weight = ws.offset, p.grad_weight = dws.offset, p.grad_bias = dbs.offset;
   if (mask[1] || mask[2]) {
     const Team team = make_team(context.device, channels, samples, 1);
     context.kernel("group_norm_weight_grad")
-        .launch(context.stream.queue(), range_of(context.device, team), sources.mem, rs.mem, dws.mem, dbs.mem, p, team);
+        .launch(context.stream.queue(), range_of(context.device, team), sources.mem, rs.mem, dws.mem, dbs.mem,
+                p, team);
   }
   if (mask[0]) {
     const Team team = make_team(context.device, p.rows, channels / groups, 1);
@@ -123,7 +128,8 @@ Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, co
         .launch(context.stream.queue(), range_of(context.device, team), sources.mem, ws.mem, ms.mem, rs.mem,
                 results.mem, p, team);
     const std::array<int64_t, 2> flat{samples * channels, length}, strides{1, 0};
-    norm::apply_backward(dx.view(flat), dy.view(flat), x.view(flat), coefficients, samples * channels, strides);
+    norm::apply_backward(dx.view(flat), dy.view(flat), x.view(flat), coefficients, samples * channels,
+                         strides);
   }
   return {std::move(dx), std::move(dw), std::move(db)};
 }

@@ -30,7 +30,8 @@ struct Shape {
 
 Shape check(const Tensor& input, at::IntArrayRef normalized, const Tensor& weight, const Tensor& bias) {
   const auto rank = static_cast<int64_t>(normalized.size());
-  TORCH_CHECK(rank >= 1, "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one ",
+  TORCH_CHECK(rank >= 1,
+              "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one ",
               "element, but got normalized_shape = ", normalized);
   for (const Tensor* t : {&weight, &bias})
     TORCH_CHECK(!t->defined() || t->sizes().equals(normalized), "Expected ", t == &weight ? "weight" : "bias",
@@ -39,7 +40,8 @@ Shape check(const Tensor& input, at::IntArrayRef normalized, const Tensor& weigh
   TORCH_CHECK(input.dim() >= rank && input.sizes().slice(input.dim() - rank).equals(normalized),
               "Given normalized_shape=", normalized, ", expected input with shape [*, ", normalized,
               "], but got input of size", input.sizes());
-  return {c10::multiply_integers(input.sizes().slice(0, input.dim() - rank)), c10::multiply_integers(normalized)};
+  return {c10::multiply_integers(input.sizes().slice(0, input.dim() - rank)),
+          c10::multiply_integers(normalized)};
 }
 
 Tensor param(const OptionalTensor& tensor, const Tensor& other, const Tensor& input) {
@@ -62,12 +64,13 @@ Three native_layer_norm(const Tensor& input, at::IntArrayRef normalized, const O
 
   const Operand xs = operand_of(x), ys = operand_of(y), ms = operand_of(mean), rs = operand_of(rstd),
                 ws = optional_operand(weight), bs = optional_operand(bias);
-  Params p{xs.offset, ys.offset, 0, ms.offset, rs.offset, ws.offset, bs.offset, static_cast<int32_t>(shape.length)};
+  Params p{xs.offset, ys.offset, 0,         ms.offset,
+           rs.offset, ws.offset, bs.offset, static_cast<int32_t>(shape.length)};
   p.eps_high = static_cast<float>(eps), p.eps_low = static_cast<float>(eps - p.eps_high);
   const Team team = make_team(context.device, shape.rows, shape.length);
   context.kernel("layer_norm_rows")
-      .launch(context.stream.queue(), range_of(context.device, team), xs.mem, ws.mem, bs.mem, ys.mem, ms.mem, rs.mem, p,
-              team);
+      .launch(context.stream.queue(), range_of(context.device, team), xs.mem, ws.mem, bs.mem, ys.mem, ms.mem,
+              rs.mem, p, team);
   return {std::move(y), std::move(mean), std::move(rstd)};
 }
 
@@ -95,25 +98,27 @@ Three native_layer_norm_backward(const Tensor& grad_out, const Tensor& input, at
                 ws = optional_operand(weight);
   if (mask[0]) {
     const Operand dxs = operand_of(dx);
-    const Params p{xs.offset, dxs.offset, dys.offset, ms.offset, rs.offset, ws.offset, -1,
-                   static_cast<int32_t>(shape.length)};
+    const Params p{xs.offset, dxs.offset, dys.offset, ms.offset,
+                   rs.offset, ws.offset,  -1,         static_cast<int32_t>(shape.length)};
     const Team team = make_team(context.device, shape.rows, shape.length);
     context.kernel("layer_norm_rows_backward")
-        .launch(context.stream.queue(), range_of(context.device, team), xs.mem, dys.mem, ws.mem, ms.mem, rs.mem,
-                dxs.mem, p, team);
+        .launch(context.stream.queue(), range_of(context.device, team), xs.mem, dys.mem, ws.mem, ms.mem,
+                rs.mem, dxs.mem, p, team);
   }
   if (mask[1] || mask[2]) {
     norm::Layout layout;
     layout.rows = static_cast<uint32_t>(shape.length), layout.count = static_cast<uint32_t>(shape.rows);
     layout.segment_stride = shape.length, layout.mean_group = 0;
     const norm::Partial partial = norm::gradient_sums(context, Form::Columns, layout, x, dy, mean, rstd);
-    const Operand partials = operand_of(partial.values), dws = optional_operand(dw), dbs = optional_operand(db);
+    const Operand partials = operand_of(partial.values), dws = optional_operand(dw),
+                  dbs = optional_operand(db);
     Finish p;
     p.partial = partials.offset, p.grad_weight = dws.offset, p.grad_bias = dbs.offset;
     p.rows = layout.rows, p.splits = partial.splits, p.count = layout.count, p.per_split = partial.per_split;
     const Team team = context.finish_team(shape.length, partial.splits);
     context.kernel("layer_norm_finish")
-        .launch(context.stream.queue(), range_of(context.device, team), partials.mem, dws.mem, dbs.mem, p, team);
+        .launch(context.stream.queue(), range_of(context.device, team), partials.mem, dws.mem, dbs.mem, p,
+                team);
   }
   return {std::move(dx), std::move(dw), std::move(db)};
 }

@@ -21,7 +21,8 @@ uint32_t choose_splits(const cl::Device& device, int64_t units, int64_t count, i
   const bool cpu = device.cls == cl::DeviceClass::kCpu;
   const int64_t wanted = device.compute_units * 4, grain = cpu ? 8192 : 4096;
   const int64_t most = std::max<int64_t>(1, count * width / grain);
-  return static_cast<uint32_t>(std::clamp<int64_t>((wanted + units - 1) / units, 1, std::min<int64_t>(most, 1024)));
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>((wanted + units - 1) / units, 1, std::min<int64_t>(most, 1024)));
 }
 
 struct Plan {
@@ -53,15 +54,16 @@ Context::Context(const at::Tensor& input, const at::Tensor& param_tensor, const 
       param(dtype_of(param_tensor.defined() ? param_tensor.scalar_type() : input.scalar_type(), op)),
       compute(codegen::compute_type(data)),
       compute_scalar(compute == codegen::DType::F64 ? c10::ScalarType::Double : c10::ScalarType::Float) {
-  TORCH_CHECK_NOT_IMPLEMENTED(codegen::class_of(data) == codegen::DClass::Float, "\"", op, "\" not implemented for '",
-                              c10::toString(input.scalar_type()), "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(codegen::class_of(data) == codegen::DClass::Float, "\"", op,
+                              "\" not implemented for '", c10::toString(input.scalar_type()), "'");
   check_device_supports(device, compute, op);
   TORCH_CHECK(input.numel() < (int64_t{1} << 31), op, ": tensors of 2^31 elements or more are not supported");
 }
 
 at::Tensor Context::scratch(int64_t elements) const {
-  return at::detail::empty_generic({elements}, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                   compute_scalar, std::nullopt);
+  return at::detail::empty_generic({elements}, allocator(),
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), compute_scalar,
+                                   std::nullopt);
 }
 
 Team Context::finish_team(int64_t rows, uint32_t splits) const {
@@ -80,13 +82,12 @@ Partial statistics(const Context& context, Form form, Layout layout, const at::T
   const Operand partial = operand_of(p.partial.values);
   layout.partial = partial.offset;
   context.kernel(form == Form::Rows ? "norm_stats_rows" : "norm_stats_columns")
-      .launch(context.stream.queue(), range_of(context.device, p.team), xs.mem, partial.mem, layout,
-              p.team);
+      .launch(context.stream.queue(), range_of(context.device, p.team), xs.mem, partial.mem, layout, p.team);
   return p.partial;
 }
 
-Partial gradient_sums(const Context& context, Form form, Layout layout, const at::Tensor& x, const at::Tensor& dy,
-                      const at::Tensor& mean, const at::Tensor& rstd) {
+Partial gradient_sums(const Context& context, Form form, Layout layout, const at::Tensor& x,
+                      const at::Tensor& dy, const at::Tensor& mean, const at::Tensor& rstd) {
   const Operand xs = operand_of(x), dys = operand_of(dy), means = optional_operand(mean),
                 rstds = optional_operand(rstd);
   layout.x = xs.offset, layout.dy = dys.offset, layout.mean = means.offset, layout.rstd = rstds.offset;
@@ -100,7 +101,8 @@ Partial gradient_sums(const Context& context, Form form, Layout layout, const at
         .launch(context.stream.queue(), range, xs.mem, dys.mem, means.mem, partial.mem, layout, p.team);
   else
     context.kernel("norm_sums_columns")
-        .launch(context.stream.queue(), range, xs.mem, dys.mem, means.mem, rstds.mem, partial.mem, layout, p.team);
+        .launch(context.stream.queue(), range, xs.mem, dys.mem, means.mem, rstds.mem, partial.mem, layout,
+                p.team);
   return p.partial;
 }
 
@@ -126,8 +128,8 @@ void apply_forward(const at::Tensor& y, const at::Tensor& x, const at::Tensor& c
   run_pointwise(kForward, iter, coefficients.scalar_type());
 }
 
-void apply_backward(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& coefficients,
-                    int64_t size, at::IntArrayRef strides) {
+void apply_backward(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x,
+                    const at::Tensor& coefficients, int64_t size, at::IntArrayRef strides) {
   auto c = config();
   c.add_output(dx).add_const_input(dy).add_const_input(x);
   for (int64_t i = 0; i < 4; ++i) c.add_owned_const_input(stretched(coefficients, i, size, x, strides));

@@ -1,5 +1,5 @@
-// What batch, group and layer norm share: layouts of rows and columns, splitting them over the device, and the
-// launches of the kernels in norm.cl.
+// What batch, group and layer norm share: layouts of rows and columns, splitting them over the device, and
+// the launches of the kernels in norm.cl.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -62,14 +62,15 @@ struct Partial {
 // Passes over x (and dy), over contiguous runs or over interleaved columns.
 enum class Form { Rows, Columns };
 Partial statistics(const Context& context, Form form, Layout layout, const at::Tensor& x);
-Partial gradient_sums(const Context& context, Form form, Layout layout, const at::Tensor& x, const at::Tensor& dy,
-                      const at::Tensor& mean, const at::Tensor& rstd);
+Partial gradient_sums(const Context& context, Form form, Layout layout, const at::Tensor& x,
+                      const at::Tensor& dy, const at::Tensor& mean, const at::Tensor& rstd);
 
-// y = (x - mean) * scale + shift and dx = dy * k0 - (k1 + (x - mean) * k2), with `coefficients` ([3] or [4] sets of
-// `size` values) that stretch over x by `strides` (elements; 0 along dimensions they do not depend on).
+// y = (x - mean) * scale + shift and dx = dy * k0 - (k1 + (x - mean) * k2), with `coefficients` ([3] or [4]
+// sets of `size` values) that stretch over x by `strides` (elements; 0 along dimensions they do not depend
+// on).
 void apply_forward(const at::Tensor& y, const at::Tensor& x, const at::Tensor& coefficients, int64_t size,
                    at::IntArrayRef strides);
-void apply_backward(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& coefficients,
-                    int64_t size, at::IntArrayRef strides);
+void apply_backward(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x,
+                    const at::Tensor& coefficients, int64_t size, at::IntArrayRef strides);
 
 }  // namespace dlb::norm

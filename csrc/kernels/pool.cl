@@ -1,0 +1,236 @@
+// Max and average pooling over three axes (two: the first has size 1), regular and adaptive windows, any strides.
+// A_T: the element type.
+#include "team.clh"
+#include "lines.clh"
+
+typedef struct {
+  int in, out, extent, stride, pad, dilation;  // extent 0: adaptive
+} pool_axis;
+
+typedef struct {
+  long x, y, index;         // offsets
+  dlb_lines lines;          // indices are laid out as the output
+  pool_axis axis[3];        // D, H, W
+  int count_include_pad, divisor;  // average; divisor 0: the window's size
+} pool_params;
+
+// The input positions [start, end) of output o's window; *size is what an average divides by.
+inline void window(pool_axis a, int o, int include_pad, int* start, int* end, int* size) {
+  if (a.extent == 0) {
+    *start = (int)((long)o * a.in / a.out);
+    *end = (int)(((long)(o + 1) * a.in + a.out - 1) / a.out);
+    *size = *end - *start;
+    return;
+  }
+  const int first = o * a.stride - a.pad, past = first + (a.extent - 1) * a.dilation + 1;
+  *start = first < 0 ? first + (-first + a.dilation - 1) / a.dilation * a.dilation : first;
+  *end = min(past, a.in);
+  *size = include_pad ? min(past, a.in + a.pad) - first : *end - *start;
+}
+
+// The outputs [first, last] whose windows may hold input i (with dilation some do not).
+inline void covering(pool_axis a, int i, int* first, int* last) {
+  if (a.extent == 0) {
+    *first = (int)((long)i * a.out / a.in);
+    *last = (int)(((long)(i + 1) * a.out + a.in - 1) / a.in) - 1;
+    return;
+  }
+  const int low = i + a.pad - (a.extent - 1) * a.dilation;
+  *first = low <= 0 ? 0 : (low + a.stride - 1) / a.stride;
+  *last = min((i + a.pad) / a.stride, a.out - 1);
+}
+
+// For which lanes [*low, *high) tap k of a regular window is inside the input.
+inline void inside(pool_axis a, int first, int lanes, int k, int* low, int* high) {
+  const int shift = first * a.stride - a.pad + k * a.dilation, room = a.in - 1 - shift;
+  *low = shift >= 0 ? 0 : (-shift + a.stride - 1) / a.stride;
+  *high = room < 0 ? 0 : min(lanes, room / a.stride + 1);
+}
+
+// Takes the maximum of lanes [low, high) with elements `hop` apart; lane j's element is at position first + j * pace.
+inline void scan_max(global const A_T* from, long hop, int first, int pace, int low, int high, T* best, int* place) {
+  DLB_SIMD for (int j = low; j < high; ++j) {
+    const T v = LOAD_A(from, j * hop);
+    const int take = v > best[j] || v != v;
+    best[j] = take ? v : best[j];
+    place[j] = take ? first + j * pace : place[j];
+  }
+}
+inline void scan_sum(global const A_T* from, long hop, int low, int high, T* sum) {
+  DLB_SIMD for (int j = low; j < high; ++j) sum[j] += LOAD_A(from, j * hop);
+}
+// The usual distances as constants: loads without a gather.
+#define SCAN(function, from, hop, ...)        \
+  {                                           \
+    if (hop == 1)                             \
+      function(from, 1, __VA_ARGS__);         \
+    else if (hop == 2)                        \
+      function(from, 2, __VA_ARGS__);         \
+    else                                      \
+      function(from, hop, __VA_ARGS__);       \
+  }
+
+kernel void max_pool(global const A_T* x, global A_T* y, global long* index, const pool_params p,
+                     const dlb_team team) {
+  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+  const long out_hop = p.lines.channels_inner ? p.lines.ys[1] : p.lines.ys[4];
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    const dlb_piece at = piece_of(p.lines, row, ad.out, ah.out, aw.out);
+    global const A_T* in = x + p.x + at.n * p.lines.xs[0] + at.c * p.lines.xs[1];
+    int d0, d1, h0, h1, w0, w1, unused;
+    window(ad, at.d, 0, &d0, &d1, &unused);
+    window(ah, at.h, 0, &h0, &h1, &unused);
+    window(aw, at.w, 0, &w0, &w1, &unused);
+    T best[BLOCK];
+    int place[BLOCK];
+    const int along_width = !p.lines.channels_inner && at.lanes > 1;
+    const long hop = p.lines.channels_inner ? p.lines.xs[1] : aw.stride * p.lines.xs[4];
+    for (int j = 0; j < at.lanes; ++j) {
+      if (along_width) window(aw, at.w + j, 0, &w0, &w1, &unused);
+      best[j] = LOAD_A(in, d0 * p.lines.xs[2] + h0 * p.lines.xs[3] + w0 * p.lines.xs[4] + (p.lines.channels_inner ? j * hop : 0));
+      place[j] = (d0 * ah.in + h0) * aw.in + w0;
+    }
+    for (int d = d0; d < d1; d += ad.dilation)
+      for (int h = h0; h < h1; h += ah.dilation) {
+        const int line = (d * ah.in + h) * aw.in;
+        global const A_T* source = in + d * p.lines.xs[2] + h * p.lines.xs[3];
+        if (along_width) {
+          for (int k = 0; k < aw.extent; ++k) {
+            int low, high;
+            inside(aw, at.w, at.lanes, k, &low, &high);
+            const int shift = at.w * aw.stride - aw.pad + k * aw.dilation;
+            global const A_T* from = source + shift * p.lines.xs[4];
+            SCAN(scan_max, from, hop, line + shift, aw.stride, low, high, best, place)
+          }
+        } else {
+          for (int w = w0; w < w1; w += aw.dilation) {
+            global const A_T* from = source + w * p.lines.xs[4];
+            SCAN(scan_max, from, hop, line + w, 0, 0, at.lanes, best, place)
+          }
+        }
+      }
+    const long base = offset_of(at, p.lines.ys);
+    for (int j = 0; j < at.lanes; ++j) {
+      STORE_A(y, p.y + base + j * out_hop, best[j]);
+      index[p.index + base + j * out_hop] = place[j];
+    }
+  }
+}
+
+kernel void avg_pool(global const A_T* x, global A_T* y, const pool_params p, const dlb_team team) {
+  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+  const long out_hop = p.lines.channels_inner ? p.lines.ys[1] : p.lines.ys[4];
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    const dlb_piece at = piece_of(p.lines, row, ad.out, ah.out, aw.out);
+    global const A_T* in = x + p.x + at.n * p.lines.xs[0] + at.c * p.lines.xs[1];
+    int d0, d1, h0, h1, w0, w1, ds, hs, ws;
+    window(ad, at.d, p.count_include_pad, &d0, &d1, &ds);
+    window(ah, at.h, p.count_include_pad, &h0, &h1, &hs);
+    window(aw, at.w, p.count_include_pad, &w0, &w1, &ws);
+    T sum[BLOCK];
+    for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
+    const int along_width = !p.lines.channels_inner && at.lanes > 1;
+    const long hop = p.lines.channels_inner ? p.lines.xs[1] : aw.stride * p.lines.xs[4];
+    for (int d = d0; d < d1; ++d)
+      for (int h = h0; h < h1; ++h) {
+        global const A_T* source = in + d * p.lines.xs[2] + h * p.lines.xs[3];
+        if (along_width) {
+          for (int k = 0; k < aw.extent; ++k) {
+            int low, high;
+            inside(aw, at.w, at.lanes, k, &low, &high);
+            global const A_T* from = source + (at.w * aw.stride - aw.pad + k) * p.lines.xs[4];
+            SCAN(scan_sum, from, hop, low, high, sum)
+          }
+        } else {
+          for (int w = w0; w < w1; ++w) {
+            global const A_T* from = source + w * p.lines.xs[4];
+            SCAN(scan_sum, from, hop, 0, at.lanes, sum)
+          }
+        }
+      }
+    const long base = p.y + offset_of(at, p.lines.ys);
+    for (int j = 0; j < at.lanes; ++j) {
+      if (along_width) window(aw, at.w + j, p.count_include_pad, &w0, &w1, &ws);
+      STORE_A(y, base + j * out_hop, sum[j] / (T)(p.divisor ? p.divisor : ds * hs * ws));
+    }
+  }
+}
+
+// Gradients gather: every input element sums over the outputs whose windows hold it. Here x is the input's gradient,
+// written, and y the output's. Lines along the width have block 1.
+kernel void max_pool_backward(global A_T* x, global const A_T* y, global const long* index, const pool_params p,
+                              const dlb_team team) {
+  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    const dlb_piece at = piece_of(p.lines, row, ad.in, ah.in, aw.in);
+    const long place = ((long)at.d * ah.in + at.h) * aw.in + at.w;
+    const long base = at.n * p.lines.ys[0] + at.c * p.lines.ys[1];
+    int d0, d1, h0, h1, w0, w1;
+    covering(ad, at.d, &d0, &d1);
+    covering(ah, at.h, &h0, &h1);
+    covering(aw, at.w, &w0, &w1);
+    T sum[BLOCK];
+    for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
+    for (int d = d0; d <= d1; ++d)
+      for (int h = h0; h <= h1; ++h)
+        for (int w = w0; w <= w1; ++w) {
+          const long o = base + d * p.lines.ys[2] + h * p.lines.ys[3] + w * p.lines.ys[4];
+          DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
+            const T g = LOAD_A(y, p.y + o + j * p.lines.ys[1]);
+            sum[j] += index[p.index + o + j * p.lines.ys[1]] == place ? g : (T)0;
+          }
+        }
+    const long to = p.x + offset_of(at, p.lines.xs), hop = p.lines.xs[1];
+    for (int j = 0; j < at.lanes; ++j) STORE_A(x, to + j * hop, sum[j]);
+  }
+}
+
+kernel void avg_pool_backward(global A_T* x, global const A_T* y, const pool_params p, const dlb_team team) {
+  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    const dlb_piece at = piece_of(p.lines, row, ad.in, ah.in, aw.in);
+    const long base = p.y + at.n * p.lines.ys[0] + at.c * p.lines.ys[1];
+    int d0, d1, h0, h1, w0, w1, ds, hs, ws, start, end;
+    covering(ad, at.d, &d0, &d1);
+    covering(ah, at.h, &h0, &h1);
+    covering(aw, at.w, &w0, &w1);
+    T sum[BLOCK];
+    for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
+    for (int d = d0; d <= d1; ++d) {
+      window(ad, d, p.count_include_pad, &start, &end, &ds);
+      for (int h = h0; h <= h1; ++h) {
+        window(ah, h, p.count_include_pad, &start, &end, &hs);
+        for (int w = w0; w <= w1; ++w) {
+          window(aw, w, p.count_include_pad, &start, &end, &ws);
+          const T divisor = (T)(p.divisor ? p.divisor : ds * hs * ws);
+          const long o = base + d * p.lines.ys[2] + h * p.lines.ys[3] + w * p.lines.ys[4];
+          DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] += LOAD_A(y, o + j * p.lines.ys[1]) / divisor;
+        }
+      }
+    }
+    const long to = p.x + offset_of(at, p.lines.xs), hop = p.lines.xs[1];
+    for (int j = 0; j < at.lanes; ++j) STORE_A(x, to + j * hop, sum[j]);
+  }
+}
+
+#ifdef DLB_CPU
+// A contiguous plane of the gradient per row, in the order of the outputs: for types that hold a running sum exactly
+// enough (float, double).
+kernel void max_pool_backward_planes(global A_T* x, global const A_T* y, global const long* index,
+                                     const pool_params p, const dlb_team team) {
+  const int in_size = p.axis[0].in * p.axis[1].in * p.axis[2].in;
+  const int out_size = p.axis[0].out * p.axis[1].out * p.axis[2].out;
+  FOR_ROWS(plane, team) {
+    global A_T* to = x + p.x + (long)plane * in_size;
+    global const A_T* from = y + p.y + (long)plane * out_size;
+    global const long* place = index + p.index + (long)plane * out_size;
+    for (int i = 0; i < in_size; ++i) to[i] = 0;
+    for (int o = 0; o < out_size; ++o)
+      if ((ulong)place[o] < (ulong)in_size) to[place[o]] += from[o];
+  }
+}
+#endif

@@ -1,0 +1,170 @@
+// Resizing of 1, 2 and 3 spatial axes: nearest, nearest-exact, (bi-, tri-)linear, bicubic.
+#include <ATen/ops/_upsample_nearest_exact1d_backward_meta.h>
+#include <ATen/ops/_upsample_nearest_exact1d_meta.h>
+#include <ATen/ops/_upsample_nearest_exact2d_backward_meta.h>
+#include <ATen/ops/_upsample_nearest_exact2d_meta.h>
+#include <ATen/ops/_upsample_nearest_exact3d_backward_meta.h>
+#include <ATen/ops/_upsample_nearest_exact3d_meta.h>
+#include <ATen/ops/upsample_bicubic2d_backward_meta.h>
+#include <ATen/ops/upsample_bicubic2d_meta.h>
+#include <ATen/ops/upsample_bilinear2d_backward_meta.h>
+#include <ATen/ops/upsample_bilinear2d_meta.h>
+#include <ATen/ops/upsample_linear1d_backward_meta.h>
+#include <ATen/ops/upsample_linear1d_meta.h>
+#include <ATen/ops/upsample_nearest1d_backward_meta.h>
+#include <ATen/ops/upsample_nearest1d_meta.h>
+#include <ATen/ops/upsample_nearest2d_backward_meta.h>
+#include <ATen/ops/upsample_nearest2d_meta.h>
+#include <ATen/ops/upsample_nearest3d_backward_meta.h>
+#include <ATen/ops/upsample_nearest3d_meta.h>
+#include <ATen/ops/upsample_trilinear3d_backward_meta.h>
+#include <ATen/ops/upsample_trilinear3d_meta.h>
+#include <torch/library.h>
+
+#include "ops/common/family.h"
+#include "ops/common/lines.h"
+#include "ops/common/structured.h"
+#include "ops/common/tensor.h"
+#include "ops/fallback.h"
+
+namespace dlb {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using Scale = std::optional<double>;
+
+enum class Mode : int32_t { Nearest, NearestExact, Linear, Cubic };  // as in upsample.cl
+
+// As resize_axis and resize_params in upsample.cl.
+struct Axis {
+  int32_t in = 1, out = 1, mode = 0, align_corners = 0;
+  float scale[3] = {1, 0, 0};
+
+  void set_scale(double s) {
+    for (float& part : scale) s -= part = static_cast<float>(s);
+  }
+};
+struct Params {
+  int64_t x, y;
+  Lines lines;
+  Axis axis[3];
+};
+
+// Input positions per output position.
+double step(Mode mode, int64_t in, int64_t out, bool align_corners, Scale scale) {
+  const bool interpolates = mode == Mode::Linear || mode == Mode::Cubic;
+  if (interpolates && align_corners)
+    return out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  if (scale && *scale > 0) return 1.0 / *scale;
+  return static_cast<double>(in) / static_cast<double>(out);
+}
+
+// x: the input or its gradient, y: the output or its gradient; sizes [N, C, spatial...].
+void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_corners,
+         std::initializer_list<Scale> scales) {
+  const char* op = backward ? "upsample_backward" : "upsample";
+  if (x.numel() == 0 || y.numel() == 0) return;
+  const int axes = static_cast<int>(scales.size());
+  Stream& stream = current_stream(x.device().index());
+  cl::Device& device = stream.device();
+  const auto type = dtype_of(x.scalar_type(), op);
+  check_device_supports(device, type, op);
+  TORCH_CHECK(x.numel() < (int64_t{1} << 31) && y.numel() < (int64_t{1} << 31), op,
+              ": tensors of 2^31 elements or more are not supported");
+  const View5 xs(x, axes), ys(y, axes);
+  const Operand in = operand_of(x), out = operand_of(y);
+  Params p{in.offset, out.offset, Lines(xs, ys), {}};
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const size_t at = 3 - scales.size() + i;
+    const double s = step(mode, xs.size[at + 2], ys.size[at + 2], align_corners, scales.begin()[i]);
+    p.axis[at] = {static_cast<int32_t>(xs.size[at + 2]), static_cast<int32_t>(ys.size[at + 2]),
+                  static_cast<int32_t>(mode), align_corners};
+    p.axis[at].set_scale(s);
+  }
+  const Team team = p.lines.team(device, backward ? xs : ys, !backward, 16);
+  family_kernel(device, "upsample.cl", backward ? "resize_backward" : "resize", codegen::compute_type(type),
+                {type})
+      .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
+}
+
+// The ops of one mode and number of axes; Scales: an optional scale per axis.
+template <const char* const& Name, class Meta, class MetaBackward, Mode M, class... Scales>
+struct Resize {
+  static Tensor& plain(const Tensor& self, IntArrayRef size, Scales... scales, Tensor& out) {
+    OutOp<Meta>(out).meta(self, size, scales...);
+    run(false, M, self, out, false, {scales...});
+    return out;
+  }
+  static Tensor& aligned(const Tensor& self, IntArrayRef size, bool align_corners, Scales... scales,
+                         Tensor& out) {
+    // Interpolated integers are rounded in ways of their own.
+    if (!self.is_floating_point())
+      return call_cpu_fallback<Tensor&, const Tensor&, IntArrayRef, bool, Scales..., Tensor&>(
+          Name, "out", self, size, align_corners, scales..., out);
+    OutOp<Meta>(out).meta(self, size, align_corners, scales...);
+    run(false, M, self, out, align_corners, {scales...});
+    return out;
+  }
+  static Tensor& plain_backward(const Tensor& grad, IntArrayRef size, IntArrayRef input_size,
+                                Scales... scales, Tensor& grad_input) {
+    OutOp<MetaBackward>(grad_input).meta(grad, size, input_size, scales...);
+    run(true, M, grad_input, grad, false, {scales...});
+    return grad_input;
+  }
+  static Tensor& aligned_backward(const Tensor& grad, IntArrayRef size, IntArrayRef input_size,
+                                  bool align_corners, Scales... scales, Tensor& grad_input) {
+    OutOp<MetaBackward>(grad_input).meta(grad, size, input_size, align_corners, scales...);
+    run(true, M, grad_input, grad, align_corners, {scales...});
+    return grad_input;
+  }
+};
+
+template <class Ops>
+void register_plain(torch::Library& m, const std::string& name) {
+  m.impl((name + ".out").c_str(), &Ops::plain);
+  m.impl((name + "_backward.grad_input").c_str(), &Ops::plain_backward);
+}
+template <class Ops>
+void register_aligned(torch::Library& m, const std::string& name) {
+  m.impl((name + ".out").c_str(), &Ops::aligned);
+  m.impl((name + "_backward.grad_input").c_str(), &Ops::aligned_backward);
+}
+
+constexpr const char* kNone = "";
+constexpr const char* kLinear = "aten::upsample_linear1d";
+constexpr const char* kBilinear = "aten::upsample_bilinear2d";
+constexpr const char* kTrilinear = "aten::upsample_trilinear3d";
+constexpr const char* kBicubic = "aten::upsample_bicubic2d";
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  using namespace at::meta;
+  register_plain<Resize<kNone, structured_upsample_nearest1d, structured_upsample_nearest1d_backward,
+                        Mode::Nearest, Scale>>(m, "upsample_nearest1d");
+  register_plain<Resize<kNone, structured_upsample_nearest2d, structured_upsample_nearest2d_backward,
+                        Mode::Nearest, Scale, Scale>>(m, "upsample_nearest2d");
+  register_plain<Resize<kNone, structured_upsample_nearest3d, structured_upsample_nearest3d_backward,
+                        Mode::Nearest, Scale, Scale, Scale>>(m, "upsample_nearest3d");
+  register_plain<Resize<kNone, structured__upsample_nearest_exact1d,
+                        structured__upsample_nearest_exact1d_backward, Mode::NearestExact, Scale>>(
+      m, "_upsample_nearest_exact1d");
+  register_plain<Resize<kNone, structured__upsample_nearest_exact2d,
+                        structured__upsample_nearest_exact2d_backward, Mode::NearestExact, Scale, Scale>>(
+      m, "_upsample_nearest_exact2d");
+  register_plain<
+      Resize<kNone, structured__upsample_nearest_exact3d, structured__upsample_nearest_exact3d_backward,
+             Mode::NearestExact, Scale, Scale, Scale>>(m, "_upsample_nearest_exact3d");
+  register_aligned<Resize<kLinear, structured_upsample_linear1d, structured_upsample_linear1d_backward,
+                          Mode::Linear, Scale>>(m, "upsample_linear1d");
+  register_aligned<Resize<kBilinear, structured_upsample_bilinear2d, structured_upsample_bilinear2d_backward,
+                          Mode::Linear, Scale, Scale>>(m, "upsample_bilinear2d");
+  register_aligned<Resize<kTrilinear, structured_upsample_trilinear3d,
+                          structured_upsample_trilinear3d_backward, Mode::Linear, Scale, Scale, Scale>>(
+      m, "upsample_trilinear3d");
+  register_aligned<Resize<kBicubic, structured_upsample_bicubic2d, structured_upsample_bicubic2d_backward,
+                          Mode::Cubic, Scale, Scale>>(m, "upsample_bicubic2d");
+}
+
+}  // namespace dlb

@@ -1,0 +1,71 @@
+"""Negative log likelihood and cross entropy, forward and backward."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from common import DEVICE, FLOATS, assert_near, check_op, layouts
+
+SHAPES = [(7, 5), (5,), (300, 10), (2, 5, 6, 7), (2, 4, 9)]
+
+
+def targets(shape, ignored=None):
+    classes = shape[1] if len(shape) > 1 else shape[0]
+    t = torch.randint(0, classes, (shape[0], *shape[2:]) if len(shape) > 1 else ())
+    if ignored is not None and t.dim():
+        t.view(-1)[::3] = ignored
+    return t
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("ignored", [None, -100, 2])
+def test_nll(shape, reduction, ignored):
+    t = targets(shape, ignored)
+    weight = torch.rand(shape[1] if len(shape) > 1 else shape[0]) + 0.5
+    options = {"reduction": reduction, "ignore_index": -100 if ignored is None else ignored}
+    for x in layouts(torch.randn(shape)).values():
+        check_op(lambda x, t: F.nll_loss(x, t, **options), x, t)
+        check_op(lambda x, t: F.nll_loss(x, t, weight.to(x.device, x.dtype), **options), x, t)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_cross_entropy(dtype):
+    for shape in ((64, 10), (2, 5, 6, 7)):
+        for options in ({}, {"label_smoothing": 0.1}, {"reduction": "sum"}):
+            check_op(
+                lambda x, t, o=options: F.cross_entropy(x, t, **o),
+                torch.randn(shape),
+                targets(shape),
+                dtype=dtype,
+                scale=8,
+            )
+
+
+def test_long_sum():
+    x, t = torch.rand(100_000, 3), torch.randint(0, 3, (100_000,))
+    assert_near(F.nll_loss(x.to(DEVICE), t.to(DEVICE), reduction="sum"), F.nll_loss(x.double(), t, reduction="sum"))
+
+
+def test_all_ignored_and_empty():
+    x, t = torch.randn(4, 3), torch.full((4,), -100)
+    assert F.nll_loss(x.to(DEVICE), t.to(DEVICE)).isnan().item()
+    assert F.nll_loss(x.to(DEVICE), t.to(DEVICE), reduction="sum").item() == 0
+    empty = torch.empty(0, 3, device=DEVICE), torch.empty(0, dtype=torch.int64, device=DEVICE)
+    assert F.nll_loss(*empty).isnan().item()
+    assert F.nll_loss(*empty, reduction="sum").item() == 0
+
+
+def test_class_out_of_range():
+    """Reported at the next synchronising call; nothing is read or written out of bounds, and the device goes on."""
+    for shape, bad in (((4, 3), 3), ((4, 3), -1), ((1, 3, 2, 2), 70)):
+        x, t = torch.randn(shape, device=DEVICE, requires_grad=True), targets(shape)
+        t.view(-1)[1] = bad
+        loss = F.nll_loss(x, t.to(DEVICE))
+        with pytest.raises(IndexError, match="out of bounds"):
+            loss.item()
+        loss.backward()
+        with pytest.raises(IndexError, match="out of bounds"):
+            torch.ocl.synchronize()
+    torch.ocl.synchronize()
+    with pytest.raises((RuntimeError, ValueError)):
+        F.nll_loss(torch.randn(4, 3, device=DEVICE), torch.zeros(5, dtype=torch.int64, device=DEVICE))

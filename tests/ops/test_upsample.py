@@ -1,0 +1,59 @@
+"""Resizing, forward and backward."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from common import DEVICE, FLOATS, check_op, layouts
+
+LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}
+SHAPES = [
+    ((2, 3, 11), 7),
+    ((2, 3, 5), 80),
+    ((2, 3, 6, 7), (9, 5)),
+    ((2, 70, 4, 3), (8, 6)),
+    ((1, 2, 4, 5, 3), (3, 8, 6)),
+]
+
+
+@pytest.mark.parametrize(("shape", "size"), SHAPES, ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest(shape, size, mode):
+    for x in layouts(torch.randn(shape)).values():
+        check_op(lambda x: F.interpolate(x, size, mode=mode), x)
+    check_op(lambda x: F.interpolate(x, scale_factor=2.0, mode=mode), torch.randn(shape))
+
+
+@pytest.mark.parametrize(("shape", "size"), SHAPES, ids=str)
+@pytest.mark.parametrize("align", [True, False])
+def test_linear(shape, size, align):
+    mode = LINEAR[len(shape)]
+    for x in layouts(torch.randn(shape)).values():
+        check_op(lambda x: F.interpolate(x, size, mode=mode, align_corners=align), x, scale=2)
+    for scale in (1.7, 0.6):
+        check_op(
+            lambda x, s=scale: F.interpolate(x, scale_factor=s, mode=mode, align_corners=align),
+            torch.randn(shape),
+            scale=4,
+        )
+
+
+@pytest.mark.parametrize("size", [(9, 5), (3, 14), (1, 1), (6, 7)], ids=str)
+@pytest.mark.parametrize("align", [True, False])
+def test_bicubic(size, align):
+    for x in layouts(torch.randn(2, 3, 6, 7)).values():
+        check_op(lambda x: F.interpolate(x, size, mode="bicubic", align_corners=align), x, scale=2)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_dtypes(dtype):
+    for mode in ("nearest", "bilinear", "bicubic"):
+        check_op(lambda x, m=mode: F.interpolate(x, (9, 5), mode=m), torch.randn(2, 3, 6, 7), dtype=dtype, scale=8)
+
+
+def test_bytes_and_errors():
+    x = torch.randint(0, 256, (2, 3, 6, 7), dtype=torch.uint8)
+    assert F.interpolate(x.to(DEVICE), (9, 5)).cpu().equal(F.interpolate(x, (9, 5)))
+    assert F.interpolate(x.to(DEVICE), (9, 5), mode="bilinear").cpu().equal(F.interpolate(x, (9, 5), mode="bilinear"))
+    with pytest.raises(RuntimeError):
+        F.interpolate(torch.ones(1, 1, 4, 4, device=DEVICE), (0, 2))
+    assert F.interpolate(torch.empty(0, 3, 4, 4, device=DEVICE), (8, 8)).shape == (0, 3, 8, 8)
