@@ -1,6 +1,9 @@
 // From tensors to reduction kernels: dimension collapsing, choice of form, work splitting, launch.
 #include "ops/common/reduce.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 #include <bit>
 #include <mutex>
@@ -278,6 +281,35 @@ void fill_sizes(Launch& launch, const Problem& problem) {
     for (size_t i = 0; i < launch.key.outputs; ++i) p.operand[i].stride[0] = 0;
 }
 
+// For layouts that do not collapse to what a kernel takes: copies to [kept, reduced] matrices.
+void run_flattened(const ReduceArguments& a) {
+  const at::Tensor& shape = *a.inputs[0];
+  at::DimVector order;
+  int64_t kept = 1;
+  for (const bool reduced : {false, true})
+    for (int64_t d = 0; d < shape.dim(); ++d)
+      if (a.reduced[static_cast<size_t>(d)] == reduced) {
+        order.push_back(d);
+        if (!reduced) kept *= shape.size(d);
+      }
+  const auto matrix = [&](const at::Tensor& t) { return t.permute(order).reshape({kept, -1}); };
+  std::vector<at::Tensor> inputs, mapped, outputs;
+  for (const at::Tensor* t : a.inputs) inputs.push_back(matrix(*t).contiguous());
+  for (const at::Tensor* t : a.mapped) mapped.push_back(at::empty_like(matrix(*t), at::MemoryFormat::Contiguous));
+  for (const at::Tensor* t : a.outputs) outputs.push_back(at::empty({kept}, t->options()));
+  const auto pointers = [](const std::vector<at::Tensor>& tensors) {
+    c10::SmallVector<const at::Tensor*, 8> result;
+    for (const at::Tensor& t : tensors) result.push_back(&t);
+    return result;
+  };
+  run_reduce({a.op, pointers(outputs), pointers(mapped), pointers(inputs), DimMask(2), a.compute, a.scalars});
+  for (size_t i = 0; i < outputs.size(); ++i) a.outputs[i]->copy_(outputs[i].view(a.outputs[i]->sizes()));
+  for (size_t i = 0; i < mapped.size(); ++i) {
+    const at::Tensor target = a.mapped[i]->permute(order);
+    target.copy_(mapped[i].view(target.sizes()));
+  }
+}
+
 }  // namespace
 
 bool has_body(const codegen::ReduceOp& op, c10::ScalarType compute) {
@@ -292,8 +324,7 @@ void run_reduce(const ReduceArguments& a) {
   describe(launch, a, device);
   const size_t operands = launch.key.operands();
   const Problem problem = analyse(a, operands);
-  TORCH_CHECK(problem.kept.size() + problem.reduced.size() <= kMaxReduceRank, a.op.name, ": more than ",
-              kMaxReduceRank, " separate dimensions; make the input contiguous first");
+  if (problem.kept.size() + problem.reduced.size() > kMaxReduceRank) return run_flattened(a);
   // An empty input has no memory, but kernels need a buffer argument all the same.
   for (size_t i = launch.key.outputs; i < operands; ++i)
     if (!launch.mem[i]) launch.mem[i] = launch.mem[0];

@@ -1,0 +1,241 @@
+// The template API: turns the caller's text into rows for the code generators, and registers it as the ops
+// dlbackend::template and dlbackend::template_out.
+#include "ops/template.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/native/ReduceOpsUtils.h>
+#include <ATen/native/TypeProperties.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "cl/hash.h"
+#include "ops/common/pointwise.h"
+#include "ops/common/reduce.h"
+
+namespace dlb {
+namespace {
+
+using codegen::PointwiseOp;
+using codegen::ReduceBody;
+using codegen::ReduceOp;
+
+std::string num(size_t i) {
+  return std::to_string(i);
+}
+
+// The rows made of one text. Kernels are found by the rows' addresses, so they live as long as the process.
+struct Rows {
+  std::vector<std::string> inits;
+  std::string name, pointwise_body, step, combine, finish;
+  PointwiseOp pointwise{};
+  ReduceOp reduce{};
+};
+
+void write_reduction(const Template& what, Rows& rows) {
+  ReduceBody body;
+  std::string declare, declare_results, results, pack, unpack;
+  size_t reduced = 0, mapped = 0;
+  for (size_t k = 0; k < what.outputs.size(); ++k) {
+    declare += "T y" + num(k) + "; ";
+    if (!what.outputs[k]) {
+      pack += " z" + num(mapped++) + " = y" + num(k) + ";";
+      continue;
+    }
+    const std::string f = num(reduced), combined = " a" + f + " = (" + what.outputs[k]->combine + "); }\n";
+    rows.inits.push_back(what.outputs[k]->init);
+    pack += " { const T a = a" + f + ", b = y" + num(k) + ";" + combined;
+    rows.combine += "  { const T a = a" + f + ", b = b" + f + ";" + combined;
+    // The generator numbers reduced results alone; the caller's text knows all outputs' numbers.
+    declare_results += "T w" + f + "; ";
+    results += "T y" + num(k) + " = a" + f + "; ";
+    unpack += " w" + f + " = y" + num(k) + ";";
+    ++reduced;
+  }
+  rows.step = declare + what.expression + "\n " + pack;
+  rows.finish = declare_results + "{ " + results + what.finish + "\n" + unpack + " }";
+  for (size_t f = 0; f < reduced; ++f) rows.finish += " y" + num(f) + " = w" + num(f) + ";";
+  for (size_t f = 0; f < reduced; ++f) body.fields[f] = {"T", rows.inits[f].c_str()};
+  body.step = rows.step.c_str();
+  body.combine = rows.combine.c_str();
+  body.finish = rows.finish.c_str();
+  rows.reduce.on_float = rows.reduce.on_int = rows.reduce.on_bool = rows.reduce.on_complex = body;
+}
+
+const Rows& rows_of(const Template& what, size_t scalars) {
+  std::string text = num(scalars) + "\n" + what.expression + "\n" + what.finish;
+  for (const auto& output : what.outputs)
+    text += output ? "\nreduced\n" + output->init + "\n" + output->combine : "\nmapped";
+  static std::mutex mutex;
+  static auto* all = new std::unordered_map<std::string, std::unique_ptr<Rows>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto& rows = (*all)[text];
+  if (rows) return *rows;
+  auto made = std::make_unique<Rows>();
+  made->name = "template_" + cl::hash128(text).hex().substr(0, 12);
+  // The first statement tells the generator that statements follow.
+  made->pointwise_body = "y0 = (T)(0);\n" + what.expression;
+  const char* const body = made->pointwise_body.c_str();
+  made->pointwise = {.name = made->name.c_str(),
+                     .on_float = body,
+                     .on_int = body,
+                     .on_bool = body,
+                     .on_complex = body,
+                     .scalars = static_cast<uint8_t>(scalars)};
+  made->reduce.name = made->name.c_str();
+  made->reduce.scalars = static_cast<uint8_t>(scalars);
+  write_reduction(what, *made);
+  rows = std::move(made);
+  return *rows;
+}
+
+struct Plan {
+  at::DimVector shape;    // of the broadcast inputs
+  at::DimVector reduced;  // of reduced outputs
+  DimMask mask;
+  bool reduces = false;
+  at::ScalarType compute{};
+
+  Plan(const Template& what, at::TensorList inputs) {
+    TORCH_CHECK_VALUE(!inputs.empty(), "template: at least one input is needed");
+    TORCH_CHECK_VALUE(!what.outputs.empty(), "template: at least one output is needed");
+    TORCH_CHECK_VALUE(inputs.size() + what.outputs.size() <= codegen::kMaxReduceOperands && inputs.size() <= 8 &&
+                          what.outputs.size() <= codegen::kMaxResults,
+                      "template: at most 8 inputs, 8 outputs and 10 of both together, not ", inputs.size(), " and ",
+                      what.outputs.size());
+    shape = at::DimVector(inputs[0].sizes());
+    for (const at::Tensor& input : inputs) shape = at::infer_size_dimvector(shape, input.sizes());
+    for (const auto& output : what.outputs) reduces |= output.has_value();
+    const auto rank = static_cast<int64_t>(shape.size());
+    mask = at::native::make_dim_mask(at::IntArrayRef(what.dims), rank);
+    for (int64_t d = 0; d < rank; ++d) {
+      if (!mask[static_cast<size_t>(d)])
+        reduced.push_back(shape[static_cast<size_t>(d)]);
+      else if (what.keepdim)
+        reduced.push_back(1);
+    }
+    compute = what.compute.value_or(common_dtype(inputs));
+  }
+
+  static at::ScalarType common_dtype(at::TensorList inputs) {
+    at::native::ResultTypeState state = {};
+    for (const at::Tensor& input : inputs) state = at::native::update_result_type_state(input, state);
+    return at::native::result_type(state);
+  }
+};
+
+std::vector<at::Tensor> make_outputs(const Template& what, const Plan& plan, const at::TensorOptions& options) {
+  std::vector<at::Tensor> outputs;
+  for (size_t k = 0; k < what.outputs.size(); ++k) {
+    const auto dtype = k < what.dtypes.size() ? what.dtypes[k] : plan.compute;
+    outputs.push_back(at::empty(what.outputs[k] ? plan.reduced : plan.shape, options.dtype(dtype)));
+  }
+  return outputs;
+}
+
+void launch(const Template& what, const Plan& plan, at::TensorList inputs, c10::ArrayRef<c10::Scalar> scalars,
+            at::TensorList outputs) {
+  TORCH_CHECK_VALUE(scalars.size() <= codegen::kMaxScalars, "template: at most ", codegen::kMaxScalars,
+                    " scalars, not ", scalars.size());
+  TORCH_CHECK_VALUE(outputs.size() == what.outputs.size(), "template: ", what.outputs.size(),
+                    " outputs are computed, but ", outputs.size(), " tensors given");
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const at::IntArrayRef expected = what.outputs[k] ? plan.reduced : plan.shape;
+    TORCH_CHECK(outputs[k].sizes() == expected, "template: output ", k, " has shape ", outputs[k].sizes(),
+                ", but its values have shape ", expected);
+    TORCH_CHECK(outputs[k].device() == outputs[0].device(), "template: outputs are on different devices");
+  }
+  const Rows& rows = rows_of(what, scalars.size());
+  const c10::DeviceGuard guard(outputs[0].device());
+  if (!plan.reduces) {
+    at::TensorIteratorConfig config;
+    for (const at::Tensor& output : outputs) config.add_output(output);
+    for (const at::Tensor& input : inputs) config.add_const_input(input);
+    auto iter = config.check_all_same_dtype(false).allow_cpu_scalars(true).resize_outputs(false).build();
+    return run_pointwise(rows.pointwise, iter, plan.compute, scalars);
+  }
+  c10::SmallVector<const at::Tensor*, 8> reduced, mapped, taken;
+  std::vector<at::Tensor> broadcast;
+  for (size_t k = 0; k < outputs.size(); ++k) (what.outputs[k] ? reduced : mapped).push_back(&outputs[k]);
+  broadcast.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) {
+    TORCH_CHECK(input.device() == outputs[0].device(), "template: expected all tensors on ", outputs[0].device(),
+                ", but an input is on ", input.device());
+    broadcast.push_back(input.expand(plan.shape));
+    taken.push_back(&broadcast.back());
+  }
+  run_reduce({rows.reduce, reduced, mapped, taken, plan.mask, plan.compute, scalars});
+}
+
+// The ops' arguments as a Template: outputs with an empty init are not reduced.
+Template template_of(c10::string_view expression, const c10::List<std::string>& inits,
+                     const c10::List<std::string>& combines, at::IntArrayRef dims, bool keepdim,
+                     c10::string_view finish, std::optional<at::ScalarType> compute,
+                     std::vector<at::ScalarType> dtypes) {
+  TORCH_CHECK_VALUE(inits.size() == combines.size(), "template: as many inits as combines are needed");
+  Template what{std::string(expression), {}, dims.vec(), keepdim, std::string(finish), compute, std::move(dtypes)};
+  for (size_t k = 0; k < inits.size(); ++k) {
+    std::optional<Reduction> reduction;
+    if (!inits.get(k).empty()) reduction = Reduction{inits.get(k), combines.get(k)};
+    what.outputs.push_back(std::move(reduction));
+  }
+  return what;
+}
+
+std::vector<at::Tensor> template_op(std::string expression, at::TensorList inputs,
+                                    at::ArrayRef<at::Scalar> scalars, const c10::List<std::string>& inits,
+                                    const c10::List<std::string>& combines, at::IntArrayRef dims, bool keepdim,
+                                    std::string finish, std::optional<at::ScalarType> compute,
+                                    std::vector<at::ScalarType> dtypes) {
+  const auto what =
+      template_of(expression, inits, combines, dims, keepdim, finish, compute, std::move(dtypes));
+  return run_template(what, inputs, scalars);
+}
+
+void template_out_op(std::string expression, at::TensorList inputs, at::ArrayRef<at::Scalar> scalars,
+                     const c10::List<std::string>& inits, const c10::List<std::string>& combines,
+                     at::IntArrayRef dims, bool keepdim, std::string finish,
+                     std::optional<at::ScalarType> compute, at::TensorList outputs) {
+  const auto what = template_of(expression, inits, combines, dims, keepdim, finish, compute, {});
+  run_template_out(what, inputs, scalars, outputs);
+}
+
+}  // namespace
+
+std::vector<at::Tensor> run_template(const Template& what, at::TensorList inputs,
+                                     c10::ArrayRef<c10::Scalar> scalars) {
+  const Plan plan(what, inputs);
+  at::TensorOptions options = inputs[0].options();
+  for (const at::Tensor& input : inputs)
+    if (!input.device().is_cpu()) options = input.options();
+  auto outputs = make_outputs(what, plan, options);
+  if (options.device().is_meta()) return outputs;
+  TORCH_CHECK(options.device().type() == kDeviceType, "template: expected inputs on ocl, but they are on ",
+              options.device());
+  launch(what, plan, inputs, scalars, outputs);
+  return outputs;
+}
+
+void run_template_out(const Template& what, at::TensorList inputs, c10::ArrayRef<c10::Scalar> scalars,
+                      at::TensorList outputs) {
+  launch(what, Plan(what, inputs), inputs, scalars, outputs);
+}
+
+TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
+  m.def(
+      "template(str expression, Tensor[] inputs, Scalar[] scalars, str[] inits, str[] combines, int[] dims, "
+      "bool keepdim, str finish, ScalarType? compute, ScalarType[] dtypes) -> Tensor[]",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "template_out(str expression, Tensor[] inputs, Scalar[] scalars, str[] inits, str[] combines, int[] dims, "
+      "bool keepdim, str finish, ScalarType? compute, Tensor(a!)[] outputs) -> ()");
+}
+TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {
+  m.impl("template", template_op);
+  m.impl("template_out", template_out_op);
+}
+TORCH_LIBRARY_IMPL(dlbackend, Meta, m) {
+  m.impl("template", template_op);
+}
+
+}  // namespace dlb
