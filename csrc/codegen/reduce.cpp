@@ -37,6 +37,11 @@ DType result_dtype(ResultType result, DType compute) {
   }
 }
 
+// Whether ACC is double.
+bool wide_sums(DType compute, cl::DeviceClass cls) {
+  return compute == DType::F32 && cls == cl::DeviceClass::kCpu;
+}
+
 struct Writer {
   explicit Writer(const ReduceKey& key)
       : key(key),
@@ -139,6 +144,17 @@ struct Writer {
               }) +
          "}\n";
     return s;
+  }
+
+  // Scans: stores the results of accumulator l at j along dimension d.
+  std::string emit_macro() const {
+    return "#define DLB_EMIT(v, l, j, d) { " + each(key.outputs, [&](size_t o) {
+      return std::string(result_name(o)) + " y" + num(o) + "; ";
+    }) + "dlb_finish(" + each(fields, [](size_t f) { return "v##" + num(f) + "[l], "; }) + "0" + s_values() +
+           each(key.outputs, [](size_t o) { return ", &y" + num(o); }) + "); " + each(key.outputs, [&](size_t o) {
+             return "q" + num(o) + "[(long)(j) * p.operand[" + num(o) + "].stride[d]] = " +
+                    store(result_dtype(op.results[o], key.compute), key.types[o], "y" + num(o)) + "; ";
+           }) + "}\n";
   }
 
   std::string pointer_macros() const {
@@ -246,12 +262,20 @@ struct Writer {
     const bool cpu = key.cls == cl::DeviceClass::kCpu;
     const size_t lanes = reduce_lanes(key.compute);
     const size_t columns = reduce_columns(op, key.compute);
-    std::string s = prelude(key.compute, key.types.data(), count) + limits() + divider_source();
+    std::array<DType, kMaxReduceOperands + 1> used{};
+    std::copy(key.types.begin(), key.types.begin() + static_cast<ptrdiff_t>(count), used.begin());
+    const bool wide = key.scan && wide_sums(key.compute, key.cls);
+    used[count] = wide ? DType::F64 : key.compute;
+    std::string s = prelude(key.compute, used.data(), count + 1) + limits() + divider_source();
+    s += wide ? "#define ACC double\n" : "#define ACC T\n";
     s += "#define DLB_OPERANDS " + num(count) + "\n#define DLB_RANK " + num(kMaxReduceRank) +
          "\n#define DLB_GROUP " + num(kReduceGroup) + "\n#define DLB_LANES " + num(lanes) +
          "\n#define DLB_COLUMNS " + num(columns) + "\n#define DLB_WIDE " + num(key.wide) + "\n";
     s += accumulator_macros() + pointer_macros() + element_macros() + functions();
     s += cl::embedded_source("reduce.clh");
+    if (key.scan)
+      return s + emit_macro() + cl::embedded_source("scan.clh") +
+             cl::embedded_source(cpu ? "scan_columns_cpu.clh" : "scan_group_gpu.clh");
     if (cpu)
       s += form(ReduceForm::Rows, true, "reduce_rows_cpu.clh") +
            form(ReduceForm::RowsStrided, false, "reduce_rows_cpu.clh") +
@@ -294,7 +318,8 @@ size_t reduce_lanes(DType compute) {
 const char* name_of(ReduceForm form) {
   static constexpr const char* kNames[] = {
       "dlb_reduce_rows",  "dlb_reduce_rows_strided", "dlb_reduce_columns", "dlb_reduce_columns_strided",
-      "dlb_reduce_group", "dlb_reduce_group_vector", "dlb_reduce_combine"};
+      "dlb_reduce_group", "dlb_reduce_group_vector", "dlb_reduce_combine", "dlb_scan_rows", "dlb_scan_columns",
+                                           "dlb_scan_group", "dlb_scan_prefix"};
   return kNames[static_cast<size_t>(form)];
 }
 
@@ -311,17 +336,18 @@ std::string reduce_source(const ReduceKey& key) {
 
 size_t reduce_columns(const ReduceOp& op, DType compute) {
   const size_t lanes = reduce_lanes(compute);
-  return std::clamp<size_t>(kColumnBytes / 3 / accumulator_size(op, compute) / lanes * lanes, lanes, 512);
+  return std::clamp<size_t>(kColumnBytes / 3 / accumulator_size(op, compute, cl::DeviceClass::kCpu) / lanes * lanes, lanes, 512);
 }
 
-size_t accumulator_size(const ReduceOp& op, DType compute) {
+size_t accumulator_size(const ReduceOp& op, DType compute, cl::DeviceClass cls) {
   const ReduceBody& body = op.body(class_of(compute));
   size_t bytes = 0, alignment = 1;
   for (size_t f = 0; f < body.field_count(); ++f) {
     const std::string type = body.fields[f].type;
     const size_t t = compute == DType::Bool ? 4 : size_of(compute);
     const bool complex = class_of(compute) == DClass::Complex;
-    const size_t size = type == "T" ? t : type == "REAL" ? (complex ? t / 2 : t) : type == "int" ? 4 : 8;
+    const bool narrow = type == "T" || (type == "ACC" && !wide_sums(compute, cls));
+    const size_t size = narrow ? t : type == "REAL" ? (complex ? t / 2 : t) : type == "int" ? 4 : 8;
     bytes = (bytes + size - 1) / size * size + size;
     alignment = std::max(alignment, size);
   }
@@ -334,7 +360,7 @@ size_t std::hash<dlb::codegen::ReduceKey>::operator()(const dlb::codegen::Reduce
   uint64_t h = reinterpret_cast<uint64_t>(key.op) * 0x9E3779B97F4A7C15ull;
   h ^= static_cast<uint64_t>(key.cls) | static_cast<uint64_t>(key.compute) << 8 |
        static_cast<uint64_t>(key.outputs) << 16 | static_cast<uint64_t>(key.mapped) << 24 |
-       static_cast<uint64_t>(key.inputs) << 32 | static_cast<uint64_t>(key.wide) << 40 |
+       static_cast<uint64_t>(key.inputs) << 32 | static_cast<uint64_t>(key.scan) << 47 | static_cast<uint64_t>(key.wide) << 40 |
        static_cast<uint64_t>(key.constants) << 48;
   for (const auto type : key.types) h = (h ^ static_cast<uint64_t>(type)) * 0x9E3779B97F4A7C15ull;
   return h ^ h >> 29;

@@ -22,7 +22,8 @@ constexpr size_t kColumnBytes = 16384;  // CPU: accumulators of one block of col
 // CPU: independent accumulators along the reduction, and the widest block of columns.
 size_t reduce_lanes(DType compute);
 
-// One field of an accumulator. `type` is C: T, REAL (the real type of T), int or long.
+// One field of an accumulator. `type` is C: T, REAL (the real type of T), ACC (double where T is float and the
+// device is a CPU, else T), int or long.
 struct Field {
   const char* type = nullptr;
   const char* init = nullptr;
@@ -34,7 +35,9 @@ struct Field {
 struct ReduceBody {
   std::array<Field, kMaxFields> fields{};
   const char* step = nullptr;     // takes x0.. into a0..; sets z0.. where the op has mapped results
-  const char* combine = nullptr;  // takes the accumulator b0.. into a0.., in any order; `init` is neutral
+  // Takes the accumulator b0.. into a0..; `init` is neutral. Reductions combine in any order; in scans the b's
+  // cover later elements.
+  const char* combine = nullptr;
   const char* finish = nullptr;   // sets y0.. from a0.. and the number of elements n (long)
   // Optional. step() may keep another form than combine() expects, for at most 64 steps; this turns it over.
   const char* settle = nullptr;
@@ -81,6 +84,7 @@ struct ReduceKey {
   uint8_t mapped = 0;
   uint8_t inputs = 1;
   uint8_t wide = 0;        // GPU: 64-bit positions
+  uint8_t scan = 0;        // the program of the Scan forms: outputs have one value per element
   uint16_t constants = 0;  // operands (by bit) that do not move along the unit dimension of unit forms
   std::array<DType, kMaxReduceOperands> types{};
 
@@ -97,7 +101,11 @@ enum class ReduceForm : uint8_t {
   ColumnsStrided,  // CPU: the same with any strides
   Group,           // GPU: work-items along the reduction and along the outputs, any strides
   GroupVector,     // GPU: the same, four neighbours of one contiguous run at a time
-  Combine          // second pass over the partial accumulators of a split reduction
+  Combine,         // second pass over the partial accumulators of a split reduction
+  ScanRows,        // a row, or a chunk of one, per work-item
+  ScanColumns,     // CPU: neighbouring rows side by side
+  ScanGroup,       // GPU: a row, or a chunk of one, per work-group
+  ScanPrefix       // between the two passes over the chunks of split rows
 };
 const char* name_of(ReduceForm form);  // the kernel's name
 
@@ -111,7 +119,8 @@ struct ReduceParams {
   uint32_t splits;  // above 1: accumulators go to the workspace, [split][output]
   uint32_t block;   // CPU: columns of a block
   uint32_t lanes;   // GPU: work-items per result, a power of two
-  uint32_t along;   // GPU: neighbouring work-items walk the reduction, not the results
+  // GPU: neighbouring work-items walk the reduction, not the results. Scans: only accumulate chunks.
+  uint32_t along;
   uint32_t padding[2];
   int64_t workspace;  // bytes from the start of the workspace's buffer
   struct Operand {
@@ -132,7 +141,7 @@ std::string reduce_source(const ReduceKey& key);
 size_t reduce_columns(const ReduceOp& op, DType compute);
 
 // Bytes of one accumulator in the workspace.
-size_t accumulator_size(const ReduceOp& op, DType compute);
+size_t accumulator_size(const ReduceOp& op, DType compute, cl::DeviceClass cls);
 
 }  // namespace dlb::codegen
 

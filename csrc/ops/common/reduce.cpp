@@ -39,33 +39,6 @@ struct Dim {
 };
 using Dims = c10::SmallVector<Dim, 8>;
 
-cl::Kernel& kernel_for(const ReduceKey& key, ReduceForm form, cl::Device& device) {
-  struct Slot {
-    ReduceKey key;
-    cl::Device* device = nullptr;
-    ReduceForm form{};
-    cl::Kernel* kernel = nullptr;
-  };
-  constexpr size_t kSlots = 256;
-  thread_local auto slots = std::make_unique<std::array<Slot, kSlots>>();
-  Slot& slot = (*slots)[(std::hash<ReduceKey>{}(key)*31 + static_cast<size_t>(form)) % kSlots];
-  if (slot.device == &device && slot.form == form && slot.key == key) [[likely]]
-    return *slot.kernel;
-  // Behind the slots, one table of programs' sources per process: text is generated once per key.
-  static std::mutex mutex;
-  static auto* sources = new std::unordered_map<ReduceKey, std::unique_ptr<std::string>>;
-  const std::string* source = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    auto& text = (*sources)[key];
-    if (!text) text = std::make_unique<std::string>(codegen::reduce_source(key));
-    source = text.get();
-  }
-  cl::Kernel& kernel = cl::get_kernel(device, *source, "", codegen::name_of(form));
-  slot = {key, &device, form, &kernel};
-  return kernel;
-}
-
 // Sorts by the strides of the operand that moves most, and joins neighbours that are one run in all operands.
 void collapse(Dims& dims, size_t operands, bool may_reorder, size_t guide) {
   if (may_reorder)
@@ -215,7 +188,7 @@ cl::Range plan_gpu(Launch& launch, const Problem& problem, const cl::Device& dev
 
 void enqueue(Launch& launch, const cl::Range& range, Stream& stream, cl_mem workspace) {
   const ReduceKey& key = launch.key;
-  kernel_for(key, launch.form, stream.device())
+  reduce_kernel(key, launch.form, stream.device())
       .launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& arguments) {
         for (size_t i = 0; i < key.operands(); ++i) arguments.add(launch.mem[i]);
         arguments.add(workspace);
@@ -312,6 +285,33 @@ void run_flattened(const ReduceArguments& a) {
 
 }  // namespace
 
+cl::Kernel& reduce_kernel(const ReduceKey& key, ReduceForm form, cl::Device& device) {
+  struct Slot {
+    ReduceKey key;
+    cl::Device* device = nullptr;
+    ReduceForm form{};
+    cl::Kernel* kernel = nullptr;
+  };
+  constexpr size_t kSlots = 256;
+  thread_local auto slots = std::make_unique<std::array<Slot, kSlots>>();
+  Slot& slot = (*slots)[(std::hash<ReduceKey>{}(key)*31 + static_cast<size_t>(form)) % kSlots];
+  if (slot.device == &device && slot.form == form && slot.key == key) [[likely]]
+    return *slot.kernel;
+  // Behind the slots, one table of programs' sources per process: text is generated once per key.
+  static std::mutex mutex;
+  static auto* sources = new std::unordered_map<ReduceKey, std::unique_ptr<std::string>>;
+  const std::string* source = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& text = (*sources)[key];
+    if (!text) text = std::make_unique<std::string>(codegen::reduce_source(key));
+    source = text.get();
+  }
+  cl::Kernel& kernel = cl::get_kernel(device, *source, "", codegen::name_of(form));
+  slot = {key, &device, form, &kernel};
+  return kernel;
+}
+
 bool has_body(const codegen::ReduceOp& op, c10::ScalarType compute) {
   return op.body(codegen::class_of(codegen::compute_type(dtype_of(compute, op.name)))).step != nullptr;
 }
@@ -332,7 +332,7 @@ void run_reduce(const ReduceArguments& a) {
   const cl::Range range = device.cls == cl::DeviceClass::kCpu ? plan_cpu(launch, problem, device)
                                                               : plan_gpu(launch, problem, device);
   if (launch.params.splits == 1) return enqueue(launch, range, stream, launch.mem[0]);
-  const size_t bytes = codegen::accumulator_size(a.op, launch.key.compute) * launch.params.splits *
+  const size_t bytes = codegen::accumulator_size(a.op, launch.key.compute, device.cls) * launch.params.splits *
                        static_cast<size_t>(launch.params.outputs);
   const c10::DataPtr workspace = allocate_bytes(bytes, a.outputs[0]->device().index());
   const MemRef ref = resolve(workspace, workspace.get());

@@ -33,4 +33,7 @@ bool has_body(const codegen::ReduceOp& op, c10::ScalarType compute);
 // the same device: no atomics, and splits depend on shapes alone.
 void run_reduce(const ReduceArguments& arguments);
 
+// The kernel of a key's program; built on first use, found without a lock after that.
+cl::Kernel& reduce_kernel(const codegen::ReduceKey& key, codegen::ReduceForm form, cl::Device& device);
+
 }  // namespace dlb
