@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "ops/common/op_table.h"
 #include "ops/common/pointwise.h"
 #include "ops/fallback.h"
 
@@ -129,6 +130,7 @@ inline constexpr const auto& kRowOf = Table[I];
 
 template <class Kernels, const auto& Row>
 void register_row(torch::Library& m) {
+  remember_op(Row.op);
   auto overload = [](const char* suffix, const char* name) {
     return std::string(Row.name) + suffix + (*name ? "." : "") + name;
   };
