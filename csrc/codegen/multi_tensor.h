@@ -10,7 +10,7 @@
 namespace dlb::codegen {
 
 constexpr size_t kMaxSegments = 8;  // m0..m7 of multi_tensor.clh
-constexpr size_t kMaxMultiOperands = 10;
+constexpr size_t kMaxMultiOperands = 16;
 constexpr size_t kMaxMultiScalars = 12;
 constexpr uint32_t kMultiChunk = 4096;  // GPU: elements of a work-group
 constexpr uint32_t kMultiGroup = 256;   // GPU: work-items of a work-group

@@ -56,10 +56,28 @@ at::Tensor& set_(at::Tensor& self) {
   return at::native::set_storage_cpu_(self, std::move(storage), 0, {0}, {});
 }
 
+// PyTorch's own resizing copies with memcpy, which device memory does not survive: storages are grown here before.
+void fit_storage(const at::Storage& storage, size_t bytes) {
+  if (bytes > storage.nbytes()) resize_storage(storage, bytes);
+}
+
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                           std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(self.device());
+  fit_storage(self.storage(),
+              at::detail::computeStorageNbytesContiguous(size, self.itemsize(), self.storage_offset()));
   return at::native::resize_(self, size, format);
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset, at::IntArrayRef size,
+                        at::IntArrayRef stride) {
+  const c10::DeviceGuard guard(self.device());
+  const bool on_device = storage.device().type() == kDeviceType;  // others are refused below
+  if (on_device && stride.empty())
+    fit_storage(storage, at::detail::computeStorageNbytesContiguous(size, self.itemsize(), offset));
+  else if (on_device && stride.size() == size.size())
+    fit_storage(storage, at::detail::computeStorageNbytes(size, stride, self.itemsize(), offset));
+  return at::native::set_storage_cpu_(self, std::move(storage), offset, size, stride);
 }
 
 // model.to("ocl") keeps its Parameter objects (tied weights, optimizers made before) only if data may be
@@ -85,7 +103,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("resize_", resize_);
   m.impl("set_.source_Tensor", at::native::set_tensor_);
   m.impl("set_.source_Storage", at::native::set_);
-  m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
+  m.impl("set_.source_Storage_storage_offset", set_storage);
   m.impl("set_", set_);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
 }

@@ -457,6 +457,16 @@ c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device) {
   return {block->pointer, block, &free_block, where};
 }
 
+void resize_storage(const c10::Storage& storage, size_t bytes) {
+  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
+  const size_t kept = std::min(bytes, storage.nbytes());
+  c10::DataPtr fresh = allocate_bytes(bytes, storage.device().index());
+  if (kept > 0) g_allocator.copy_data(fresh.get(), storage.data(), kept);
+  impl->set_data_ptr_noswap(std::move(fresh));
+  impl->set_nbytes(bytes);
+}
+
 MemRef resolve(const c10::DataPtr& data, const void* pointer) {
   if (data.get_deleter() != &free_block) return resolve(pointer);
   const Segment* segment = static_cast<const Block*>(data.get_context())->segment;

@@ -46,13 +46,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Allocator* getPinnedMemoryAllocator() const override { return host_allocator(); }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-    c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-    TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
-    const size_t kept = std::min(bytes, storage.nbytes());
-    c10::DataPtr fresh = allocate_bytes(bytes, storage.device().index());
-    if (kept > 0) allocator()->copy_data(fresh.get(), storage.data(), kept);
-    impl->set_data_ptr_noswap(std::move(fresh));
-    impl->set_nbytes(bytes);
+    resize_storage(storage, bytes);
   }
 };
 

@@ -59,6 +59,8 @@ def check(name, *args, tolerance=None, **kwargs):
         here, there = clone(args), to_device(clone(args))
         try:
             expected = function(*here, **kwargs)
+        except NotImplementedError:  # a dtype that the CPU lacks and we may have
+            continue
         except Exception as error:
             with pytest.raises(type(error)):
                 function(*there, **kwargs)
@@ -71,17 +73,21 @@ def check(name, *args, tolerance=None, **kwargs):
 
 
 UNARY = [op.name.removeprefix("_foreach_") for op in foreach_unary_op_db]
+OTHER_DTYPES = [torch.float64, torch.bfloat16, torch.int32, torch.bool, torch.complex64]
 
 
-@pytest.mark.parametrize("name", UNARY)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, torch.float32) for name in UNARY]
+    + [(name, dtype) for name in ("abs", "neg", "sqrt", "sign") for dtype in OTHER_DTYPES],
+)
 def test_unary(name, dtype):
     if not hasattr(torch, f"_foreach_{name}"):
         pytest.skip("not in this torch")
     tensors = make(dtype)
     if name in ("acos", "asin", "lgamma", "log", "log2", "log10", "log1p", "rsqrt", "sqrt") and dtype.is_floating_point:
         tensors = [t.abs() / 10 for t in tensors]
-    # bfloat16: the CPU rounds intermediate results that we keep in float. Transcendental functions: 3 ulp of 2^-24 each.
+    # bfloat16: the CPU rounds intermediate results that we keep in float. Transcendental functions: some ulp each.
     tolerance = {"rtol": 1.6e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 2e-5, "atol": 1e-5}
     check(name, tensors, tolerance=tolerance if dtype.is_floating_point or dtype.is_complex else None)
 
@@ -89,8 +95,11 @@ def test_unary(name, dtype):
 BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "clamp_max", "clamp_min"]
 
 
-@pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("dtype", ALL_DTYPES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in BINARY for dtype in (torch.float32, torch.int64)]
+    + [("add", dtype) for dtype in ALL_DTYPES if dtype not in (torch.float32, torch.int64)],
+)
 def test_binary(name, dtype):
     a, b = make(dtype), make(dtype, seed=1)
     if name == "div" and not dtype.is_floating_point and not dtype.is_complex:
@@ -175,14 +184,15 @@ def test_copy_and_zero(to_dtype, from_dtype):
 def test_norm(dtype, order):
     sizes = [s for s in SIZES if 0 not in s] if order == math.inf else SIZES
     tensors = make(dtype, sizes=[*sizes, (100_003,)])
-    # Sums of n squares in float32: error n^(1/2) 2^-24 relative at most for our blocks; half: one rounding of the result.
+    # float32: sums of n squares by blocks, off by less than n^(1/2) 2^-24; half: one rounding of the result.
     tolerance = {torch.float16: {"rtol": 2e-3, "atol": 0}, torch.bfloat16: {"rtol": 1.6e-2, "atol": 0}}.get(
         dtype, {"rtol": 1e-5 if dtype == torch.float32 else 1e-12, "atol": 0}
     )
     expected = torch._foreach_norm([t.double() for t in tensors], order)
     actual = torch._foreach_norm(to_device(tensors), order)
     for a, e in zip(actual, expected, strict=True):
-        assert a.dtype == dtype and a.shape == ()
+        assert a.dtype == dtype
+        assert a.shape == ()
         if torch.isfinite(e.to(dtype)):
             torch.testing.assert_close(a.cpu().double(), e, **tolerance)
     wide = torch._foreach_norm(to_device(tensors), order, dtype=torch.float64)
@@ -218,7 +228,7 @@ def test_one_launch_for_many_tensors():
     torch.testing.assert_close([t.cpu() for t in a], expected)
     compiled = dlbackend.kernel_stats()["compiled"]
     c = to_device([torch.randn(11 * i % 70, 3) for i in range(90)])  # other sizes and numbers
-    _, count = launches(lambda: torch._foreach_add_(c, [torch.ones_like(t) for t in c]))
+    torch._foreach_add_(c, to_device([torch.ones(t.shape) for t in c]))
     assert dlbackend.kernel_stats()["compiled"] == compiled
 
 
@@ -250,7 +260,8 @@ def test_overlapping_lists_run_in_order():
 
 
 def test_strided_and_mixed_lists():
-    here = [torch.randn(6, 8)[:, ::2], torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last), torch.randn(3, 3).t()]
+    channels_last = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)
+    here = [torch.randn(6, 8)[:, ::2], channels_last, torch.randn(3, 3).t()]
     there = [t.to(DEVICE) for t in here]
     there[0] = here[0].new_empty(6, 8).to(DEVICE)[:, ::2].copy_(here[0])
     other = [torch.randn_like(t) for t in here]
@@ -314,7 +325,9 @@ def test_clip_grad_norm():
         assert max(q.grad.abs().max().item() for q in there) <= 0.01
 
 
-OPINFOS = [*foreach_unary_op_db, *foreach_binary_op_db, *foreach_pointwise_op_db, *foreach_reduce_op_db, *foreach_other_op_db]
+OPINFOS = [
+    *foreach_unary_op_db, *foreach_binary_op_db, *foreach_pointwise_op_db, *foreach_reduce_op_db, *foreach_other_op_db,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("info", OPINFOS, ids=lambda info: info.name)
@@ -336,6 +349,8 @@ def test_samples_of_pytorch(info, dtype):
             here, there = clone(args), to_device(clone(args))
             try:
                 expected = function(*here, **kwargs)
+            except NotImplementedError:
+                continue
             except Exception as error:
                 with pytest.raises(type(error)):
                     function(*there, **kwargs)

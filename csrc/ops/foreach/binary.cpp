@@ -32,23 +32,27 @@ struct BinaryRow {
   const char* name;  // _foreach_NAME
   const char* op;    // PointwiseOp::name; its s0, if it has one, is alpha
   bool float_result;
+  bool refuses_bool;  // as a scalar
   Slow slow;
 };
 
 // Integer powers take the slow route too: they raise for negative exponents.
 constexpr std::array kBinary = {
-    BinaryRow{"add", "add_alpha", false, DLB_SLOW(add)},
-    BinaryRow{"sub", "sub_alpha", false, DLB_SLOW(sub)},
-    BinaryRow{"mul", "mul", false, DLB_SLOW(mul)},
-    BinaryRow{"div", "div", true, DLB_SLOW(div)},
-    BinaryRow{"maximum", "maximum", false, DLB_SLOW(clamp_min)},
-    BinaryRow{"minimum", "minimum", false, DLB_SLOW(clamp_max)},
-    BinaryRow{"clamp_min", "maximum", false, DLB_SLOW(clamp_min)},
-    BinaryRow{"clamp_max", "minimum", false, DLB_SLOW(clamp_max)},
-    BinaryRow{"pow", "pow", true, DLB_SLOW(pow)},
+    BinaryRow{"add", "add_alpha", false, false, DLB_SLOW(add)},
+    BinaryRow{"sub", "sub_alpha", false, true, DLB_SLOW(sub)},
+    BinaryRow{"mul", "mul", false, false, DLB_SLOW(mul)},
+    BinaryRow{"div", "div", true, false, DLB_SLOW(div)},
+    BinaryRow{"maximum", "maximum", false, false, DLB_SLOW(clamp_min)},
+    BinaryRow{"minimum", "minimum", false, false, DLB_SLOW(clamp_max)},
+    BinaryRow{"clamp_min", "maximum", false, false, DLB_SLOW(clamp_min)},
+    BinaryRow{"clamp_max", "minimum", false, false, DLB_SLOW(clamp_max)},
+    BinaryRow{"pow", "pow", true, false, DLB_SLOW(pow)},
 };
 
 const codegen::PointwiseOp* op_of(const BinaryRow& row, at::ArrayRef<TensorList> lists, Scalars scalars = {}) {
+  if (row.refuses_bool)  // the slow route raises
+    for (const c10::Scalar& scalar : scalars)
+      if (scalar.isBoolean()) return nullptr;
   return fast_op(find_op(row.op), row.float_result, lists, scalars);
 }
 
@@ -113,14 +117,22 @@ struct WithList {
   }
 };
 
-// A list with a tensor of one element, whose dtype must not change the result's.
+// Whether every result keeps its tensor's dtype.
+bool keeps_dtype(TensorList self, const at::Tensor& other) {
+  if (other.scalar_type() == self[0].scalar_type()) return true;
+  for (const at::Tensor& t : self)
+    if (at::native::result_type(t, other) != t.scalar_type()) return false;
+  return true;
+}
+
+// A list with a tensor of one element.
 template <size_t I, auto SlowTensor, auto SlowInPlace, class... Alpha>
 struct WithTensor {
   static constexpr const BinaryRow& row = kBinary[I];
   static auto setup(TensorList self, const at::Tensor& other, Alpha... alpha) {
     at::native::check_foreach_api_restrictions(self);
     const bool fits = other.dim() == 0 && (other.device().is_cpu() || other.device() == self[0].device()) &&
-                      at::native::result_type(self[0], other) == self[0].scalar_type();
+                      keeps_dtype(self, other);
     const codegen::PointwiseOp* op = fits ? op_of(row, {self}) : nullptr;
     if (op) (at::native::alpha_check(self[0].scalar_type(), alpha), ...);
     return std::pair(op,

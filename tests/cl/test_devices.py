@@ -1,0 +1,99 @@
+"""Device discovery: selection and order by DLBACKEND_DEVICES, no driver, wrong indices."""
+
+import ast
+
+import pytest
+import torch
+
+import dlbackend  # noqa: F401
+
+DEVICE = "ocl:0"
+
+
+def names(fresh_python, **variables):
+    code = "import torch, dlbackend; print([torch.ocl.get_device_properties(i).name for i in range(torch.ocl.device_count())])"
+    result = fresh_python(code, **variables)
+    assert result.returncode == 0, result.stderr
+    return ast.literal_eval(result.stdout)
+
+
+def test_selection_and_order(fresh_python):
+    every = names(fresh_python)
+    assert every
+    last = len(every) - 1
+    assert names(fresh_python, DLBACKEND_DEVICES=str(last)) == [every[last]]
+    reversed_order = ",".join(str(i) for i in reversed(range(len(every))))
+    assert names(fresh_python, DLBACKEND_DEVICES=reversed_order) == every[::-1]
+    assert names(fresh_python, DLBACKEND_DEVICES="0,0,99") == [every[0]]  # each once, unknown ones skipped
+    platform = torch.ocl.get_device_properties(0).platform
+    assert every[0] in names(fresh_python, DLBACKEND_DEVICES=platform.split()[0].upper())
+
+
+def test_nothing_selected(fresh_python):
+    code = """
+import torch, dlbackend
+assert torch.ocl.device_count() == 0 and not torch.ocl.is_available()
+assert (torch.ones(2) + 1).sum().item() == 4
+for use in (lambda: torch.ones(2, device="ocl"), lambda: torch.ones(2).to("ocl:0"), torch.ocl.synchronize):
+    try:
+        use()
+    except RuntimeError as error:
+        assert "device" in str(error), error
+    else:
+        raise AssertionError("no error")
+"""
+    for variables in ({"DLBACKEND_DEVICES": "no such device"}, {"DLBACKEND_DEVICES": ""}):
+        result = fresh_python(code, **variables)
+        assert result.returncode == 0, result.stderr
+
+
+def test_no_opencl_library(fresh_python):
+    code = """
+import torch, dlbackend
+assert torch.ocl.device_count() == 0 and not torch.ocl.is_available()
+torch.manual_seed(0)
+assert (torch.ones(2) + 1).sum().item() == 4
+try:
+    torch.ones(2, device="ocl")
+except RuntimeError as error:
+    assert "OpenCL" in str(error) and ("doctor" in str(error) or "pip install" in str(error)), error
+else:
+    raise AssertionError("no error")
+"""
+    result = fresh_python(code, DLBACKEND_OPENCL_LIBRARY="/nonexistent/libOpenCL.so")
+    assert result.returncode == 0, result.stderr
+
+
+def test_no_platform(fresh_python):
+    code = "import torch, dlbackend; assert torch.ocl.device_count() == 0; print('ok')"
+    result = fresh_python(code, OCL_ICD_VENDORS="/nonexistent")
+    assert result.returncode == 0, result.stderr
+
+
+def test_wrong_index():
+    count = torch.ocl.device_count()
+    for use in (
+        lambda: torch.ones(2, device=f"ocl:{count}"),
+        lambda: torch.ones(2).to(f"ocl:{count}"),
+        lambda: torch.ocl.set_device(count),
+        lambda: torch.ocl.get_device_properties(count),
+        lambda: torch.ocl.synchronize(count),
+        lambda: torch.empty(0, device=f"ocl:{count}"),
+        lambda: torch.ocl.memory_stats(count),
+        lambda: torch.ones(2, device=DEVICE).to(f"ocl:{count}"),
+    ):
+        with pytest.raises(RuntimeError, match=r"does not exist|invalid device"):
+            use()
+    assert (torch.ones(2, device=DEVICE) + 1).sum().item() == 4
+    assert torch.ocl.current_device() == 0
+
+
+def test_properties():
+    p = torch.ocl.get_device_properties(DEVICE)
+    assert p.name
+    assert p.total_memory >= p.max_alloc > 0
+    assert p.compute_units >= 1
+    assert p.type in ("cpu", "gpu", "accelerator")
+    assert torch.ocl.get_device_name(0) == p.name
+    assert torch.accelerator.current_accelerator().type == "ocl"
+    assert torch.accelerator.device_count() == torch.ocl.device_count()

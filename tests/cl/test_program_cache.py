@@ -1,0 +1,169 @@
+"""The disk cache of programs: second processes compile nothing; bad files, folders and disks do no harm."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CODE = """
+import torch, dlbackend
+x = torch.arange(10, dtype=torch.float32).to("ocl:0")
+assert x.mul(3).add(1).neg().cpu().tolist() == [-(3.0 * i + 1) for i in range(10)]
+stats = dlbackend.kernel_stats()
+print(int(stats["compiled"]), int(stats["loaded"]))
+"""
+
+
+def counts(result):
+    assert result.returncode == 0, result.stderr
+    compiled, loaded = map(int, result.stdout.split())
+    return compiled, loaded
+
+
+@pytest.fixture
+def run(fresh_python, tmp_path):
+    def call(code=CODE, folder=tmp_path / "cache", **variables):
+        return fresh_python(code, DLBACKEND_CACHE_DIR=str(folder), **variables)
+
+    call.programs = tmp_path / "cache" / "programs"
+    return call
+
+
+@pytest.fixture
+def filled(run):
+    compiled, loaded = counts(run())
+    assert compiled >= 3
+    assert loaded == 0
+    run.compiled = compiled
+    run.files = sorted(run.programs.iterdir())
+    assert len(run.files) == compiled
+    return run
+
+
+def test_second_process_compiles_nothing_and_bad_entries_are_rewritten(filled):
+    assert counts(filled()) == (0, filled.compiled)
+    first, second, third = filled.files[:3]
+    sound = {f: f.read_bytes() for f in filled.files}
+    first.write_bytes(sound[first][: len(sound[first]) // 2])  # truncated
+    garbled = bytearray(sound[second])
+    garbled[len(garbled) // 2] ^= 0x55
+    second.write_bytes(garbled)
+    third.write_bytes(sound[first])  # an entry of another key
+    (filled.programs / "README").write_text("foreign")
+    (filled.programs / ("0" * 32 + ".bin")).write_bytes(b"foreign")
+    result = filled()
+    assert counts(result) == (3, filled.compiled - 3)
+    for f in (first, second, third):  # byte for byte, or at least sound again
+        assert f.stat().st_size > 0
+    assert counts(filled()) == (0, filled.compiled)
+    for f in filled.files:  # empty files
+        f.write_bytes(b"")
+    assert counts(filled()) == (filled.compiled, 0)
+    assert counts(filled()) == (0, filled.compiled)
+
+
+def test_unusable_folders(run, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    result = run(folder=blocked)
+    compiled, loaded = counts(result)
+    assert compiled >= 3
+    assert loaded == 0
+    assert result.stderr.count("dlbackend: program cache:") == 1  # said once
+    assert counts(run(folder=""))[1] == 0  # no cache wanted
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder(filled):
+    for f in filled.files[1:]:
+        f.unlink()
+    filled.programs.chmod(0o500)
+    try:
+        result = filled()
+        assert counts(result) == (filled.compiled - 1, 1)
+        assert result.stderr.count("dlbackend: program cache:") == 1
+    finally:
+        filled.programs.chmod(0o700)
+
+
+def test_full_disk(run):
+    """Files may not grow beyond 200 bytes: nothing is stored, no half file stays, everything works."""
+    limited = "import resource\n" + CODE.replace(
+        "x =", "torch.ones(1).to('ocl:0')\nresource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\nx =", 1
+    )
+    warm = run()  # PoCL's own cache must not be what fails
+    assert warm.returncode == 0, warm.stderr
+    for f in run.programs.iterdir():
+        f.unlink()
+    result = run(limited)
+    compiled, _ = counts(result)
+    assert compiled >= 3
+    assert list(run.programs.glob("tmp.*")) == []
+    assert all(f.stat().st_size > 200 for f in run.programs.iterdir())
+    assert counts(run())[0] == compiled
+
+
+def test_killed_while_writing(run, tmp_path):
+    """kill -9 at any moment leaves a cache that the next process can use."""
+    environment = {**os.environ, "DLBACKEND_CACHE_DIR": str(tmp_path / "cache")}
+    for delay in (0.0, 0.05, 0.15):
+        process = subprocess.Popen([sys.executable, "-c", CODE], env=environment, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not (run.programs.exists() and any(run.programs.iterdir())) and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    leftover = run.programs / "tmp.1.0"
+    leftover.write_bytes(b"half")
+    counts(run())
+    assert counts(run())[0] == 0
+
+
+def test_two_processes_at_once(run, tmp_path):
+    environment = {**os.environ, "DLBACKEND_CACHE_DIR": str(tmp_path / "cache")}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", CODE], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in processes:
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        assert sum(map(int, out.split())) >= 3
+    assert counts(run())[0] == 0
+    assert not list(run.programs.glob("tmp.*"))
+
+
+def test_entries_do_not_pile_up_beyond_the_limit(run):
+    """Old entries of a folder above the limit go, the least recently used first, and stale temporaries with them."""
+    counts(run())
+    mine = set(run.programs.iterdir())
+    old = run.programs / ("a" * 32 + ".bin")
+    with old.open("wb") as f:
+        f.truncate(600 << 20)  # sparse
+    stale = run.programs / "tmp.99999.7"
+    stale.write_bytes(b"x")
+    for f in (old, stale):
+        os.utime(f, (1, 1))
+    victim = next(iter(mine))
+    victim.unlink()
+    assert counts(run())[0] == 1  # the store of the missing one prunes
+    assert not old.exists()
+    assert not stale.exists()
+    assert victim.exists()
+
+
+def test_folder_is_private_and_default_location_honours_xdg(fresh_python, tmp_path):
+    code = "import torch, dlbackend; torch.ones(2).to('ocl:0').add(1); print(dlbackend._C.cache_dir())"
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "HOME": "/nonexistent"}
+    removed = f"import os; os.environ.pop('DLBACKEND_CACHE_DIR', None); {code}"
+    result = fresh_python(removed, **environment)
+    assert result.returncode == 0, result.stderr
+    folder = Path(result.stdout.strip())
+    assert folder == tmp_path / "dlbackend"
+    assert folder.stat().st_mode & 0o077 == 0
