@@ -1,5 +1,5 @@
-// Generates multi-tensor kernels. CPU: a work-item walks an equal share of all elements. GPU: a work-group takes one
-// chunk of one tensor, by vectors where every list is aligned.
+// Generates multi-tensor kernels. CPU: a work-item walks an equal share of all elements. GPU: a work-group
+// takes one chunk of one tensor, by vectors where every list is aligned.
 #include "codegen/multi_tensor.h"
 
 #include "cl/embedded.h"
@@ -25,7 +25,8 @@ struct Writer {
     std::string s = prelude(key.compute, key.types.data(), count) + cl::embedded_source("multi_tensor.clh");
     if (op.functions) s += cl::embedded_source(op.functions);
     const std::string scalar = scalar_name(key.compute);
-    s += "kernel void dlb_multi_" + std::string(op.name) + "(DLB_SEGMENTS, global const ulong* ring, const dlb_multi p";
+    s += "kernel void dlb_multi_" + std::string(op.name) +
+         "(DLB_SEGMENTS, global const ulong* ring, const dlb_multi p";
     for (size_t i = key.outputs; i < count; ++i)
       if (key.source[i] == Source::Value) s += ", const " + scalar + " v" + num(i);
     for (size_t i = 0; i < op.scalars; ++i)
@@ -43,7 +44,8 @@ struct Writer {
   std::string tensor() const {
     size_t row = 1;
     for (size_t i = 0; i < count; ++i) row += key.in_table(i);
-    std::string s = "    global const ulong* const row = start + p.tensors + 1 + (ulong)t * " + num(row) + ";\n";
+    std::string s =
+        "    global const ulong* const row = start + p.tensors + 1 + (ulong)t * " + num(row) + ";\n";
     size_t place = 1;
     for (size_t i = 0; i < count; ++i) {
       if (!key.in_table(i)) continue;
@@ -71,7 +73,9 @@ struct Writer {
     const std::string text = op.body(class_of(key.compute));
     return s + "; " + (text.find("y0 =") != std::string::npos ? text : "y0 = (" + text + ");");
   }
-  std::string stored(size_t o) const { return store(result_type(op, key.compute), key.types[o], "y" + num(o)); }
+  std::string stored(size_t o) const {
+    return store(result_type(op, key.compute), key.types[o], "y" + num(o));
+  }
 
   // The op on element j of every list.
   std::string element(const std::string& indent) const {
@@ -115,11 +119,12 @@ struct Writer {
     std::string s = header();
     s += "  const ulong chunk = get_group_id(0);\n  {\n"
          "    const uint t = dlb_find_tensor(start, p.tensors, chunk);\n"
-         "    const ulong first = (chunk - start[t]) * " + num(kMultiChunk) + ";\n" + tensor() +
-         "    const uint n = (uint)min(row[0] - first, (ulong)" + num(kMultiChunk) + ");\n    uint begin = 0;\n";
+         "    const ulong first = (chunk - start[t]) * " +
+         num(kMultiChunk) + ";\n" + tensor() + "    const uint n = (uint)min(row[0] - first, (ulong)" +
+         num(kMultiChunk) + ");\n    uint begin = 0;\n";
     if (vectorisable()) s += gpu_vectors();
-    s += "    for (uint j = begin + get_local_id(0); j < n; j += " + num(kMultiGroup) + ") {\n" + element("      ") +
-         "    }\n";
+    s += "    for (uint j = begin + get_local_id(0); j < n; j += " + num(kMultiGroup) + ") {\n" +
+         element("      ") + "    }\n";
     return s + after() + "  }\n}\n";
   }
 
@@ -131,12 +136,13 @@ struct Writer {
       if (key.in_table(i) && key.source[i] == Source::List)
         s += "    address |= (size_t)b" + num(i) + " / sizeof(*b" + num(i) + ");\n";
     s += "    if (address % " + width + " == 0) {\n      begin = n / " + width + " * " + width +
-         ";\n      for (uint j = get_local_id(0) * " + width + "; j < begin; j += " + num(kMultiGroup * kGpuVector) +
-         ") {\n";
+         ";\n      for (uint j = get_local_id(0) * " + width +
+         "; j < begin; j += " + num(kMultiGroup * kGpuVector) + ") {\n";
     for (size_t i = key.outputs; i < count; ++i)
       if (key.source[i] == Source::List) {
         const std::string type = storage_name(key.types[i]) + width;
-        s += "        const " + type + " w" + num(i) + " = *(global const " + type + "*)(" + memory(i) + " + j);\n";
+        s += "        const " + type + " w" + num(i) + " = *(global const " + type + "*)(" + memory(i) +
+             " + j);\n";
       }
     for (size_t o = 0; o < key.outputs; ++o)
       s += std::string("        ") + storage_name(key.types[o]) + width + " r" + num(o) + ";\n";
@@ -152,8 +158,8 @@ struct Writer {
       s += "        }\n";
     }
     for (size_t o = 0; o < key.outputs; ++o)
-      s += std::string("        *(global ") + storage_name(key.types[o]) + width + "*)(b" + num(o) + " + j) = r" +
-           num(o) + ";\n";
+      s += std::string("        *(global ") + storage_name(key.types[o]) + width + "*)(b" + num(o) +
+           " + j) = r" + num(o) + ";\n";
     return s + "      }\n    }\n";
   }
 
@@ -171,14 +177,16 @@ std::string multi_tensor_source(const MultiTensorKey& key) {
 
 }  // namespace dlb::codegen
 
-size_t std::hash<dlb::codegen::MultiTensorKey>::operator()(const dlb::codegen::MultiTensorKey& key) const noexcept {
+size_t std::hash<dlb::codegen::MultiTensorKey>::operator()(
+    const dlb::codegen::MultiTensorKey& key) const noexcept {
   // Fibonacci hashing over the op and the packed bytes of the rest.
   constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
   uint64_t h = (reinterpret_cast<uint64_t>(key.op) ^ reinterpret_cast<uint64_t>(key.setup) << 9) * kGolden;
-  h ^= static_cast<uint64_t>(key.cls) | static_cast<uint64_t>(key.compute) << 8 | uint64_t{key.outputs} << 16 |
-       uint64_t{key.inputs} << 24 | uint64_t{key.scalar_lists} << 32;
+  h ^= static_cast<uint64_t>(key.cls) | static_cast<uint64_t>(key.compute) << 8 |
+       uint64_t{key.outputs} << 16 | uint64_t{key.inputs} << 24 | uint64_t{key.scalar_lists} << 32;
   for (size_t i = 0; i < dlb::codegen::kMaxMultiOperands; ++i) {
-    h = (h ^ (static_cast<uint64_t>(key.types[i]) << 16 | static_cast<uint64_t>(key.source[i]) << 8 | key.alias[i])) *
+    h = (h ^ (static_cast<uint64_t>(key.types[i]) << 16 | static_cast<uint64_t>(key.source[i]) << 8 |
+              key.alias[i])) *
         kGolden;
     h ^= h >> 29;
   }

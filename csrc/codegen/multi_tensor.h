@@ -1,5 +1,6 @@
-// Text of multi-tensor kernels: one pointwise op over lists of tensors in a single launch. Addresses, sizes and their
-// number come from a table in device memory (csrc/kernels/foreach/multi_tensor.clh), so nothing is compiled per list.
+// Text of multi-tensor kernels: one pointwise op over lists of tensors in a single launch. Addresses, sizes
+// and their number come from a table in device memory (csrc/kernels/foreach/multi_tensor.clh), so nothing is
+// compiled per list.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -25,9 +26,9 @@ enum class Source : uint8_t {
 
 constexpr uint8_t kNoAlias = 0xff;
 
-// Everything that is compiled in. A value: compared bytewise. `op`'s bodies read inputs x0.. and scalars s0.. and give
-// y0..; `setup` (once per tensor and work-item, may return early) may compute constants from Single and Value operands,
-// and `after` runs behind the loop, with the memory of operand i (outputs first) at b<i>.
+// Everything that is compiled in. A value: compared bytewise. `op`'s bodies read inputs x0.. and scalars s0..
+// and give y0..; `setup` (once per tensor and work-item, may return early) may compute constants from Single
+// and Value operands, and `after` runs behind the loop, with the memory of operand i (outputs first) at b<i>.
 struct MultiTensorKey {
   const PointwiseOp* op = nullptr;
   const char* setup = nullptr;
@@ -39,7 +40,8 @@ struct MultiTensorKey {
   uint16_t scalar_lists = 0;  // bit i: s<i> differs per tensor
   std::array<DType, kMaxMultiOperands> types{};
   std::array<Source, kMaxMultiOperands> source{};
-  std::array<uint8_t, kMaxMultiOperands> alias{};  // of an input: the output that is the same list, or kNoAlias
+  std::array<uint8_t, kMaxMultiOperands>
+      alias{};  // of an input: the output that is the same list, or kNoAlias
 
   bool operator==(const MultiTensorKey&) const = default;
   size_t operands() const { return size_t{outputs} + inputs; }
@@ -55,9 +57,9 @@ struct MultiTensorParams {
   uint32_t tensors, padding;
 };
 
-// The kernel's source; its one kernel is called dlb_multi_NAME. Arguments: the segments, the ring with table and lists,
-// MultiTensorParams, then the Value operands and the Value scalars as scalar_name(compute). The lists hold the
-// ValueList operands and then the scalars, `tensors` values each.
+// The kernel's source; its one kernel is called dlb_multi_NAME. Arguments: the segments, the ring with table
+// and lists, MultiTensorParams, then the Value operands and the Value scalars as scalar_name(compute). The
+// lists hold the ValueList operands and then the scalars, `tensors` values each.
 std::string multi_tensor_source(const MultiTensorKey& key);
 
 }  // namespace dlb::codegen

@@ -6,8 +6,9 @@ namespace {
 
 using codegen::PointwiseOp;
 
-// Inputs x0 gradient, x1 inverse scale, x2 found_inf, in memory at b3 (outputs and inputs are numbered together). Many
-// work-items may write the same 1 there. An inverse scale of 1 leaves values as they are, as CUDA has it.
+// Inputs x0 gradient, x1 inverse scale, x2 found_inf, in memory at b3 (outputs and inputs are numbered
+// together). Many work-items may write the same 1 there. An inverse scale of 1 leaves values as they are, as
+// CUDA has it.
 constexpr PointwiseOp kUnscale{.name = "amp_unscale",
                                .on_float = "bad |= !isfinite(x0); y0 = x1 == 1 ? x0 : x0 * x1;"};
 constexpr const char* kUnscaleSetup = "int bad = 0;";
@@ -22,7 +23,8 @@ void check_one_float(const at::Tensor& t, const char* name) {
 void unscale_part(TensorList part, const at::Tensor& found_inf, const at::Tensor& inv_scale) {
   MultiTensor call(kUnscale, part[0].scalar_type(), kUnscaleSetup, kUnscaleAfter);
   call.output(part).input_in_place(0).single(inv_scale).single(found_inf);
-  TORCH_CHECK(call.run(), "_amp_foreach_non_finite_check_and_unscale_: gradients overlap each other in memory");
+  TORCH_CHECK(call.run(),
+              "_amp_foreach_non_finite_check_and_unscale_: gradients overlap each other in memory");
 }
 
 void unscale_(TensorList grads, at::Tensor& found_inf, const at::Tensor& inv_scale) {
@@ -54,9 +56,10 @@ void unscale_(TensorList grads, at::Tensor& found_inf, const at::Tensor& inv_sca
 // y0 scale, y1 growth tracker; x2 found_inf. The scale never grows to infinity.
 constexpr PointwiseOp kUpdateScale{
     .name = "amp_update_scale",
-    .on_float = "const T successes = x1 + 1, grown = x0 * s0; const int grow = x2 == 0 && successes >= s2; "
-                "y0 = x2 != 0 ? x0 * s1 : (grow && isfinite(grown) ? grown : x0); "
-                "y1 = x2 != 0 || grow ? 0 : successes;",
+    .on_float =
+        "const T successes = x1 + 1, grown = x0 * s0; const int grow = x2 == 0 && successes >= s2; "
+        "y0 = x2 != 0 ? x0 * s1 : (grow && isfinite(grown) ? grown : x0); "
+        "y1 = x2 != 0 || grow ? 0 : successes;",
     .scalars = 3};
 
 at::Tensor& update_scale_(at::Tensor& scale, at::Tensor& growth_tracker, const at::Tensor& found_inf,

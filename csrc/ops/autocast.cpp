@@ -1,5 +1,5 @@
-// torch.autocast("ocl"): which ops run in the lower precision, which in float32, which in their widest input's dtype.
-// The lists are PyTorch's own, the same as for CUDA.
+// torch.autocast("ocl"): which ops run in the lower precision, which in float32, which in their widest
+// input's dtype. The lists are PyTorch's own, the same as for CUDA.
 #undef TORCH_ASSERT_ONLY_METHOD_OPERATORS  // PyTorch's autocast header includes all operators
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
@@ -9,10 +9,11 @@ namespace {
 
 at::Tensor refuse_binary_cross_entropy(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                                        int64_t) {
-  TORCH_CHECK(false,
-              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: probabilities "
-              "from float16 lose what the loss needs. Use torch.nn.functional.binary_cross_entropy_with_logits or "
-              "torch.nn.BCEWithLogitsLoss on the values before the sigmoid.");
+  TORCH_CHECK(
+      false,
+      "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: probabilities "
+      "from float16 lose what the loss needs. Use torch.nn.functional.binary_cross_entropy_with_logits or "
+      "torch.nn.BCEWithLogitsLoss on the values before the sigmoid.");
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ at::Tensor& set_(at::Tensor& self) {
   return at::native::set_storage_cpu_(self, std::move(storage), 0, {0}, {});
 }
 
-// PyTorch's own resizing copies with memcpy, which device memory does not survive: storages are grown here before.
+// PyTorch's own resizing copies with memcpy, which device memory does not survive: storages are grown here
+// before.
 void fit_storage(const at::Storage& storage, size_t bytes) {
   if (bytes > storage.nbytes()) resize_storage(storage, bytes);
 }

@@ -22,8 +22,8 @@ constexpr uint64_t kRingBytes = 1 << 20;
 constexpr uint64_t kCpuGrain = 8192;  // elements that pay for handing a work-item to another core
 constexpr uint64_t kCpuItemsPerUnit = 4;
 
-// Device memory that tables go through. Written and read by one in-order queue, so that old contents may be overwritten
-// at any time; what was not yet overwritten is found again by its content.
+// Device memory that tables go through. Written and read by one in-order queue, so that old contents may be
+// overwritten at any time; what was not yet overwritten is found again by its content.
 class TableRing {
  public:
   explicit TableRing(Stream& stream) : stream_(stream) {}
@@ -31,7 +31,8 @@ class TableRing {
 
   cl_mem buffer() const { return buffer_; }
 
-  // Makes room for pieces of up to this many words; pieces placed since the last call stay valid for four more.
+  // Makes room for pieces of up to this many words; pieces placed since the last call stay valid for four
+  // more.
   void reserve(size_t words) {
     if (buffer_ && words * 8 * 4 <= capacity_) return;
     if (buffer_) {
@@ -43,7 +44,8 @@ class TableRing {
     held_.clear();
     order_.clear();
     cl_int status = CL_SUCCESS;
-    buffer_ = cl::api().clCreateBuffer(stream_.device().context(), CL_MEM_READ_ONLY, capacity_, nullptr, &status);
+    buffer_ =
+        cl::api().clCreateBuffer(stream_.device().context(), CL_MEM_READ_ONLY, capacity_, nullptr, &status);
     cl::check(status, "clCreateBuffer");
   }
 
@@ -60,7 +62,8 @@ class TableRing {
   // Where a table with this content still lies, or nothing.
   std::optional<uint64_t> find(const std::vector<uint64_t>& table, uint64_t hash) const {
     const auto it = held_.find(hash);
-    if (it == held_.end() || head_ - it->second.position > capacity_ || it->second.table != table) return std::nullopt;
+    if (it == held_.end() || head_ - it->second.position > capacity_ || it->second.table != table)
+      return std::nullopt;
     return it->second.position;
   }
   uint64_t place_table(const std::vector<uint64_t>& table, uint64_t hash) {
@@ -117,7 +120,8 @@ struct Part {
     segments[segment_count] = mem;
     return segment_count++;
   }
-  // The last word is not for the device: it tells tables apart that differ in element sizes or in what is written.
+  // The last word is not for the device: it tells tables apart that differ in element sizes or in what is
+  // written.
   std::vector<uint64_t> table(const TensorLists& lists) const {
     std::vector<uint64_t> words = start;
     words.insert(words.end(), rows.begin(), rows.end());
@@ -190,7 +194,8 @@ bool overlaps(const Part& part, const TensorLists& lists) {
   uint64_t written_end = 0, any_end = 0;
   const Span* last = nullptr;  // the span that reaches furthest
   for (const Span& span : spans) {
-    const bool exact = last && last->begin == span.begin && last->end == span.end && last->tensor == span.tensor;
+    const bool exact =
+        last && last->begin == span.begin && last->end == span.end && last->tensor == span.tensor;
     if (!exact && (span.begin < written_end || (span.written && span.begin < any_end))) return true;
     if (span.written) written_end = std::max(written_end, span.end);
     if (span.end >= any_end) {
@@ -208,8 +213,8 @@ uint64_t multi_tensor_share(const cl::Device& device, uint64_t total) {
   return ((total + items - 1) / items + 63) / 64 * 64;
 }
 
-bool for_each_table(const TensorLists& lists, Stream& stream, const std::vector<ScalarArg>& values, size_t value_lists,
-                    const std::function<void(TableLaunch&)>& launch) {
+bool for_each_table(const TensorLists& lists, Stream& stream, const std::vector<ScalarArg>& values,
+                    size_t value_lists, const std::function<void(TableLaunch&)>& launch) {
   const bool by_chunk = stream.device().cls == cl::DeviceClass::kGpu;
   const std::vector<Part> parts = make_parts(lists, by_chunk);
   const size_t tensors = lists.lists[0].tensors.size();

@@ -21,11 +21,12 @@ struct Slow {
   Tensors (*scalars)(TensorList, Scalars);
   void (*scalars_)(TensorList, Scalars);
 };
-#define DLB_SLOW(name)                                                                                              \
-  Slow {                                                                                                            \
-    &at::native::foreach_tensor_##name##_scalar_kernel_slow, &at::native::foreach_tensor_##name##_scalar_kernel_slow_, \
-        &at::native::foreach_tensor_##name##_scalarlist_kernel_slow,                                                \
-        &at::native::foreach_tensor_##name##_scalarlist_kernel_slow_                                                \
+#define DLB_SLOW(name)                                               \
+  Slow {                                                             \
+    &at::native::foreach_tensor_##name##_scalar_kernel_slow,         \
+        &at::native::foreach_tensor_##name##_scalar_kernel_slow_,    \
+        &at::native::foreach_tensor_##name##_scalarlist_kernel_slow, \
+        &at::native::foreach_tensor_##name##_scalarlist_kernel_slow_ \
   }
 
 struct BinaryRow {
@@ -49,7 +50,8 @@ constexpr std::array kBinary = {
     BinaryRow{"pow", "pow", true, false, DLB_SLOW(pow)},
 };
 
-const codegen::PointwiseOp* op_of(const BinaryRow& row, at::ArrayRef<TensorList> lists, Scalars scalars = {}) {
+const codegen::PointwiseOp* op_of(const BinaryRow& row, at::ArrayRef<TensorList> lists,
+                                  Scalars scalars = {}) {
   if (row.refuses_bool)  // the slow route raises
     for (const c10::Scalar& scalar : scalars)
       if (scalar.isBoolean()) return nullptr;
@@ -97,7 +99,8 @@ struct WithScalars {
   }
 };
 
-// Two lists. `SlowList` and `SlowInPlace` are PyTorch's composite kernels; Alpha is (const c10::Scalar&) or nothing.
+// Two lists. `SlowList` and `SlowInPlace` are PyTorch's composite kernels; Alpha is (const c10::Scalar&) or
+// nothing.
 template <size_t I, auto SlowList, auto SlowInPlace, class... Alpha>
 struct WithList {
   static constexpr const BinaryRow& row = kBinary[I];
@@ -135,8 +138,8 @@ struct WithTensor {
                       keeps_dtype(self, other);
     const codegen::PointwiseOp* op = fits ? op_of(row, {self}) : nullptr;
     if (op) (at::native::alpha_check(self[0].scalar_type(), alpha), ...);
-    return std::pair(op,
-                     [=, &other](MultiTensor& call) { call.single_or_value(other), add_alpha(call, op, alpha...); });
+    return std::pair(
+        op, [=, &other](MultiTensor& call) { call.single_or_value(other), add_alpha(call, op, alpha...); });
   }
   static Tensors functional(TensorList self, const at::Tensor& other, Alpha... alpha) {
     const auto [op, fill] = setup(self, other, alpha...);
@@ -186,14 +189,20 @@ void register_tensor(torch::Library& m) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::native;
   register_scalar_forms(m, std::make_index_sequence<kBinary.size()>{});
-  register_list<0, &foreach_tensor_add_list_kernel_slow, &foreach_tensor_add_list_kernel_slow_, const c10::Scalar&>(m);
-  register_list<1, &foreach_tensor_sub_list_kernel_slow, &foreach_tensor_sub_list_kernel_slow_, const c10::Scalar&>(m);
+  register_list<0, &foreach_tensor_add_list_kernel_slow, &foreach_tensor_add_list_kernel_slow_,
+                const c10::Scalar&>(m);
+  register_list<1, &foreach_tensor_sub_list_kernel_slow, &foreach_tensor_sub_list_kernel_slow_,
+                const c10::Scalar&>(m);
   register_list<2, &foreach_tensor_mul_list_kernel_slow, &foreach_tensor_mul_list_kernel_slow_>(m);
   register_list<3, &foreach_tensor_div_list_kernel_slow, &foreach_tensor_div_list_kernel_slow_>(m);
-  register_list<4, &foreach_tensor_clamp_min_list_kernel_slow, &foreach_tensor_clamp_min_list_kernel_slow_>(m);
-  register_list<5, &foreach_tensor_clamp_max_list_kernel_slow, &foreach_tensor_clamp_max_list_kernel_slow_>(m);
-  register_list<6, &foreach_tensor_clamp_min_list_kernel_slow, &foreach_tensor_clamp_min_list_kernel_slow_>(m);
-  register_list<7, &foreach_tensor_clamp_max_list_kernel_slow, &foreach_tensor_clamp_max_list_kernel_slow_>(m);
+  register_list<4, &foreach_tensor_clamp_min_list_kernel_slow, &foreach_tensor_clamp_min_list_kernel_slow_>(
+      m);
+  register_list<5, &foreach_tensor_clamp_max_list_kernel_slow, &foreach_tensor_clamp_max_list_kernel_slow_>(
+      m);
+  register_list<6, &foreach_tensor_clamp_min_list_kernel_slow, &foreach_tensor_clamp_min_list_kernel_slow_>(
+      m);
+  register_list<7, &foreach_tensor_clamp_max_list_kernel_slow, &foreach_tensor_clamp_max_list_kernel_slow_>(
+      m);
   register_list<8, &foreach_tensor_pow_list_kernel_slow, &foreach_tensor_pow_list_kernel_slow_>(m);
   register_tensor<0, &foreach_tensor_add_tensor_kernel_slow, &foreach_tensor_add_tensor_kernel_slow_,
                   const c10::Scalar&>(m);

@@ -1,5 +1,5 @@
-// How _foreach ops run: all tensors in one launch where PyTorch's rules for the fast route allow it, else tensor by
-// tensor through PyTorch's own composite kernels.
+// How _foreach ops run: all tensors in one launch where PyTorch's rules for the fast route allow it, else
+// tensor by tensor through PyTorch's own composite kernels.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/native/ForeachUtils.h>
@@ -20,11 +20,12 @@ using at::TensorList;
 using Tensors = std::vector<at::Tensor>;
 using Scalars = c10::ArrayRef<c10::Scalar>;
 
-// `op` when it has a body for the lists' dtype and the lists may take the fast route, else null. `float_result`: the op
-// turns integers into floats, which the fast route does not.
+// `op` when it has a body for the lists' dtype and the lists may take the fast route, else null.
+// `float_result`: the op turns integers into floats, which the fast route does not.
 inline const codegen::PointwiseOp* fast_op(const codegen::PointwiseOp* op, bool float_result,
                                            at::ArrayRef<TensorList> lists, Scalars scalars = {}) {
-  if (!op || lists[0][0].device().type() != kDeviceType || lists[0][0].layout() != c10::kStrided) return nullptr;
+  if (!op || op->error || lists[0][0].device().type() != kDeviceType || lists[0][0].layout() != c10::kStrided)
+    return nullptr;
   const c10::ScalarType type = lists[0][0].scalar_type();
   if (type == c10::ScalarType::ComplexHalf || isFloat8Type(type) || isQIntType(type)) return nullptr;
   const codegen::DType compute = codegen::compute_type(dtype_of(type, op->name));

@@ -1,4 +1,5 @@
-// _foreach_norm, _foreach_powsum and _foreach_max: one number for each tensor, from two launches for all of them.
+// _foreach_norm, _foreach_powsum and _foreach_max: one number for each tensor, from two launches for all of
+// them.
 #include <ATen/ops/_foreach_max_native.h>
 #include <ATen/ops/_foreach_norm_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -20,7 +21,12 @@ namespace {
 
 using codegen::DType;
 
-enum class Mode : uint8_t { SumAbs = 1, SumSquares = 2, MaxAbs = 3, Max = 4 };  // DLB_MODE of foreach_reduce.cl
+enum class Mode : uint8_t {
+  SumAbs = 1,
+  SumSquares = 2,
+  MaxAbs = 3,
+  Max = 4
+};  // DLB_MODE of foreach_reduce.cl
 
 struct Reduction {
   Mode mode;
@@ -31,16 +37,17 @@ std::string source_of(const cl::Device& device, Reduction reduction, DType in, D
   const DType types[] = {in, out};
   const bool floating = codegen::class_of(compute) == codegen::DClass::Float;
   // Two's complement: the lowest integer of a width is the sign bit alone; unsigned ones begin at 0.
-  const std::string lowest =
-      floating ? "-INFINITY"
-               : codegen::is_signed(compute) ? "((T)(1L << (8 * sizeof(T) - 1)))" : "((T)0)";
+  const std::string lowest = floating                      ? "-INFINITY"
+                             : codegen::is_signed(compute) ? "((T)(1L << (8 * sizeof(T) - 1)))"
+                                                           : "((T)0)";
   std::string s = codegen::prelude(compute, types, 2);
   s += device.cls == cl::DeviceClass::kCpu ? "#define DLB_CPU 1\n" : "#define DLB_GPU 1\n";
-  s += "#define DLB_MODE " + std::to_string(static_cast<int>(reduction.mode)) + "\n#define DLB_LOWEST " + lowest + "\n";
+  s += "#define DLB_MODE " + std::to_string(static_cast<int>(reduction.mode)) + "\n#define DLB_LOWEST " +
+       lowest + "\n";
   if (reduction.root) s += "#define DLB_ROOT 1\n";
-  s += std::string("#define A_T ") + codegen::storage_name(in) + "\n#define B_T " + codegen::storage_name(out) +
-       "\n#define LOAD_A(p, i) " + codegen::load_at(in, compute, "(p)", "(i)") + "\n#define STORE_B(p, i, v) ((p)[i] = " +
-       codegen::store(compute, out, "(v)") + ")\n";
+  s += std::string("#define A_T ") + codegen::storage_name(in) + "\n#define B_T " +
+       codegen::storage_name(out) + "\n#define LOAD_A(p, i) " + codegen::load_at(in, compute, "(p)", "(i)") +
+       "\n#define STORE_B(p, i, v) ((p)[i] = " + codegen::store(compute, out, "(v)") + ")\n";
   return s + cl::embedded_source("multi_tensor.clh") + cl::embedded_source("foreach_reduce.cl");
 }
 
@@ -52,9 +59,10 @@ struct Kernels {
 Kernels kernels_for(cl::Device& device, Reduction reduction, DType in, DType out, DType compute) {
   static std::mutex mutex;
   static auto* known = new std::unordered_map<uint64_t, Kernels>;
-  const uint64_t key = static_cast<uint64_t>(device.index) << 40 | static_cast<uint64_t>(reduction.mode) << 32 |
-                       uint64_t{reduction.root} << 24 | static_cast<uint64_t>(in) << 16 |
-                       static_cast<uint64_t>(out) << 8 | static_cast<uint64_t>(compute);
+  const uint64_t key = static_cast<uint64_t>(device.index) << 40 |
+                       static_cast<uint64_t>(reduction.mode) << 32 | uint64_t{reduction.root} << 24 |
+                       static_cast<uint64_t>(in) << 16 | static_cast<uint64_t>(out) << 8 |
+                       static_cast<uint64_t>(compute);
   {
     std::lock_guard<std::mutex> lock(mutex);
     if (const auto it = known->find(key); it != known->end()) return it->second;
@@ -81,7 +89,8 @@ void reduce(const char* op, TensorList tensors, TensorList results, Reduction re
   for_each_table(lists, stream, {}, 0, [&](TableLaunch& table) {
     const uint64_t items = (table.params.total + table.params.per_item - 1) / table.params.per_item;
     const uint64_t partials = items + (cpu ? table.params.tensors : 0);
-    const c10::DataPtr scratch = allocate_bytes(partials * codegen::size_of(compute), tensors[0].device().index());
+    const c10::DataPtr scratch =
+        allocate_bytes(partials * codegen::size_of(compute), tensors[0].device().index());
     const MemRef at = resolve(scratch, scratch.get());
     TORCH_INTERNAL_ASSERT(at.offset % codegen::size_of(compute) == 0);
     auto fill = [&](cl::Kernel::Arguments& arguments) {
@@ -95,10 +104,11 @@ void reduce(const char* op, TensorList tensors, TensorList results, Reduction re
   });
 }
 
-// 0-dim results for each tensor, in one zeroed buffer. No views in the sense of autograd: each stands for itself.
+// 0-dim results for each tensor, in one zeroed buffer. No views in the sense of autograd: each stands for
+// itself.
 Tensors make_results(TensorList tensors, c10::ScalarType type) {
-  const at::Tensor buffer =
-      at::zeros({static_cast<int64_t>(tensors.size())}, tensors[0].options().dtype(type).requires_grad(false));
+  const at::Tensor buffer = at::zeros({static_cast<int64_t>(tensors.size())},
+                                      tensors[0].options().dtype(type).requires_grad(false));
   Tensors results;
   results.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i)
@@ -156,7 +166,8 @@ Tensors foreach_max(TensorList self) {
   at::native::check_foreach_api_restrictions(self);
   const c10::ScalarType type = self[0].scalar_type();
   const bool ordered = (at::isFloatingType(type) && !isFloat8Type(type)) || at::isIntegralType(type, false);
-  if (!ordered || !one_device_dtype(self) || has_empty(self)) return at::native::foreach_tensor_max_slow(self);
+  if (!ordered || !one_device_dtype(self) || has_empty(self))
+    return at::native::foreach_tensor_max_slow(self);
   return norms("_foreach_max", self, std::nullopt, {Mode::Max, false});
 }
 

@@ -12,7 +12,8 @@ namespace {
 
 using codegen::PointwiseOp;
 
-// The scalar is an input, so that it can be one value or one for each tensor. Grouped as CPU PyTorch groups it.
+// The scalar is an input, so that it can be one value or one for each tensor. Grouped as CPU PyTorch groups
+// it.
 constexpr PointwiseOp kAddcmul{.name = "foreach_addcmul",
                                .on_float = "x0 + x3 * x1 * x2",
                                .on_int = "x0 + x3 * x1 * x2",
@@ -65,11 +66,13 @@ struct PointwiseScalars {
   }
   static Tensors packed(TensorList self, TensorList a, TensorList b, const at::Tensor& values) {
     at::native::check_foreach_api_restrictions(self, a, b);
-    return functional(self, a, b, at::native::convert_tensor_to_scalar_list(values, static_cast<int64_t>(self.size())));
+    return functional(self, a, b,
+                      at::native::convert_tensor_to_scalar_list(values, static_cast<int64_t>(self.size())));
   }
   static void packed_in_place(TensorList self, TensorList a, TensorList b, const at::Tensor& values) {
     at::native::check_foreach_api_restrictions(self, a, b);
-    in_place(self, a, b, at::native::convert_tensor_to_scalar_list(values, static_cast<int64_t>(self.size())));
+    in_place(self, a, b,
+             at::native::convert_tensor_to_scalar_list(values, static_cast<int64_t>(self.size())));
   }
 };
 
@@ -100,12 +103,14 @@ template <class Weight, auto SlowList, auto SlowInPlace>
 struct Lerp {
   static Tensors functional(TensorList self, TensorList end, Weight weight) {
     return foreach_functional(
-        lerp_op(self, end, weight), self, [&](MultiTensor& call) { call.input(end), add_weight(call, weight); },
+        lerp_op(self, end, weight), self,
+        [&](MultiTensor& call) { call.input(end), add_weight(call, weight); },
         [&] { return SlowList(self, end, weight); });
   }
   static void in_place(TensorList self, TensorList end, Weight weight) {
     foreach_in_place(
-        lerp_op(self, end, weight), self, [&](MultiTensor& call) { call.input(end), add_weight(call, weight); },
+        lerp_op(self, end, weight), self,
+        [&](MultiTensor& call) { call.input(end), add_weight(call, weight); },
         [&] { SlowInPlace(self, end, weight); });
   }
 };
@@ -114,10 +119,10 @@ struct Lerp {
 bool can_copy(TensorList self, TensorList source) {
   for (size_t i = 0; i < self.size(); ++i) {
     const at::Tensor &to = self[i], &from = source[i];
-    if (to.device() != self[0].device() || from.device() != self[0].device() || to.layout() != c10::kStrided ||
-        from.layout() != c10::kStrided || to.scalar_type() != self[0].scalar_type() ||
-        from.scalar_type() != source[0].scalar_type() || to.sizes() != from.sizes() ||
-        to.strides() != from.strides() || !to.is_non_overlapping_and_dense())
+    if (to.device() != self[0].device() || from.device() != self[0].device() ||
+        to.layout() != c10::kStrided || from.layout() != c10::kStrided ||
+        to.scalar_type() != self[0].scalar_type() || from.scalar_type() != source[0].scalar_type() ||
+        to.sizes() != from.sizes() || to.strides() != from.strides() || !to.is_non_overlapping_and_dense())
       return false;
   }
   // Dropping an imaginary part warns, which the slow route does.
@@ -128,7 +133,8 @@ void copy_(TensorList self, TensorList source, bool non_blocking) {
   at::native::check_foreach_api_restrictions(self, source);
   if (can_copy(self, source) && fast_op(&kCopy, false, {self}) && fast_op(&kCopy, false, {source})) {
     const c10::DeviceGuard guard(self[0].device());
-    if (MultiTensor(kCopy, self[0].scalar_type()).output(self).input(source).run()) return bump_versions(self);
+    if (MultiTensor(kCopy, self[0].scalar_type()).output(self).input(source).run())
+      return bump_versions(self);
   }
   at::native::foreach_tensor_copy_list_kernel_slow_(self, source, non_blocking);
 }
@@ -162,19 +168,18 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::native;
   register_pointwise<
       PointwiseScalar<kAddcmul, &foreach_tensor_addcmul_scalar_slow, &foreach_tensor_addcmul_scalar_slow_>,
-      PointwiseScalars<kAddcmul, &foreach_tensor_addcmul_scalarlist_slow, &foreach_tensor_addcmul_scalarlist_slow_>>(
-      m, "_foreach_addcmul");
+      PointwiseScalars<kAddcmul, &foreach_tensor_addcmul_scalarlist_slow,
+                       &foreach_tensor_addcmul_scalarlist_slow_>>(m, "_foreach_addcmul");
   register_pointwise<
       PointwiseScalar<kAddcdiv, &foreach_tensor_addcdiv_scalar_slow, &foreach_tensor_addcdiv_scalar_slow_>,
-      PointwiseScalars<kAddcdiv, &foreach_tensor_addcdiv_scalarlist_slow, &foreach_tensor_addcdiv_scalarlist_slow_>>(
-      m, "_foreach_addcdiv");
+      PointwiseScalars<kAddcdiv, &foreach_tensor_addcdiv_scalarlist_slow,
+                       &foreach_tensor_addcdiv_scalarlist_slow_>>(m, "_foreach_addcdiv");
   register_form<Lerp<TensorList, &foreach_tensor_ternary_lerp_slow, &foreach_tensor_ternary_lerp_slow_>>(
       m, "_foreach_lerp", "List");
-  register_form<Lerp<const c10::Scalar&, &foreach_tensor_lerp_list_kernel_slow, &foreach_tensor_lerp_list_kernel_slow_>>(
-      m, "_foreach_lerp", "Scalar");
-  register_form<
-      Lerp<Scalars, &foreach_tensor_lerp_scalarlist_kernel_slow, &foreach_tensor_lerp_scalarlist_kernel_slow_>>(
-      m, "_foreach_lerp", "ScalarList");
+  register_form<Lerp<const c10::Scalar&, &foreach_tensor_lerp_list_kernel_slow,
+                     &foreach_tensor_lerp_list_kernel_slow_>>(m, "_foreach_lerp", "Scalar");
+  register_form<Lerp<Scalars, &foreach_tensor_lerp_scalarlist_kernel_slow,
+                     &foreach_tensor_lerp_scalarlist_kernel_slow_>>(m, "_foreach_lerp", "ScalarList");
   m.impl("_foreach_copy_", copy_);
   m.impl("_foreach_zero_", zero_);
 }

@@ -13,10 +13,10 @@
 #include <ATen/ops/_foreach_floor_native.h>
 #include <ATen/ops/_foreach_frac_native.h>
 #include <ATen/ops/_foreach_lgamma_native.h>
-#include <ATen/ops/_foreach_log_native.h>
 #include <ATen/ops/_foreach_log10_native.h>
 #include <ATen/ops/_foreach_log1p_native.h>
 #include <ATen/ops/_foreach_log2_native.h>
+#include <ATen/ops/_foreach_log_native.h>
 #include <ATen/ops/_foreach_neg_native.h>
 #include <ATen/ops/_foreach_reciprocal_native.h>
 #include <ATen/ops/_foreach_round_native.h>
@@ -42,40 +42,21 @@ struct UnaryRow {
   void (*slow_in_place)(TensorList);
 };
 
-#define DLB_UNARY(name, float_result) \
-  UnaryRow{#name, float_result, &at::native::foreach_tensor_##name##_slow, &at::native::foreach_tensor_##name##_slow_}
+#define DLB_UNARY(name, float_result)                               \
+  UnaryRow {                                                        \
+#name, float_result, &at::native::foreach_tensor_##name##_slow, \
+        &at::native::foreach_tensor_##name##_slow_                  \
+  }
 
 constexpr std::array kUnary = {
-    DLB_UNARY(abs, false),
-    DLB_UNARY(acos, true),
-    DLB_UNARY(asin, true),
-    DLB_UNARY(atan, true),
-    DLB_UNARY(ceil, false),
-    DLB_UNARY(cos, true),
-    DLB_UNARY(cosh, true),
-    DLB_UNARY(erf, true),
-    DLB_UNARY(erfc, true),
-    DLB_UNARY(exp, true),
-    DLB_UNARY(expm1, true),
-    DLB_UNARY(floor, false),
-    DLB_UNARY(frac, false),
-    DLB_UNARY(lgamma, true),
-    DLB_UNARY(log, true),
-    DLB_UNARY(log10, true),
-    DLB_UNARY(log1p, true),
-    DLB_UNARY(log2, true),
-    DLB_UNARY(neg, false),
-    DLB_UNARY(reciprocal, true),
-    DLB_UNARY(round, false),
-    DLB_UNARY(rsqrt, true),
-    DLB_UNARY(sigmoid, true),
-    DLB_UNARY(sign, false),
-    DLB_UNARY(sin, true),
-    DLB_UNARY(sinh, true),
-    DLB_UNARY(sqrt, true),
-    DLB_UNARY(tan, true),
-    DLB_UNARY(tanh, true),
-    DLB_UNARY(trunc, false),
+    DLB_UNARY(abs, false),   DLB_UNARY(acos, true),   DLB_UNARY(asin, true),    DLB_UNARY(atan, true),
+    DLB_UNARY(ceil, false),  DLB_UNARY(cos, true),    DLB_UNARY(cosh, true),    DLB_UNARY(erf, true),
+    DLB_UNARY(erfc, true),   DLB_UNARY(exp, true),    DLB_UNARY(expm1, true),   DLB_UNARY(floor, false),
+    DLB_UNARY(frac, false),  DLB_UNARY(lgamma, true), DLB_UNARY(log, true),     DLB_UNARY(log10, true),
+    DLB_UNARY(log1p, true),  DLB_UNARY(log2, true),   DLB_UNARY(neg, false),    DLB_UNARY(reciprocal, true),
+    DLB_UNARY(round, false), DLB_UNARY(rsqrt, true),  DLB_UNARY(sigmoid, true), DLB_UNARY(sign, false),
+    DLB_UNARY(sin, true),    DLB_UNARY(sinh, true),   DLB_UNARY(sqrt, true),    DLB_UNARY(tan, true),
+    DLB_UNARY(tanh, true),   DLB_UNARY(trunc, false),
 };
 
 template <size_t I>
@@ -86,10 +67,12 @@ struct Unary {
     return fast_op(row, kUnary[I].float_result, {self});
   }
   static Tensors functional(TensorList self) {
-    return foreach_functional(op(self), self, [](MultiTensor&) {}, [&] { return kUnary[I].slow(self); });
+    return foreach_functional(
+        op(self), self, [](MultiTensor&) {}, [&] { return kUnary[I].slow(self); });
   }
   static void in_place(TensorList self) {
-    foreach_in_place(op(self), self, [](MultiTensor&) {}, [&] { kUnary[I].slow_in_place(self); });
+    foreach_in_place(
+        op(self), self, [](MultiTensor&) {}, [&] { kUnary[I].slow_in_place(self); });
   }
 };
 

@@ -23,13 +23,17 @@ void check_fused_lists(const char* op, at::ArrayRef<TensorList> lists) {
               params[0].scalar_type());
   for (const TensorList& list : lists) {
     if (list.empty()) continue;
-    TORCH_CHECK(list.size() == params.size(), op, ": lists differ in length: ", list.size(), " and ", params.size());
+    TORCH_CHECK(list.size() == params.size(), op, ": lists differ in length: ", list.size(), " and ",
+                params.size());
     for (size_t i = 0; i < list.size(); ++i)
-      TORCH_CHECK(list[i].device() == params[0].device() && list[i].layout() == c10::kStrided &&
-                      list[i].scalar_type() == list[0].scalar_type() && list[i].is_non_overlapping_and_dense() &&
-                      same_layout(list[i], params[i]),
-                  op, ": parameters, gradients and states must be dense, on one device, of one dtype for each kind, and "
-                      "of the same sizes and strides at each index; number ", i, " is not");
+      TORCH_CHECK(
+          list[i].device() == params[0].device() && list[i].layout() == c10::kStrided &&
+              list[i].scalar_type() == list[0].scalar_type() && list[i].is_non_overlapping_and_dense() &&
+              same_layout(list[i], params[i]),
+          op,
+          ": parameters, gradients and states must be dense, on one device, of one dtype for each kind, and "
+          "of the same sizes and strides at each index; number ",
+          i, " is not");
   }
 }
 
@@ -52,24 +56,25 @@ namespace {
 
 using codegen::PointwiseOp;
 
-// The gradient as all optimizers use it: unscaled, negated to maximise, with L2 decay. Inputs x0 parameter, x1
-// gradient; `grad_scale` x-number, s0 sign, s1 L2 factor.
-#define DLB_GRADIENT(grad_scale)            \
-  "const T unscaled = x1 / " grad_scale "; " \
+// The gradient as all optimizers use it: unscaled, negated to maximise, with L2 decay. Inputs x0 parameter,
+// x1 gradient; `grad_scale` x-number, s0 sign, s1 L2 factor.
+#define DLB_GRADIENT(grad_scale)        \
+  "const T unscaled = x1 / " grad_scale \
+  "; "                                  \
   "T g = s0 * unscaled; if (s1 != 0) g += s1 * x0; "
 #define DLB_SKIP(found_inf) "if (" found_inf " != 0) return; "
 
-// How one optimizer runs: in-place operands are outputs 0.. and inputs 0.. alike, with the gradient as input 1. Where
-// the unscaled gradient is stored too, it is the last output.
+// How one optimizer runs: in-place operands are outputs 0.. and inputs 0.. alike, with the gradient as
+// input 1. Where the unscaled gradient is stored too, it is the last output.
 struct FusedOp {
-  PointwiseOp plain;    // outputs: parameter, states
-  PointwiseOp scaled;   // outputs: parameter, states, gradient
+  PointwiseOp plain;   // outputs: parameter, states
+  PointwiseOp scaled;  // outputs: parameter, states, gradient
   const char* setup;
 };
 
 // Adds parameter, gradient and states, all in place.
-MultiTensor fused_call(const FusedOp& op, at::ArrayRef<TensorList> states, TensorList params, TensorList grads,
-                       const Scaling& scaling) {
+MultiTensor fused_call(const FusedOp& op, at::ArrayRef<TensorList> states, TensorList params,
+                       TensorList grads, const Scaling& scaling) {
   const bool store = scaling.stores_gradients();
   MultiTensor call(store ? op.scaled : op.plain, params[0].scalar_type(), op.setup);
   call.output(params);
@@ -97,22 +102,26 @@ void finish_gradients(const Scaling& scaling, TensorList used, TensorList grads)
     if (!used[i].is_same(grads[i])) grads[i].copy_(used[i]);
 }
 
-// --- SGD (with momentum: inputs x2 buffer, x3 lr, x4 scale, x5 found_inf; without: x2 lr, x3, x4). s2 momentum,
-// s3 1 - dampening, s4 nesterov, s5 first step.
-#define DLB_SGD_MOMENTUM                                                                     \
-  DLB_GRADIENT("x4")                                                                         \
+// --- SGD (with momentum: inputs x2 buffer, x3 lr, x4 scale, x5 found_inf; without: x2 lr, x3, x4). s2
+// momentum, s3 1 - dampening, s4 nesterov, s5 first step.
+#define DLB_SGD_MOMENTUM \
+  DLB_GRADIENT("x4")     \
   "y1 = s5 != 0 ? g : s2 * x2 + s3 * g; g = s4 != 0 ? g + s2 * y1 : y1; y0 = x0 - x3 * g; "
 #define DLB_SGD DLB_GRADIENT("x3") "y0 = x0 - x2 * g; "
 constexpr FusedOp kSgdMomentum{
     .plain = {.name = "fused_sgd_momentum", .on_float = DLB_SGD_MOMENTUM, .scalars = 6},
-    .scaled = {.name = "fused_sgd_momentum_unscale", .on_float = DLB_SGD_MOMENTUM "y2 = unscaled;", .scalars = 6},
+    .scaled = {.name = "fused_sgd_momentum_unscale",
+               .on_float = DLB_SGD_MOMENTUM "y2 = unscaled;",
+               .scalars = 6},
     .setup = DLB_SKIP("x5")};
-constexpr FusedOp kSgd{.plain = {.name = "fused_sgd", .on_float = DLB_SGD, .scalars = 2},
-                       .scaled = {.name = "fused_sgd_unscale", .on_float = DLB_SGD "y1 = unscaled;", .scalars = 2},
-                       .setup = DLB_SKIP("x4")};
+constexpr FusedOp kSgd{
+    .plain = {.name = "fused_sgd", .on_float = DLB_SGD, .scalars = 2},
+    .scaled = {.name = "fused_sgd_unscale", .on_float = DLB_SGD "y1 = unscaled;", .scalars = 2},
+    .setup = DLB_SKIP("x4")};
 
 void sgd(TensorList params, TensorList grads, TensorList buffers, double weight_decay, double momentum,
-         LearningRate lr, double dampening, bool nesterov, bool maximize, bool first, const Scaling& scaling) {
+         LearningRate lr, double dampening, bool nesterov, bool maximize, bool first,
+         const Scaling& scaling) {
   const c10::DeviceGuard guard(params[0].device());
   Tensors storage;
   const TensorList g = aligned_gradients(params, grads, storage);
@@ -120,27 +129,29 @@ void sgd(TensorList params, TensorList grads, TensorList buffers, double weight_
   const bool with_momentum = !buffers.empty();
   const TensorList states[] = {buffers};
   MultiTensor call = fused_call(with_momentum ? kSgdMomentum : kSgd,
-                                with_momentum ? at::ArrayRef<TensorList>(states) : at::ArrayRef<TensorList>(), params,
-                                g, scaling);
+                                with_momentum ? at::ArrayRef<TensorList>(states) : at::ArrayRef<TensorList>(),
+                                params, g, scaling);
   lr.add_to(call);
   scaling.add_to(call);
   call.scalar(maximize ? -1.0 : 1.0).scalar(weight_decay);
-  if (with_momentum) call.scalar(momentum).scalar(1 - dampening).scalar(nesterov ? 1.0 : 0.0).scalar(first ? 1.0 : 0.0);
+  if (with_momentum)
+    call.scalar(momentum).scalar(1 - dampening).scalar(nesterov ? 1.0 : 0.0).scalar(first ? 1.0 : 0.0);
   run_fused("_fused_sgd_", call, {params, buffers});
   finish_gradients(scaling, g, grads);
 }
 
-// --- Adam and AdamW (Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019). Inputs x2 exp_avg, x3 exp_avg_sq,
-// [x4 max_exp_avg_sq], then step, lr, scale, found_inf. s2 decoupled decay, s3 1 - beta1, s4 beta2, s5 1 - beta2,
-// s6 eps, s7 log beta1, s8 log beta2. The corrections 1 - beta^step come from expm1, which keeps their accuracy in
-// float where the power would lose four digits in the first steps.
-#define DLB_ADAM_SETUP(step, lr, found_inf)                                      \
-  DLB_SKIP(found_inf)                                                            \
-  "const T step_size = " lr " / -expm1(" step " * s7), keep = C(1.0) - " lr " * s2, " \
+// --- Adam and AdamW (Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019). Inputs x2 exp_avg, x3
+// exp_avg_sq, [x4 max_exp_avg_sq], then step, lr, scale, found_inf. s2 decoupled decay, s3 1 - beta1, s4
+// beta2, s5 1 - beta2, s6 eps, s7 log beta1, s8 log beta2. The corrections 1 - beta^step come from expm1,
+// which keeps their accuracy in float where the power would lose four digits in the first steps.
+#define DLB_ADAM_SETUP(step, lr, found_inf)                                 \
+  DLB_SKIP(found_inf)                                                       \
+  "const T step_size = " lr " / -expm1(" step " * s7), keep = C(1.0) - " lr \
+  " * s2, "                                                                 \
   "root = sqrt(-expm1(" step " * s8));"
-#define DLB_ADAM(grad_scale, largest)                                         \
-  DLB_GRADIENT(grad_scale)                                                    \
-  "y1 = x2 + s3 * (g - x2); y2 = s4 * x3 + s5 * g * g; " largest              \
+#define DLB_ADAM(grad_scale, largest)                            \
+  DLB_GRADIENT(grad_scale)                                       \
+  "y1 = x2 + s3 * (g - x2); y2 = s4 * x3 + s5 * g * g; " largest \
   "y0 = keep * x0 - step_size * y1 / (sqrt(v) / root + s6); "
 #define DLB_ADAM_PLAIN DLB_ADAM("x6", "const T v = y2; ")
 #define DLB_ADAM_MAX DLB_ADAM("x7", "const T v = x4 > y2 || isnan(x4) ? x4 : y2; y3 = v; ")
@@ -159,8 +170,9 @@ struct AdamOptions {
   bool amsgrad, maximize;
 };
 
-void adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs, TensorList max_exp_avg_sqs,
-          TensorList steps, LearningRate lr, const AdamOptions& o, const Scaling& scaling) {
+void adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
+          TensorList max_exp_avg_sqs, TensorList steps, LearningRate lr, const AdamOptions& o,
+          const Scaling& scaling) {
   const c10::DeviceGuard guard(params[0].device());
   Tensors storage;
   const TensorList g = aligned_gradients(params, grads, storage);
@@ -178,15 +190,16 @@ void adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList e
   finish_gradients(scaling, g, grads);
 }
 
-// --- Adagrad (Duchi et al., JMLR 2011). Inputs x2 sum, x3 step, x4 lr, x5 scale, x6 found_inf. s2 lr_decay, s3 eps.
+// --- Adagrad (Duchi et al., JMLR 2011). Inputs x2 sum, x3 step, x4 lr, x5 scale, x6 found_inf. s2 lr_decay,
+// s3 eps.
 #define DLB_ADAGRAD DLB_GRADIENT("x5") "y1 = x2 + g * g; y0 = x0 - rate * g / (sqrt(y1) + s3); "
 constexpr FusedOp kAdagrad{
     .plain = {.name = "fused_adagrad", .on_float = DLB_ADAGRAD, .scalars = 4},
     .scaled = {.name = "fused_adagrad_unscale", .on_float = DLB_ADAGRAD "y2 = unscaled;", .scalars = 4},
     .setup = DLB_SKIP("x6") "const T rate = x4 / (C(1.0) + (x3 - C(1.0)) * s2);"};
 
-void adagrad(TensorList params, TensorList grads, TensorList sums, TensorList steps, LearningRate lr, double lr_decay,
-             double weight_decay, double eps, bool maximize, const Scaling& scaling) {
+void adagrad(TensorList params, TensorList grads, TensorList sums, TensorList steps, LearningRate lr,
+             double lr_decay, double weight_decay, double eps, bool maximize, const Scaling& scaling) {
   const c10::DeviceGuard guard(params[0].device());
   Tensors storage;
   const TensorList g = aligned_gradients(params, grads, storage);
@@ -215,17 +228,18 @@ LearningRate rate(const at::Tensor& lr) {
 }
 
 template <class Lr>
-void fused_sgd(TensorList params, TensorList grads, TensorList buffers, double weight_decay, double momentum, Lr lr,
-               double dampening, bool nesterov, bool maximize, bool is_first_step, const Optional& grad_scale,
-               const Optional& found_inf) {
+void fused_sgd(TensorList params, TensorList grads, TensorList buffers, double weight_decay, double momentum,
+               Lr lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
+               const Optional& grad_scale, const Optional& found_inf) {
   sgd(params, grads, buffers, weight_decay, momentum, rate(lr), dampening, nesterov, maximize, is_first_step,
       {grad_scale, found_inf});
 }
 
 template <class Lr, bool Decoupled>
 void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
-                TensorList max_exp_avg_sqs, TensorList steps, Lr lr, double beta1, double beta2, double weight_decay,
-                double eps, bool amsgrad, bool maximize, const Optional& grad_scale, const Optional& found_inf) {
+                TensorList max_exp_avg_sqs, TensorList steps, Lr lr, double beta1, double beta2,
+                double weight_decay, double eps, bool amsgrad, bool maximize, const Optional& grad_scale,
+                const Optional& found_inf) {
   const AdamOptions options{Decoupled ? "_fused_adamw_" : "_fused_adam_",
                             beta1,
                             beta2,
@@ -234,14 +248,16 @@ void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, Tensor
                             eps,
                             amsgrad,
                             maximize};
-  adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, rate(lr), options, {grad_scale, found_inf});
+  adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, rate(lr), options,
+       {grad_scale, found_inf});
 }
 
 template <class Lr>
-void fused_adagrad(TensorList params, TensorList grads, TensorList sums, TensorList steps, Lr lr, double lr_decay,
-                   double weight_decay, double eps, bool maximize, const Optional& grad_scale,
-                   const Optional& found_inf) {
-  adagrad(params, grads, sums, steps, rate(lr), lr_decay, weight_decay, eps, maximize, {grad_scale, found_inf});
+void fused_adagrad(TensorList params, TensorList grads, TensorList sums, TensorList steps, Lr lr,
+                   double lr_decay, double weight_decay, double eps, bool maximize,
+                   const Optional& grad_scale, const Optional& found_inf) {
+  adagrad(params, grads, sums, steps, rate(lr), lr_decay, weight_decay, eps, maximize,
+          {grad_scale, found_inf});
 }
 
 template <class Lr>

@@ -20,8 +20,8 @@ struct LearningRate {
   }
 };
 
-// Gradient scaling as GradScaler asks for it: gradients are divided by grad_scale (and stored so), and nothing is done
-// when found_inf is not 0.
+// Gradient scaling as GradScaler asks for it: gradients are divided by grad_scale (and stored so), and
+// nothing is done when found_inf is not 0.
 struct Scaling {
   const std::optional<at::Tensor>& grad_scale;
   const std::optional<at::Tensor>& found_inf;
@@ -32,8 +32,8 @@ struct Scaling {
   }
 };
 
-// Raises unless the lists agree in length, sizes, dense layout and device, each list in one dtype, and the parameters
-// are floating. Empty lists are allowed where an optimizer does not need them.
+// Raises unless the lists agree in length, sizes, dense layout and device, each list in one dtype, and the
+// parameters are floating. Empty lists are allowed where an optimizer does not need them.
 void check_fused_lists(const char* op, at::ArrayRef<TensorList> lists);
 
 // Gradients in the layout of their parameters: `grads` itself, or copies in `storage` where some differ.

@@ -362,6 +362,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fmod.Tensor_out", division_out<kFmodFloat, kFmodInt, kFmod>);
   m.impl("remainder.Tensor_out", division_out<kRemainderFloat, kRemainderInt, kRemainder>);
   m.impl("remainder.Scalar_Tensor", remainder_scalar_tensor);
+  remember_op(kPow);
   m.impl("pow.Tensor_Tensor_out", pow_tensor_tensor_out);
   m.impl("pow.Tensor_Scalar_out", pow_tensor_scalar_out);
   m.impl("pow.Scalar_out", pow_scalar_out);

@@ -291,6 +291,7 @@ at::Tensor& complex_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& ou
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_rows<kUnary, 1, 0>(m);
+  remember_op(kAbs);
   m.impl("abs.out", abs_out);
   m.impl("angle.out", angle_out);
   m.impl("angle", angle);
