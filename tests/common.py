@@ -29,7 +29,7 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0
 
 
 def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The same values contiguous, transposed in memory, as a slice with an offset, and channels-last where it has one."""
+    """The same values contiguous, transposed in memory, a slice with an offset, channels-last where it has one."""
     found = {"contiguous": x.contiguous()}
     if x.dim() >= 2:
         found["transposed"] = x.transpose(0, -1).contiguous().transpose(0, -1)
@@ -45,7 +45,7 @@ def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
 def check_op(
     fn, *inputs: torch.Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0, grad: bool = True
 ) -> None:
-    """`fn` of the inputs (rounded to `dtype`) on the device, forward and through autograd, against float64 on the CPU."""
+    """`fn` of the inputs (rounded to `dtype`) on the device, forward and backward, against float64 on the CPU."""
     rounded = [t.to(dtype) if t.is_floating_point() else t for t in inputs]
     reference = [t.double().contiguous().requires_grad_(grad) if t.is_floating_point() else t for t in rounded]
     device = []

@@ -1,4 +1,5 @@
 """For ops that move, count or order elements: the device must give exactly what the CPU gives."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,7 +22,12 @@ DTYPES = [
     torch.bool,
     torch.complex64,
 ]
-TOLERANCE = {torch.float16: (1e-2, 1e-2), torch.bfloat16: (5e-2, 5e-2), torch.float32: (1e-5, 1e-5), torch.complex64: (1e-5, 1e-5)}
+TOLERANCE = {
+    torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (5e-2, 5e-2),
+    torch.float32: (1e-5, 1e-5),
+    torch.complex64: (1e-5, 1e-5),
+}
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:

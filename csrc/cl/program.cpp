@@ -165,6 +165,21 @@ void Kernel::enqueue(Queue& queue, const Range& range) {
   if (device_.flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, queue.handle);
 }
 
+void Kernel::pass_milestone(Queue& queue) {
+  cl_event marker = nullptr;
+  DLB_CL(clEnqueueMarkerWithWaitList, queue.handle, 0, nullptr, &marker);
+  DLB_CL(clFlush, queue.handle);
+  const cl_event previous = queue.milestone.exchange(marker);
+  if (!previous) return;
+  const cl_int status = api().clWaitForEvents(1, &previous);
+  api().clReleaseEvent(previous);
+  if (status != CL_SUCCESS)
+    throw_error(
+        status, "clWaitForEvents",
+        queue.device->name +
+            ", reported late: it belongs to one of the last kernels, oldest first: " + recent_kernels(queue));
+}
+
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name) {
   const std::string all_options =

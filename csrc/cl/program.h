@@ -30,8 +30,13 @@ struct Queue {
   // Names of the last kernels, newest at (launches - 1) % 8. Threads that share the queue may race for a
   // slot.
   std::array<std::atomic<const char*>, 8> recent{};
-  std::atomic<uint32_t> launches{0};  // since the process started; wraps
+  std::atomic<uint32_t> launches{0};         // since the process started; wraps
+  std::atomic<cl_event> milestone{nullptr};  // behind a launch kMostInFlight / 2 to kMostInFlight ago
 };
+
+// A host that enqueues faster than the device works waits once this many kernels are in a queue: drivers
+// without a bound of their own (PoCL) would take memory without end.
+constexpr uint32_t kMostInFlight = 4096;
 
 struct Range {
   cl_uint dims = 1;
@@ -59,11 +64,14 @@ class Kernel {
   template <class... Args>
   void launch(Queue& queue, const Range& range, const Args&... args) {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
-    std::lock_guard<std::mutex> lock(mutex_);
-    begin_arguments();
-    cl_uint position = 0;
-    (set(position++, args), ...);
-    enqueue(queue, range);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      begin_arguments();
+      cl_uint position = 0;
+      (set(position++, args), ...);
+      enqueue(queue, range);
+    }
+    throttle(queue);
   }
 
   // Takes the arguments one after the other where their number is only known at run time.
@@ -86,11 +94,14 @@ class Kernel {
   template <class Fill>
   void launch_with(Queue& queue, const Range& range, Fill&& fill) {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
-    std::lock_guard<std::mutex> lock(mutex_);
-    begin_arguments();
-    Arguments arguments(*this);
-    fill(arguments);
-    enqueue(queue, range);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      begin_arguments();
+      Arguments arguments(*this);
+      fill(arguments);
+      enqueue(queue, range);
+    }
+    throttle(queue);
   }
 
   const std::string& name() const { return name_; }
@@ -124,6 +135,11 @@ class Kernel {
   void begin_arguments();
   void set_argument(cl_uint position, size_t size, const void* value);
   void enqueue(Queue& queue, const Range& range);
+  static void throttle(Queue& queue) {
+    if (queue.launches.load(std::memory_order_relaxed) % (kMostInFlight / 2) == 0) [[unlikely]]
+      pass_milestone(queue);
+  }
+  static void pass_milestone(Queue& queue);
 
   struct Shadow {
     uint32_t size = 0;

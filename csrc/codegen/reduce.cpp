@@ -148,13 +148,16 @@ struct Writer {
 
   // Scans: stores the results of accumulator l at j along dimension d.
   std::string emit_macro() const {
-    return "#define DLB_EMIT(v, l, j, d) { " + each(key.outputs, [&](size_t o) {
-      return std::string(result_name(o)) + " y" + num(o) + "; ";
-    }) + "dlb_finish(" + each(fields, [](size_t f) { return "v##" + num(f) + "[l], "; }) + "0" + s_values() +
-           each(key.outputs, [](size_t o) { return ", &y" + num(o); }) + "); " + each(key.outputs, [&](size_t o) {
-             return "q" + num(o) + "[(long)(j) * p.operand[" + num(o) + "].stride[d]] = " +
-                    store(result_dtype(op.results[o], key.compute), key.types[o], "y" + num(o)) + "; ";
-           }) + "}\n";
+    return "#define DLB_EMIT(v, l, j, d) { " +
+           each(key.outputs, [&](size_t o) { return std::string(result_name(o)) + " y" + num(o) + "; "; }) +
+           "dlb_finish(" + each(fields, [](size_t f) { return "v##" + num(f) + "[l], "; }) + "0" +
+           s_values() + each(key.outputs, [](size_t o) { return ", &y" + num(o); }) + "); " +
+           each(key.outputs,
+                [&](size_t o) {
+                  return "q" + num(o) + "[(long)(j) * p.operand[" + num(o) + "].stride[d]] = " +
+                         store(result_dtype(op.results[o], key.compute), key.types[o], "y" + num(o)) + "; ";
+                }) +
+           "}\n";
   }
 
   std::string pointer_macros() const {
@@ -318,8 +321,8 @@ size_t reduce_lanes(DType compute) {
 const char* name_of(ReduceForm form) {
   static constexpr const char* kNames[] = {
       "dlb_reduce_rows",  "dlb_reduce_rows_strided", "dlb_reduce_columns", "dlb_reduce_columns_strided",
-      "dlb_reduce_group", "dlb_reduce_group_vector", "dlb_reduce_combine", "dlb_scan_rows", "dlb_scan_columns",
-                                           "dlb_scan_group", "dlb_scan_prefix"};
+      "dlb_reduce_group", "dlb_reduce_group_vector", "dlb_reduce_combine", "dlb_scan_rows",
+      "dlb_scan_columns", "dlb_scan_group",          "dlb_scan_prefix"};
   return kNames[static_cast<size_t>(form)];
 }
 
@@ -336,7 +339,8 @@ std::string reduce_source(const ReduceKey& key) {
 
 size_t reduce_columns(const ReduceOp& op, DType compute) {
   const size_t lanes = reduce_lanes(compute);
-  return std::clamp<size_t>(kColumnBytes / 3 / accumulator_size(op, compute, cl::DeviceClass::kCpu) / lanes * lanes, lanes, 512);
+  return std::clamp<size_t>(
+      kColumnBytes / 3 / accumulator_size(op, compute, cl::DeviceClass::kCpu) / lanes * lanes, lanes, 512);
 }
 
 size_t accumulator_size(const ReduceOp& op, DType compute, cl::DeviceClass cls) {
@@ -360,8 +364,8 @@ size_t std::hash<dlb::codegen::ReduceKey>::operator()(const dlb::codegen::Reduce
   uint64_t h = reinterpret_cast<uint64_t>(key.op) * 0x9E3779B97F4A7C15ull;
   h ^= static_cast<uint64_t>(key.cls) | static_cast<uint64_t>(key.compute) << 8 |
        static_cast<uint64_t>(key.outputs) << 16 | static_cast<uint64_t>(key.mapped) << 24 |
-       static_cast<uint64_t>(key.inputs) << 32 | static_cast<uint64_t>(key.scan) << 47 | static_cast<uint64_t>(key.wide) << 40 |
-       static_cast<uint64_t>(key.constants) << 48;
+       static_cast<uint64_t>(key.inputs) << 32 | static_cast<uint64_t>(key.scan) << 47 |
+       static_cast<uint64_t>(key.wide) << 40 | static_cast<uint64_t>(key.constants) << 48;
   for (const auto type : key.types) h = (h ^ static_cast<uint64_t>(type)) * 0x9E3779B97F4A7C15ull;
   return h ^ h >> 29;
 }

@@ -22,8 +22,8 @@ constexpr size_t kColumnBytes = 16384;  // CPU: accumulators of one block of col
 // CPU: independent accumulators along the reduction, and the widest block of columns.
 size_t reduce_lanes(DType compute);
 
-// One field of an accumulator. `type` is C: T, REAL (the real type of T), ACC (double where T is float and the
-// device is a CPU, else T), int or long.
+// One field of an accumulator. `type` is C: T, REAL (the real type of T), ACC (double where T is float and
+// the device is a CPU, else T), int or long.
 struct Field {
   const char* type = nullptr;
   const char* init = nullptr;
@@ -34,11 +34,11 @@ struct Field {
 // s1 .. (type T). A body without a step: the op is not defined for that class.
 struct ReduceBody {
   std::array<Field, kMaxFields> fields{};
-  const char* step = nullptr;     // takes x0.. into a0..; sets z0.. where the op has mapped results
-  // Takes the accumulator b0.. into a0..; `init` is neutral. Reductions combine in any order; in scans the b's
-  // cover later elements.
+  const char* step = nullptr;  // takes x0.. into a0..; sets z0.. where the op has mapped results
+  // Takes the accumulator b0.. into a0..; `init` is neutral. Reductions combine in any order; in scans the
+  // b's cover later elements.
   const char* combine = nullptr;
-  const char* finish = nullptr;   // sets y0.. from a0.. and the number of elements n (long)
+  const char* finish = nullptr;  // sets y0.. from a0.. and the number of elements n (long)
   // Optional. step() may keep another form than combine() expects, for at most 64 steps; this turns it over.
   const char* settle = nullptr;
 

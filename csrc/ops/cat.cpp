@@ -55,9 +55,13 @@ std::optional<Rows> as_rows(const at::Tensor& t, const at::DimVector& order, siz
 class Concatenation {
  public:
   Concatenation(const at::Tensor& out, int64_t dim)
-      : out_(out), dim_(dim), order_(static_cast<size_t>(out.dim())), stream_(current_stream(out.device().index())) {
+      : out_(out),
+        dim_(dim),
+        order_(static_cast<size_t>(out.dim())),
+        stream_(current_stream(out.device().index())) {
     std::iota(order_.begin(), order_.end(), 0);
-    std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return out.stride(a) > out.stride(b); });
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](int64_t a, int64_t b) { return out.stride(a) > out.stride(b); });
     split_ = static_cast<size_t>(std::find(order_.begin(), order_.end(), dim) - order_.begin());
     form_ = as_rows(out, order_, split_);
     blocks_.out_offset = operand_of(out).offset;
@@ -86,10 +90,12 @@ class Concatenation {
 
  private:
   bool add_block(const at::Tensor& input) {
-    if (!form_ || input.scalar_type() != out_.scalar_type() || input.is_conj() || input.is_neg()) return false;
+    if (!form_ || input.scalar_type() != out_.scalar_type() || input.is_conj() || input.is_neg())
+      return false;
     const auto rows = as_rows(input, order_, split_);
     if (!rows || input.numel() >= (int64_t{1} << 30)) return false;
-    if (blocks_.inputs == kInputs || int64_t{blocks_.first[blocks_.inputs]} + input.numel() >= (int64_t{1} << 31))
+    if (blocks_.inputs == kInputs ||
+        int64_t{blocks_.first[blocks_.inputs]} + input.numel() >= (int64_t{1} << 31))
       flush();
     const uint32_t k = blocks_.inputs++;
     const Operand operand = operand_of(input);
@@ -141,8 +147,10 @@ at::Tensor& cat_out(const at::ITensorListRef& tensors, int64_t dim, at::Tensor& 
   const c10::DeviceGuard guard(result.device());
   Concatenation all(result, checked.dim);
   for (const at::Tensor& t : tensors) {
-    TORCH_CHECK(t.device() == out.device(), "Expected all tensors to be on the same device, but found at least two "
-                "devices, ", out.device(), " and ", t.device(), "!");
+    TORCH_CHECK(t.device() == out.device(),
+                "Expected all tensors to be on the same device, but found at least two "
+                "devices, ",
+                out.device(), " and ", t.device(), "!");
     at::assert_no_overlap(result, t);
     if (t.numel() != 0) all.add(t);  // an empty tensor of one dimension goes with any shape
   }

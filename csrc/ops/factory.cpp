@@ -81,6 +81,12 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset, a
   return at::native::set_storage_cpu_(self, std::move(storage), offset, size, stride);
 }
 
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  TORCH_CHECK(stream.device_type() == kDeviceType, "record_stream: a tensor on ", self.device(),
+              " is used by streams of its own device type, got a stream of ", stream.device());
+  allocator()->recordStream(self.storage().data_ptr(), stream);
+}
+
 // model.to("ocl") keeps its Parameter objects (tied weights, optimizers made before) only if data may be
 // swapped in.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
@@ -106,6 +112,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", at::native::set_);
   m.impl("set_.source_Storage_storage_offset", set_storage);
   m.impl("set_", set_);
+  m.impl("record_stream", record_stream);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
 }
 

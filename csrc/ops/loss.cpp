@@ -128,9 +128,6 @@ void backward(const Tensor& grad_output, const Tensor& grad_input, const Tensor&
               nll.weight_mem(), out.mem, total.mem, nll.stream.error_buffer(), p, team);
 }
 
-Tensor value(at::OptionalTensorRef tensor) {
-  return tensor.has_value() ? *tensor : Tensor();
-}
 Tensor value(const OptionalTensor& tensor) {
   return tensor ? *tensor : Tensor();
 }

@@ -1,5 +1,5 @@
-// Random numbers: fills by distribution, permutations, sampling, dropout. Checks and messages are PyTorch's own templates;
-// the numbers come from csrc/kernels/random.cl.
+// Random numbers: fills by distribution, permutations, sampling, dropout. Checks and messages are PyTorch's
+// own templates; the numbers come from csrc/kernels/random.cl.
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/ops/argsort.h>
@@ -26,10 +26,11 @@ namespace {
 using codegen::DType;
 using Gen = std::optional<at::Generator>;
 
-constexpr uint32_t kBlockGrain = 1024;        // Philox blocks that are worth a CPU work-item of their own
+constexpr uint32_t kBlockGrain = 1024;       // Philox blocks that are worth a CPU work-item of their own
 constexpr int64_t kMostPerLaunch = 1 << 30;  // elements; a multiple of every lane count
 
-// Calls fill(dense) for a tensor of the same sizes without gaps and without overlap, then copies where that is not `self`.
+// Calls fill(dense) for a tensor of the same sizes without gaps and without overlap, then copies where that
+// is not `self`.
 template <class Fill>
 void fill_dense(const at::Tensor& self, const Fill& fill) {
   if (self.numel() == 0) return;
@@ -49,7 +50,8 @@ struct Distribution {
 };
 
 template <class... Args>
-void fill_random(const at::Tensor& self, const Distribution& d, const Gen& generator, const Args&... arguments) {
+void fill_random(const at::Tensor& self, const Distribution& d, const Gen& generator,
+                 const Args&... arguments) {
   fill_dense(self, [&](const at::Tensor& out) {
     Stream& stream = current_stream(out.device().index());
     cl::Device& device = stream.device();
@@ -58,7 +60,8 @@ void fill_random(const at::Tensor& self, const Distribution& d, const Gen& gener
     cl::Kernel& kernel = family_kernel(device, "random.cl", d.kernel, d.compute, {type}, d.options);
     const Operand to = operand_of(out);
     const int64_t total = out.numel();
-    const auto [seed, first] = reserve_philox(generator, static_cast<uint64_t>((total + d.lanes - 1) / d.lanes));
+    const auto [seed, first] =
+        reserve_philox(generator, static_cast<uint64_t>((total + d.lanes - 1) / d.lanes));
     for (int64_t done = 0; done < total; done += kMostPerLaunch) {
       const auto count = static_cast<uint32_t>(std::min(kMostPerLaunch, total - done));
       const Split split = split_work(device, (count + d.lanes - 1) / d.lanes, kBlockGrain);
@@ -142,7 +145,8 @@ struct BernoulliEachKernel {
   void operator()(const at::Tensor& self, const at::Tensor& given, Gen generator) {
     TORCH_CHECK(given.is_floating_point(), "expected probabilities tensor to have floating type, got ",
                 given.scalar_type());
-    static const int32_t site = register_error_site({"bernoulli", "Expected p_in >= 0 && p_in <= 1 (found outside [%lld, %lld])"});
+    static const int32_t site =
+        register_error_site({"bernoulli", "Expected p_in >= 0 && p_in <= 1 (found outside [%lld, %lld])"});
     fill_dense(self, [&](const at::Tensor& dense) {
       const at::Tensor out = dense.is_contiguous() ? dense : at::empty(dense.sizes(), dense.options());
       const at::Tensor p = given.to(self.device()).expand(self.sizes()).contiguous();
@@ -154,8 +158,8 @@ struct BernoulliEachKernel {
       const Operand to = operand_of(out), from = operand_of(p);
       family_kernel(stream.device(), "random_mask.cl", "dlb_bernoulli_each", DType::F32,
                     {dtype_of(out.scalar_type(), "bernoulli"), dtype_of(p.scalar_type(), "bernoulli")})
-          .launch(stream.queue(), split.range, to.mem, to.offset, from.mem, from.offset, static_cast<uint32_t>(count),
-                  split.per_item, seed, first, stream.error_buffer(), site);
+          .launch(stream.queue(), split.range, to.mem, to.offset, from.mem, from.offset,
+                  static_cast<uint32_t>(count), split.per_item, seed, first, stream.error_buffer(), site);
       if (!out.is_same(dense)) dense.copy_(out);
     });
   }
@@ -174,7 +178,9 @@ struct IntegerKernel {
   void operator()(at::TensorIteratorBase& iter, uint64_t range, int64_t base, Gen generator) {
     fill_integers(iter.tensor(0), range, base, generator);
   }
-  void operator()(at::TensorIteratorBase& iter, Gen generator) { fill_integers(iter.tensor(0), 0, 0, generator); }
+  void operator()(at::TensorIteratorBase& iter, Gen generator) {
+    fill_integers(iter.tensor(0), 0, 0, generator);
+  }
 };
 
 namespace templates = at::native::templates;
@@ -230,7 +236,8 @@ at::Tensor& random_any(at::Tensor& self, Gen generator) {
 at::Tensor& randperm_out(int64_t n, Gen generator, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   TORCH_CHECK(!generator || !generator->defined() || generator->device().type() == out.device().type(),
-              "Expected a '", out.device().type(), "' generator device but found '", generator->device().type(), "'");
+              "Expected a '", out.device().type(), "' generator device but found '",
+              generator->device().type(), "'");
   at::native::resize_output(out, {n});
   if (n == 0) return out;
   const at::Tensor keys = at::empty({n}, out.options().dtype(at::kLong));
@@ -241,7 +248,8 @@ at::Tensor& randperm_out(int64_t n, Gen generator, at::Tensor& out) {
 }  // namespace
 
 // Inverse of the cumulative distribution: where a uniform number times the total falls.
-void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, const int64_t samples, Gen generator) {
+void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, const int64_t samples,
+                                  Gen generator) {
   const at::ScalarType type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor rows = self.dim() == 1 ? self.unsqueeze(0) : self;
   const at::Tensor cumulative = at::cumsum(rows, 1, type);
@@ -255,10 +263,13 @@ void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, co
 
 namespace {
 
-constexpr codegen::PointwiseOp kDropoutBackward{
-    .name = "dropout_backward", .on_float = "x0 * (x1 * s0)", .on_complex = "x0 * (x1.x * s0.x)", .scalars = 1};
+constexpr codegen::PointwiseOp kDropoutBackward{.name = "dropout_backward",
+                                                .on_float = "x0 * (x1 * s0)",
+                                                .on_complex = "x0 * (x1.x * s0.x)",
+                                                .scalars = 1};
 
-std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
+                                                  std::optional<bool> train) {
   if (input.numel() == 0) return {input, at::empty_like(input, input.options().dtype(at::kBool))};
   const c10::DeviceGuard guard(input.device());
   if (train && !*train) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
@@ -269,16 +280,23 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   TORCH_CHECK(count < (uint64_t{1} << 31), "dropout of 2^31 or more elements is not supported");
   Stream& stream = current_stream(in.device().index());
   const DType type = dtype_of(in.scalar_type(), "native_dropout");
-  TORCH_CHECK_NOT_IMPLEMENTED(codegen::class_of(type) == codegen::DClass::Float, "\"native_dropout\" not implemented for '",
-                              c10::toString(in.scalar_type()), "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(codegen::class_of(type) == codegen::DClass::Float,
+                              "\"native_dropout\" not implemented for '", c10::toString(in.scalar_type()),
+                              "'");
   check_device_supports(stream.device(), type, "native_dropout");
   const Split split = split_work(stream.device(), (count + 3) / 4, kBlockGrain);
   const auto [seed, first] = reserve_philox(std::nullopt, (count + 3) / 4);
   const Operand from = operand_of(in), to = operand_of(out), kept = operand_of(mask);
-  const float keep = static_cast<float>(1 - p), scale = p == 1 ? 0.0f : static_cast<float>(1 / (1 - p));
-  family_kernel(stream.device(), "random_mask.cl", "dlb_dropout", DType::F32, {type, type})
-      .launch(stream.queue(), split.range, from.mem, from.offset, to.mem, to.offset, kept.mem, kept.offset,
-              static_cast<uint32_t>(count), split.per_item, seed, first, keep, scale);
+  auto launch = [&, seed = seed, first = first](auto keep, auto scale) {
+    family_kernel(stream.device(), "random_mask.cl", "dlb_dropout", codegen::compute_type(type), {type, type})
+        .launch(stream.queue(), split.range, from.mem, from.offset, to.mem, to.offset, kept.mem, kept.offset,
+                static_cast<uint32_t>(count), split.per_item, seed, first, keep, scale);
+  };
+  const double keep = 1 - p, scale = p == 1 ? 0 : 1 / keep;
+  if (type == DType::F64)
+    launch(keep, scale);
+  else
+    launch(static_cast<float>(keep), static_cast<float>(scale));
   return {out, mask};
 }
 

@@ -1,4 +1,5 @@
-// Tensors made or rearranged by position: arange, linspace, logspace, eye, tril, triu, flip, roll, repeat_interleave.
+// Tensors made or rearranged by position: arange, linspace, logspace, eye, tril, triu, flip, roll,
+// repeat_interleave.
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/WrapDimUtilsMulti.h>
@@ -52,11 +53,13 @@ SequenceForm sequence_form(const cl::Device& device, DType type, bool exact) {
   }
 }
 
-void fill_sequence(const char* kernel, at::Tensor& out, bool exact, std::initializer_list<c10::Scalar> values) {
+void fill_sequence(const char* kernel, at::Tensor& out, bool exact,
+                   std::initializer_list<c10::Scalar> values) {
   if (out.numel() == 0) return;
   const c10::DeviceGuard guard(out.device());
   const at::Tensor dense = dense_for(out);
-  TORCH_CHECK(out.numel() < (int64_t{1} << 31), kernel + 4, ": more than 2^31 - 1 elements are not supported");
+  TORCH_CHECK(out.numel() < (int64_t{1} << 31), kernel + 4,
+              ": more than 2^31 - 1 elements are not supported");
   Stream& stream = current_stream(out.device().index());
   cl::Device& device = stream.device();
   const DType type = dtype_of(out.scalar_type(), kernel + 4);
@@ -104,12 +107,15 @@ void resize_sequence(at::Tensor& out, int64_t size) {
   if (out.numel() > 0)
     TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
                " which does not match the computed number of elements ", size,
-               ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor "
-               "of shape (", size, ",).");
+               ". Note that this may occur as a result of rounding error. The out tensor will be resized to "
+               "a tensor "
+               "of shape (",
+               size, ",).");
   out.resize_({size});
 }
 
-at::Tensor& arange_out(const c10::Scalar& start, const c10::Scalar& end, const c10::Scalar& step, at::Tensor& out) {
+at::Tensor& arange_out(const c10::Scalar& start, const c10::Scalar& end, const c10::Scalar& step,
+                       at::Tensor& out) {
   const bool integral = c10::isIntegralType(out.scalar_type(), false);
   resize_sequence(out, arange_size(start, end, step, out.scalar_type() == at::kLong));
   if (integral)  // each value becomes an integer before the sequence is formed
@@ -120,7 +126,8 @@ at::Tensor& arange_out(const c10::Scalar& start, const c10::Scalar& end, const c
 }
 
 // range(): like arange, with the end included.
-at::Tensor& range_out(const c10::Scalar& start, const c10::Scalar& end, const c10::Scalar& step, at::Tensor& out) {
+at::Tensor& range_out(const c10::Scalar& start, const c10::Scalar& end, const c10::Scalar& step,
+                      at::Tensor& out) {
   const double first = start.toDouble(), last = end.toDouble(), by = step.toDouble();
   arange_size(start, end, step, false);
   resize_sequence(out, static_cast<int64_t>((last - first) / by + 1));
@@ -159,8 +166,8 @@ at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
                          at::Tensor& out) {
   prepare_steps(out, steps);
   if (out.is_complex())
-    return call_cpu_fallback<at::Tensor&, const c10::Scalar&, const c10::Scalar&, int64_t, double, at::Tensor&>(
-        "aten::logspace", "out", start, end, steps, base, out);
+    return call_cpu_fallback<at::Tensor&, const c10::Scalar&, const c10::Scalar&, int64_t, double,
+                             at::Tensor&>("aten::logspace", "out", start, end, steps, base, out);
   const c10::Scalar first = cast_to(start, out.scalar_type()), last = cast_to(end, out.scalar_type());
   if (steps == 1)
     out.fill_(std::pow(base, first.toDouble()));
@@ -183,13 +190,16 @@ at::Tensor& eye_out(int64_t n, at::Tensor& out) {
 
 void run_triangle(const at::Tensor& self, const at::Tensor& out, int64_t diagonal, bool upper) {
   if (out.numel() == 0) return;
-  TORCH_CHECK(out.numel() < (int64_t{1} << 31), "tril and triu of more than 2^31 - 1 elements are not supported");
+  TORCH_CHECK(out.numel() < (int64_t{1} << 31),
+              "tril and triu of more than 2^31 - 1 elements are not supported");
   const c10::DeviceGuard guard(out.device());
   const int64_t rows = self.size(-2), columns = self.size(-1);
   // Any strides of the matrix; the batch dimensions must be evenly spaced, or are made so by a copy.
   bool even = true;
-  for (int64_t d = self.dim() - 4; d >= 0; --d) even &= self.stride(d) == self.stride(d + 1) * self.size(d + 1);
-  const at::Tensor in = even && !self.is_conj() && !self.is_neg() ? self : self.resolve_conj().resolve_neg().contiguous();
+  for (int64_t d = self.dim() - 4; d >= 0; --d)
+    even &= self.stride(d) == self.stride(d + 1) * self.size(d + 1);
+  const at::Tensor in =
+      even && !self.is_conj() && !self.is_neg() ? self : self.resolve_conj().resolve_neg().contiguous();
   Stream& stream = current_stream(out.device().index());
   cl::Device& device = stream.device();
   const bool cpu = device.cls == cl::DeviceClass::kCpu;
@@ -197,8 +207,9 @@ void run_triangle(const at::Tensor& self, const at::Tensor& out, int64_t diagona
   const Split split = split_work(device, count, static_cast<uint32_t>(std::max<int64_t>(1, 8192 / columns)));
   const Operand from = operand_of(in), to = operand_of(out);
   family_kernel(device, "triangle.cl", "dlb_triangle", DType::U8, {}, element_option(out.itemsize()))
-      .launch(stream.queue(), split.range, from.mem, to.mem, from.offset, to.offset, in.stride(-2), in.stride(-1),
-              in.dim() > 2 ? in.stride(-3) : int64_t{0}, codegen::make_divider(static_cast<uint32_t>(rows)),
+      .launch(stream.queue(), split.range, from.mem, to.mem, from.offset, to.offset, in.stride(-2),
+              in.stride(-1), in.dim() > 2 ? in.stride(-3) : int64_t{0},
+              codegen::make_divider(static_cast<uint32_t>(rows)),
               codegen::make_divider(static_cast<uint32_t>(columns)), count, split.per_item, diagonal,
               static_cast<int32_t>(upper));
 }
@@ -221,9 +232,9 @@ at::Tensor& triangle_out(const at::Tensor& self, int64_t diagonal, at::Tensor& o
 
 // [2, n]: rows and columns of a triangle's elements, row by row; found as the nonzero positions of a mask.
 template <bool kUpper>
-at::Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
-                            std::optional<at::Layout> layout, std::optional<at::Device> device,
-                            std::optional<bool> pin_memory) {
+at::Tensor triangle_indices(int64_t rows, int64_t columns, int64_t offset,
+                            std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                            std::optional<at::Device> device, std::optional<bool> pin_memory) {
   TORCH_CHECK(rows >= 0, "row must be non-negative, got", rows);
   TORCH_CHECK(columns >= 0, "col must be non-negative, got", columns);
   const at::TensorOptions options = at::TensorOptions().dtype(dtype.value_or(at::kLong)).device(device);

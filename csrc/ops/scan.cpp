@@ -33,34 +33,41 @@ constexpr ReduceOp kCumprod{
     .on_int = folding("T", "1", "a0 *= x0;", "a0 *= b0;"),
     .on_bool = folding("T", "1", "a0 &= x0;", "a0 &= b0;"),
     .on_complex = folding("T", "1, 0", "a0 = dlb_cmul(a0, x0);", "a0 = dlb_cmul(a0, b0);")};
-#define DLB_LOGADDEXP(x)                                                                        \
-  "const ACC v = " x ", hi = v > a0 ? v : a0, lo = v > a0 ? a0 : v;"                            \
+#define DLB_LOGADDEXP(x)                          \
+  "const ACC v = " x                              \
+  ", hi = v > a0 ? v : a0, lo = v > a0 ? a0 : v;" \
   "a0 = isnan(v) || isnan(a0) ? NAN : isinf(hi) && hi == lo ? hi : hi + log1p(exp(lo - hi));"
 constexpr ReduceOp kLogcumsumexp{
     .name = "logcumsumexp",
     .on_float = folding("ACC", "-INFINITY", DLB_LOGADDEXP("x0"), DLB_LOGADDEXP("b0"))};
 // The last of equals wins, and NaN wins over all.
-#define DLB_TAKE(v, i, better) \
-  "const int take = isnan(" v ") || (!isnan(a0) && " v better " a0); a0 = take ? " v " : a0; a1 = take ? " i " : a1;"
+#define DLB_TAKE(v, i, better)                                                                               \
+  "const int take = isnan(" v ") || (!isnan(a0) && " v better " a0); a0 = take ? " v " : a0; a1 = take ? " i \
+  " : a1;"
 #define DLB_TAKE_INT(v, i, better) \
   "const int take = " v better " a0; a0 = take ? " v " : a0; a1 = take ? " i " : a1;"
 constexpr ReduceBody running(const char* init, const char* step, const char* combine) {
-  return {.fields = {{{"T", init}, {"long", "0"}}}, .step = step, .combine = combine, .finish = "y0 = a0; y1 = a1;"};
+  return {.fields = {{{"T", init}, {"long", "0"}}},
+          .step = step,
+          .combine = combine,
+          .finish = "y0 = a0; y1 = a1;"};
 }
 constexpr ReduceBody kRunningMaxInt =
     running("T_LOWEST", DLB_TAKE_INT("x0", "i", " >="), DLB_TAKE_INT("b0", "b1", " >="));
 constexpr ReduceBody kRunningMinInt =
     running("T_HIGHEST", DLB_TAKE_INT("x0", "i", " <="), DLB_TAKE_INT("b0", "b1", " <="));
-constexpr ReduceOp kCummax{.name = "cummax",
-                           .on_float = running("T_LOWEST", DLB_TAKE("x0", "i", " >="), DLB_TAKE("b0", "b1", " >=")),
-                           .on_int = kRunningMaxInt,
-                           .on_bool = kRunningMaxInt,
-                           .results = {ResultType::Same, ResultType::Index}};
-constexpr ReduceOp kCummin{.name = "cummin",
-                           .on_float = running("T_HIGHEST", DLB_TAKE("x0", "i", " <="), DLB_TAKE("b0", "b1", " <=")),
-                           .on_int = kRunningMinInt,
-                           .on_bool = kRunningMinInt,
-                           .results = {ResultType::Same, ResultType::Index}};
+constexpr ReduceOp kCummax{
+    .name = "cummax",
+    .on_float = running("T_LOWEST", DLB_TAKE("x0", "i", " >="), DLB_TAKE("b0", "b1", " >=")),
+    .on_int = kRunningMaxInt,
+    .on_bool = kRunningMaxInt,
+    .results = {ResultType::Same, ResultType::Index}};
+constexpr ReduceOp kCummin{
+    .name = "cummin",
+    .on_float = running("T_HIGHEST", DLB_TAKE("x0", "i", " <="), DLB_TAKE("b0", "b1", " <=")),
+    .on_int = kRunningMinInt,
+    .on_bool = kRunningMinInt,
+    .results = {ResultType::Same, ResultType::Index}};
 
 constexpr int64_t kCpuGrain = 16384, kGpuTile = 4 * codegen::kReduceGroup;
 
@@ -90,7 +97,8 @@ void describe_dims(Launch& launch, c10::ArrayRef<const at::Tensor*> operands, in
   c10::SmallVector<int64_t, 8> order;
   for (int64_t d = 0; d < input.dim(); ++d)
     if (d != dim && input.size(d) != 1) order.push_back(d);
-  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return input.stride(a) < input.stride(b); });
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return input.stride(a) < input.stride(b); });
   for (const int64_t d : order) {
     bool joins = p.kept > 0;
     for (size_t i = 0; joins && i < operands.size(); ++i)
@@ -125,14 +133,16 @@ void launch_all(Launch& launch, Stream& stream) {
   const size_t input = launch.key.outputs;
   const bool columns = p.kept > 0 && p.operand[input].stride[0] == 1 && p.size[0] >= (cpu ? 8 : 64) &&
                        std::abs(p.operand[input].stride[p.kept]) != 1;
-  ReduceForm form = columns && cpu ? ReduceForm::ScanColumns : cpu || columns ? ReduceForm::ScanRows
-                                                                              : ReduceForm::ScanGroup;
-  p.block = cpu && columns ? static_cast<uint32_t>(std::min<int64_t>(
-                                 static_cast<int64_t>(codegen::reduce_columns(*launch.key.op, launch.key.compute)),
-                                 p.size[0]))
-                           : 1;
-  const int64_t tasks = form == ReduceForm::ScanColumns ? ceil_div(p.size[0], p.block) * (p.outputs / p.size[0])
-                                                        : p.outputs;
+  ReduceForm form = columns && cpu   ? ReduceForm::ScanColumns
+                    : cpu || columns ? ReduceForm::ScanRows
+                                     : ReduceForm::ScanGroup;
+  p.block =
+      cpu && columns
+          ? static_cast<uint32_t>(std::min<int64_t>(
+                static_cast<int64_t>(codegen::reduce_columns(*launch.key.op, launch.key.compute)), p.size[0]))
+          : 1;
+  const int64_t tasks =
+      form == ReduceForm::ScanColumns ? ceil_div(p.size[0], p.block) * (p.outputs / p.size[0]) : p.outputs;
   cl::Range range;
   if (cpu) {
     const int64_t useful = std::clamp<int64_t>(p.outputs * p.count / kCpuGrain, 1, device.compute_units * 4);
@@ -166,8 +176,8 @@ void launch_all(Launch& launch, Stream& stream) {
 }
 
 // Scans `self` along `dim` into outputs of the same shape, in the compute type of `compute`.
-void run_scan(const ReduceOp& op, c10::ArrayRef<const at::Tensor*> outputs, const at::Tensor& self, int64_t dim,
-              c10::ScalarType compute) {
+void run_scan(const ReduceOp& op, c10::ArrayRef<const at::Tensor*> outputs, const at::Tensor& self,
+              int64_t dim, c10::ScalarType compute) {
   if (self.numel() == 0) return;
   Stream& stream = current_stream(self.device().index());
   Launch launch{};
@@ -197,7 +207,8 @@ void run_scan(const ReduceOp& op, c10::ArrayRef<const at::Tensor*> outputs, cons
 
 template <class Meta, const ReduceOp& Op>
 struct Cumulative {
-  static at::Tensor into(at::Tensor out, const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype) {
+  static at::Tensor into(at::Tensor out, const at::Tensor& self, int64_t dim,
+                         std::optional<at::ScalarType> dtype) {
     const c10::DeviceGuard guard(self.device());
     Results<Meta> results(out);
     results.meta(self, dim, dtype);
@@ -223,8 +234,8 @@ void running_extremum(const at::Tensor& self, at::Tensor& values, at::Tensor& in
 
 at::Tensor& logcumsumexp_out(const at::Tensor& self, int64_t dim, at::Tensor& out) {
   if (self.is_complex())
-    return call_cpu_fallback<at::Tensor&, const at::Tensor&, int64_t, at::Tensor&>("aten::_logcumsumexp", "out",
-                                                                                   self, dim, out);
+    return call_cpu_fallback<at::Tensor&, const at::Tensor&, int64_t, at::Tensor&>("aten::_logcumsumexp",
+                                                                                   "out", self, dim, out);
   const c10::DeviceGuard guard(self.device());
   prepare_out(out, self.sizes(), self.options());
   run_scan(kLogcumsumexp, {&out}, self, at::maybe_wrap_dim(dim, self.dim()), self.scalar_type());

@@ -1,5 +1,6 @@
-// sort, topk, kthvalue, median. Every type becomes integer keys whose order is the wanted one (NaN last, -0 equal to 0,
-// inverted when descending); the keys are sorted stably, and values are read through the resulting places.
+// sort, topk, kthvalue, median. Every type becomes integer keys whose order is the wanted one (NaN last, -0
+// equal to 0, inverted when descending); the keys are sorted stably, and values are read through the
+// resulting places.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -24,7 +25,8 @@ namespace {
 
 using codegen::PointwiseOp;
 
-// Bits of a floating number, sign extended. s0: bits of infinity, s1: all but the sign, s2: -1 when descending.
+// Bits of a floating number, sign extended. s0: bits of infinity, s1: all but the sign, s2: -1 when
+// descending.
 constexpr PointwiseOp kFloatKey{
     .name = "sort_key_float",
     .on_int = "((x0 & s1) > s0 ? s1 : x0 == ~s1 ? (T)0 : x0 < 0 ? x0 ^ s1 : x0) ^ s2",
@@ -118,8 +120,8 @@ class RowSorter {
     const at::Tensor best = like(keys_.scalar_type(), k);
     places_ = like(at::kInt, k);
     const uint32_t per_item = rows_per_item();
-    launch("dlb_select_rows", cl::Range::linear((rows_ + per_item - 1) / per_item, 1), keys_, best, places_, rows_, n_, k,
-           per_item, Bias{this});
+    launch("dlb_select_rows", cl::Range::linear((rows_ + per_item - 1) / per_item, 1), keys_, best, places_,
+           rows_, n_, k, per_item, Bias{this});
     return places_;
   }
 
@@ -157,16 +159,18 @@ class RowSorter {
   // Tensors are passed as buffer and offset.
   template <class... Args>
   void launch(const char* name, const cl::Range& range, const Args&... args) {
-    family_kernel(stream_.device(), "sort.cl", name, codegen::DType::U8, {}, form_.wide ? "-DK=ulong" : "-DK=uint")
-        .launch_with(stream_.queue(), range, [&](cl::Kernel::Arguments& arguments) { (add(arguments, args), ...); });
+    family_kernel(stream_.device(), "sort.cl", name, codegen::DType::U8, {},
+                  form_.wide ? "-DK=ulong" : "-DK=uint")
+        .launch_with(stream_.queue(), range,
+                     [&](cl::Kernel::Arguments& arguments) { (add(arguments, args), ...); });
   }
 
   void whole_rows(bool cpu) {
     const uint32_t per_item = cpu ? rows_per_item() : 1;
     const cl::Range range =
         cpu ? cl::Range::linear((rows_ + per_item - 1) / per_item, 1) : cl::Range::linear(rows_, 256);
-    launch("dlb_sort_rows", range, keys_, places_, other_keys_, other_places_, rows_, n_, per_item, Bias{this},
-           static_cast<uint32_t>(form_.width));
+    launch("dlb_sort_rows", range, keys_, places_, other_keys_, other_places_, rows_, n_, per_item,
+           Bias{this}, static_cast<uint32_t>(form_.width));
   }
 
   void by_digits(int digit_bits, uint32_t per_chunk) {
@@ -179,8 +183,8 @@ class RowSorter {
       const auto s = static_cast<uint32_t>(shift);
       launch("dlb_radix_count", range, keys_, rows_, n_, chunks, per_chunk, Bias{this}, s, counts);
       exclusive_scan(counts);
-      launch("dlb_radix_move", range, keys_, places_, other_keys_, other_places_, rows_, n_, chunks, per_chunk,
-             Bias{this}, s, counts, first);
+      launch("dlb_radix_move", range, keys_, places_, other_keys_, other_places_, rows_, n_, chunks,
+             per_chunk, Bias{this}, s, counts, first);
       std::swap(keys_, other_keys_);
       std::swap(places_, other_places_);
     }
@@ -192,14 +196,18 @@ class RowSorter {
   const uint32_t rows_, n_;
 };
 
-// Places of the first k elements in order along `dim` (moved last), int32, shaped as self with that dimension last.
-at::Tensor sorted_places(const at::Tensor& self, int64_t dim, bool descending, int64_t k, const KeyForm& form) {
+// Places of the first k elements in order along `dim` (moved last), int32, shaped as self with that dimension
+// last.
+at::Tensor sorted_places(const at::Tensor& self, int64_t dim, bool descending, int64_t k,
+                         const KeyForm& form) {
   const at::Tensor rows = self.movedim(dim, -1);
   const int64_t n = rows.size(-1), count = rows.numel() / n;
-  TORCH_CHECK(n < (int64_t{1} << 31) && count < (int64_t{1} << 31), "sorting 2^31 or more elements is not supported");
+  TORCH_CHECK(n < (int64_t{1} << 31) && count < (int64_t{1} << 31),
+              "sorting 2^31 or more elements is not supported");
   const at::Tensor keys = make_keys(rows, form, descending).view({count, n});
   RowSorter sorter(keys, form);
-  const bool few = k <= 64 && k * 4 <= n && current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
+  const bool few =
+      k <= 64 && k * 4 <= n && current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
   at::Tensor places = few ? sorter.select(static_cast<uint32_t>(k)) : sorter.sort().narrow(1, 0, k);
   auto sizes = rows.sizes().vec();
   sizes.back() = k;
@@ -226,31 +234,33 @@ std::tuple<at::Tensor&, at::Tensor&> sort_out(const at::Tensor& self, std::optio
   op.meta(self, stable, dim, descending);
   const auto form = key_form(self.scalar_type());
   if (!form)
-    return call_cpu_fallback<std::tuple<at::Tensor&, at::Tensor&>, const at::Tensor&, std::optional<bool>, int64_t, bool,
-                             at::Tensor&, at::Tensor&>("aten::sort", "values_stable", self, stable, dim, descending,
-                                                       values, indices);
+    return call_cpu_fallback<std::tuple<at::Tensor&, at::Tensor&>, const at::Tensor&, std::optional<bool>,
+                             int64_t, bool, at::Tensor&, at::Tensor&>(
+        "aten::sort", "values_stable", self, stable, dim, descending, values, indices);
   sort_into(self, at::maybe_wrap_dim(dim, self.dim()), descending, values, indices, *form);
   return {values, indices};
 }
 
-std::tuple<at::Tensor&, at::Tensor&> topk_out(const at::Tensor& self, int64_t k, int64_t dim, bool largest, bool sorted,
-                                              at::Tensor& values, at::Tensor& indices) {
+std::tuple<at::Tensor&, at::Tensor&> topk_out(const at::Tensor& self, int64_t k, int64_t dim, bool largest,
+                                              bool sorted, at::Tensor& values, at::Tensor& indices) {
   OutOp<at::meta::structured_topk, 2> op({std::cref(values), std::cref(indices)});
   op.meta(self, k, dim, largest, sorted);
   const auto form = key_form(self.scalar_type());
   if (!form)
-    return call_cpu_fallback<std::tuple<at::Tensor&, at::Tensor&>, const at::Tensor&, int64_t, int64_t, bool, bool,
-                             at::Tensor&, at::Tensor&>("aten::topk", "values", self, k, dim, largest, sorted, values,
-                                                       indices);
+    return call_cpu_fallback<std::tuple<at::Tensor&, at::Tensor&>, const at::Tensor&, int64_t, int64_t, bool,
+                             bool, at::Tensor&, at::Tensor&>("aten::topk", "values", self, k, dim, largest,
+                                                             sorted, values, indices);
   sort_into(self, at::maybe_wrap_dim(dim, self.dim()), largest, values, indices, *form);
   return {values, indices};
 }
 
-// The element at position[row] of each sorted row, with its index. `position` has `self`'s shape with dim of size 1.
+// The element at position[row] of each sorted row, with its index. `position` has `self`'s shape with dim of
+// size 1.
 struct Picked {
   at::Tensor values, indices;
 };
-Picked pick(const at::Tensor& self, int64_t dim, const at::Tensor& sorted_indices, const at::Tensor& position) {
+Picked pick(const at::Tensor& self, int64_t dim, const at::Tensor& sorted_indices,
+            const at::Tensor& position) {
   const at::Tensor indices = at::gather(sorted_indices, dim, position);
   return {at::gather(self, dim, indices), indices};
 }
@@ -271,8 +281,8 @@ at::Tensor order_of(const at::Tensor& self, int64_t dim) {
   return std::get<1>(at::sort(self, /*stable=*/true, dim, /*descending=*/false));
 }
 
-std::tuple<at::Tensor&, at::Tensor&> kthvalue_out(const at::Tensor& self, int64_t k, int64_t dim, bool keepdim,
-                                                  at::Tensor& values, at::Tensor& indices) {
+std::tuple<at::Tensor&, at::Tensor&> kthvalue_out(const at::Tensor& self, int64_t k, int64_t dim,
+                                                  bool keepdim, at::Tensor& values, at::Tensor& indices) {
   dim = at::maybe_wrap_dim(dim, self.dim());
   const int64_t n = self.dim() ? self.size(dim) : 1;
   if (self.dim() > 0)
@@ -303,11 +313,12 @@ Picked median_of(const at::Tensor& self, int64_t dim, bool ignore_nan) {
 }
 
 template <bool kIgnoreNan>
-std::tuple<at::Tensor&, at::Tensor&> median_out(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& values,
-                                                at::Tensor& indices) {
+std::tuple<at::Tensor&, at::Tensor&> median_out(const at::Tensor& self, int64_t dim, bool keepdim,
+                                                at::Tensor& values, at::Tensor& indices) {
   dim = at::maybe_wrap_dim(dim, self.dim());
   if (self.dim() > 0)
-    TORCH_CHECK_INDEX(self.size(dim) > 0, "median(): Expected reduction dim ", dim, " to have non-zero size.");
+    TORCH_CHECK_INDEX(self.size(dim) > 0, "median(): Expected reduction dim ", dim,
+                      " to have non-zero size.");
   const c10::DeviceGuard guard(self.device());
   return give(median_of(self, dim, kIgnoreNan), dim, keepdim, values, indices);
 }
@@ -316,7 +327,8 @@ template <bool kIgnoreNan>
 at::Tensor median(const at::Tensor& self) {
   const c10::DeviceGuard guard(self.device());
   if (self.numel() == 0)
-    return at::empty({}, self.options()).fill_(self.is_floating_point() ? c10::Scalar(std::nan("")) : c10::Scalar(0));
+    return at::empty({}, self.options())
+        .fill_(self.is_floating_point() ? c10::Scalar(std::nan("")) : c10::Scalar(0));
   return median_of(self.reshape({-1}), 0, kIgnoreNan).values.squeeze(0);
 }
 

@@ -99,10 +99,10 @@ struct Plan {
   Plan(const Template& what, at::TensorList inputs) {
     TORCH_CHECK_VALUE(!inputs.empty(), "template: at least one input is needed");
     TORCH_CHECK_VALUE(!what.outputs.empty(), "template: at least one output is needed");
-    TORCH_CHECK_VALUE(inputs.size() + what.outputs.size() <= codegen::kMaxReduceOperands && inputs.size() <= 8 &&
-                          what.outputs.size() <= codegen::kMaxResults,
-                      "template: at most 8 inputs, 8 outputs and 10 of both together, not ", inputs.size(), " and ",
-                      what.outputs.size());
+    TORCH_CHECK_VALUE(inputs.size() + what.outputs.size() <= codegen::kMaxReduceOperands &&
+                          inputs.size() <= 8 && what.outputs.size() <= codegen::kMaxResults,
+                      "template: at most 8 inputs, 8 outputs and 10 of both together, not ", inputs.size(),
+                      " and ", what.outputs.size());
     shape = at::DimVector(inputs[0].sizes());
     for (const at::Tensor& input : inputs) shape = at::infer_size_dimvector(shape, input.sizes());
     for (const auto& output : what.outputs) reduces |= output.has_value();
@@ -124,7 +124,8 @@ struct Plan {
   }
 };
 
-std::vector<at::Tensor> make_outputs(const Template& what, const Plan& plan, const at::TensorOptions& options) {
+std::vector<at::Tensor> make_outputs(const Template& what, const Plan& plan,
+                                     const at::TensorOptions& options) {
   std::vector<at::Tensor> outputs;
   for (size_t k = 0; k < what.outputs.size(); ++k) {
     const auto dtype = k < what.dtypes.size() ? what.dtypes[k] : plan.compute;
@@ -159,8 +160,8 @@ void launch(const Template& what, const Plan& plan, at::TensorList inputs, c10::
   for (size_t k = 0; k < outputs.size(); ++k) (what.outputs[k] ? reduced : mapped).push_back(&outputs[k]);
   broadcast.reserve(inputs.size());
   for (const at::Tensor& input : inputs) {
-    TORCH_CHECK(input.device() == outputs[0].device(), "template: expected all tensors on ", outputs[0].device(),
-                ", but an input is on ", input.device());
+    TORCH_CHECK(input.device() == outputs[0].device(), "template: expected all tensors on ",
+                outputs[0].device(), ", but an input is on ", input.device());
     broadcast.push_back(input.expand(plan.shape));
     taken.push_back(&broadcast.back());
   }
@@ -173,7 +174,8 @@ Template template_of(c10::string_view expression, const c10::List<std::string>& 
                      c10::string_view finish, std::optional<at::ScalarType> compute,
                      std::vector<at::ScalarType> dtypes) {
   TORCH_CHECK_VALUE(inits.size() == combines.size(), "template: as many inits as combines are needed");
-  Template what{std::string(expression), {}, dims.vec(), keepdim, std::string(finish), compute, std::move(dtypes)};
+  Template what{std::string(expression), {},      dims.vec(),       keepdim,
+                std::string(finish),     compute, std::move(dtypes)};
   for (size_t k = 0; k < inits.size(); ++k) {
     std::optional<Reduction> reduction;
     if (!inits.get(k).empty()) reduction = Reduction{inits.get(k), combines.get(k)};
@@ -184,8 +186,8 @@ Template template_of(c10::string_view expression, const c10::List<std::string>& 
 
 std::vector<at::Tensor> template_op(std::string expression, at::TensorList inputs,
                                     at::ArrayRef<at::Scalar> scalars, const c10::List<std::string>& inits,
-                                    const c10::List<std::string>& combines, at::IntArrayRef dims, bool keepdim,
-                                    std::string finish, std::optional<at::ScalarType> compute,
+                                    const c10::List<std::string>& combines, at::IntArrayRef dims,
+                                    bool keepdim, std::string finish, std::optional<at::ScalarType> compute,
                                     std::vector<at::ScalarType> dtypes) {
   const auto what =
       template_of(expression, inits, combines, dims, keepdim, finish, compute, std::move(dtypes));
@@ -227,7 +229,8 @@ TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
       "bool keepdim, str finish, ScalarType? compute, ScalarType[] dtypes) -> Tensor[]",
       {at::Tag::pt2_compliant_tag});
   m.def(
-      "template_out(str expression, Tensor[] inputs, Scalar[] scalars, str[] inits, str[] combines, int[] dims, "
+      "template_out(str expression, Tensor[] inputs, Scalar[] scalars, str[] inits, str[] combines, int[] "
+      "dims, "
       "bool keepdim, str finish, ScalarType? compute, Tensor(a!)[] outputs) -> ()");
 }
 TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {

@@ -1,6 +1,6 @@
-// Public template API: kernels from expressions that the caller writes. One call computes several outputs from
-// several broadcast inputs, each output kept as it is or reduced, in one pass over the data. Compiled once for
-// each text and combination of dtypes, whatever the sizes; see docs/template-api.md.
+// Public template API: kernels from expressions that the caller writes. One call computes several outputs
+// from several broadcast inputs, each output kept as it is or reduced, in one pass over the data. Compiled
+// once for each text and combination of dtypes, whatever the sizes; see docs/template-api.md.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
@@ -41,10 +41,10 @@ struct Template {
   std::vector<at::ScalarType> dtypes;
 };
 
-// Computes the outputs. Inputs (at most 8, with outputs at most 10) are ocl tensors that broadcast with each other
-// and may have any dtypes and strides. Throws c10::Error for a shape that does not broadcast, and
-// std::runtime_error with the build log and the name of a file with the numbered source for text that does not
-// compile.
+// Computes the outputs. Inputs (at most 8, with outputs at most 10) are ocl tensors that broadcast with each
+// other and may have any dtypes and strides. Throws c10::Error for a shape that does not broadcast, and
+// std::runtime_error with the build log and the name of a file with the numbered source for text that does
+// not compile.
 std::vector<at::Tensor> run_template(const Template& what, at::TensorList inputs,
                                      c10::ArrayRef<c10::Scalar> scalars = {});
 

@@ -25,8 +25,8 @@ c10::DeviceAllocator* allocator();
 // Allocates on that device, ordered by its current stream.
 c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device);
 
-// Gives a storage of ours that many bytes, keeping what fits of its contents. Throws c10::Error for one that is not
-// resizable.
+// Gives a storage of ours that many bytes, keeping what fits of its contents. Throws c10::Error for one that
+// is not resizable.
 void resize_storage(const c10::Storage& storage, size_t bytes);
 
 // Maps a device pointer back. `storage_data` is the DataPtr that owns it; O(1) when our allocator made it.

@@ -41,7 +41,9 @@ bool Event::query() const {
 }
 
 void Event::synchronize() const {
-  if (marker_) stream_->check_wait(cl::api().clWaitForEvents(1, &marker_), "clWaitForEvents");
+  if (!marker_) return;
+  stream_->check_wait(cl::api().clWaitForEvents(1, &marker_), "clWaitForEvents");
+  stream_->raise_device_error();
 }
 
 uint64_t Event::timestamp() const {

@@ -22,6 +22,7 @@ class Event {
   void block(Stream& stream) const;
   // True when never recorded, or when the work before the mark is done.
   bool query() const;
+  // Waits; raises what kernels before it on the stream recorded (see Stream::synchronize).
   void synchronize() const;
   // Milliseconds from this mark to `end`, both recorded with timing. Waits for both. Throws c10::Error
   // otherwise.

@@ -56,20 +56,30 @@ void Stream::check_wait(cl_int status, const char* call) {
 }
 
 void Stream::synchronize() {
-  check_wait(cl::api().clFinish(handle()), "clFinish");
+  const uint64_t enqueued_before = enqueued();
+  check_wait(cl::api().clFinish(queue_.handle), "clFinish");
+  finished_.store(enqueued_before, std::memory_order_relaxed);
   raise_device_error();
 }
 
 bool Stream::query() {
-  cl_event marker = nullptr;
-  DLB_CL(clEnqueueMarkerWithWaitList, handle(), 0, nullptr, &marker);
-  DLB_CL(clFlush, handle());
+  const uint64_t now = enqueued();
+  if (now == finished_.load(std::memory_order_relaxed)) return true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!marker_ || marked_ != now) {
+    if (marker_) cl::api().clReleaseEvent(marker_);
+    marker_ = nullptr;
+    DLB_CL(clEnqueueMarkerWithWaitList, queue_.handle, 0, nullptr, &marker_);
+    DLB_CL(clFlush, queue_.handle);
+    marked_ = now;
+  }
   cl_int status = CL_QUEUED;
-  const cl_int result =
-      cl::api().clGetEventInfo(marker, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
-  cl::api().clReleaseEvent(marker);
-  cl::check(result, "clGetEventInfo");
-  return status <= CL_COMPLETE;
+  DLB_CL(clGetEventInfo, marker_, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
+  if (status > CL_COMPLETE) return false;
+  cl::api().clReleaseEvent(marker_);
+  marker_ = nullptr;
+  finished_.store(now, std::memory_order_relaxed);
+  return true;
 }
 
 cl_mem Stream::error_buffer() {
@@ -91,10 +101,12 @@ cl_mem Stream::error_buffer() {
 void Stream::raise_device_error() {
   if (!error_pending_.exchange(false, std::memory_order_relaxed)) return;
   int64_t words[3] = {};
-  DLB_CL(clEnqueueReadBuffer, handle(), error_buffer_, CL_TRUE, 0, sizeof words, words, 0, nullptr, nullptr);
+  DLB_CL(clEnqueueReadBuffer, queue_.handle, error_buffer_, CL_TRUE, 0, sizeof words, words, 0, nullptr,
+         nullptr);
   if (static_cast<int32_t>(words[0]) == 0) return;
   const int64_t zeros[3] = {};
-  DLB_CL(clEnqueueWriteBuffer, handle(), error_buffer_, CL_TRUE, 0, sizeof zeros, zeros, 0, nullptr, nullptr);
+  DLB_CL(clEnqueueWriteBuffer, queue_.handle, error_buffer_, CL_TRUE, 0, sizeof zeros, zeros, 0, nullptr,
+         nullptr);
   dlb::raise_device_error(words);
 }
 
@@ -104,7 +116,7 @@ void Stream::enable_profiling() {
   // A queue cannot gain profiling later, and having it on from the start makes every launch dearer on some
   // drivers.
   cl_command_queue timed = make_queue(device_, CL_QUEUE_PROFILING_ENABLE);
-  check_wait(cl::api().clFinish(handle()), "clFinish");
+  check_wait(cl::api().clFinish(queue_.handle), "clFinish");
   queue_.handle = timed;  // the old queue is kept: another thread may be enqueueing to it
   profiling_ = true;
 }
@@ -177,7 +189,15 @@ void finish_all_queues() noexcept {
   if (cl::in_bad_fork()) return;
   for (c10::DeviceIndex device = 0; device < kMaxDevices; ++device)
     for (auto& slot : streams_of(device).streams)
-      if (Stream* stream = slot.load(std::memory_order_acquire)) cl::api().clFinish(stream->handle());
+      if (Stream* stream = slot.load(std::memory_order_acquire)) {
+        // Not clFinish: a daemon thread may go on enqueueing, and the queue never be empty.
+        const cl_command_queue queue = stream->queue().handle;
+        cl_event marker = nullptr;
+        if (cl::api().clEnqueueMarkerWithWaitList(queue, 0, nullptr, &marker) != CL_SUCCESS) continue;
+        cl::api().clFlush(queue);
+        cl::api().clWaitForEvents(1, &marker);
+        cl::api().clReleaseEvent(marker);
+      }
 }
 
 }  // namespace dlb

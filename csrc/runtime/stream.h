@@ -19,7 +19,11 @@ class Stream {
   Stream(cl::Device& device, c10::StreamId id);
 
   cl::Queue& queue() { return queue_; }
-  cl_command_queue handle() const { return queue_.handle; }
+  // For enqueueing a command; counted, so that query() knows when nothing was enqueued since the last wait.
+  cl_command_queue handle() {
+    uses_.fetch_add(1, std::memory_order_relaxed);
+    return queue_.handle;
+  }
   cl::Device& device() const { return device_; }
   c10::StreamId id() const { return id_; }
   c10::Stream unwrap() const;
@@ -29,7 +33,7 @@ class Stream {
   // otherwise.
   void synchronize();
 
-  // True when nothing enqueued so far is still to run.
+  // True when nothing enqueued so far is still to run. Does not wait.
   bool query();
 
   // The buffer into which kernels record what they find wrong with their data (see device_error.h). Marks it
@@ -53,6 +57,16 @@ class Stream {
   cl_mem error_buffer_ = nullptr;
   std::atomic<bool> error_pending_{false};
   bool profiling_ = false;
+
+  // How much was enqueued so far, in commands of any kind.
+  uint64_t enqueued() const {
+    return uses_.load(std::memory_order_relaxed) +
+           (uint64_t{queue_.launches.load(std::memory_order_relaxed)} << 32);
+  }
+  std::atomic<uint32_t> uses_{0};
+  std::atomic<uint64_t> finished_{0};  // enqueued() at the last moment known to be idle
+  cl_event marker_ = nullptr;          // of query(), behind everything up to marked_; guarded by mutex_
+  uint64_t marked_ = 0;
 };
 
 constexpr int kStreamsPerPool = 32;

@@ -23,7 +23,7 @@ const std::vector<const ConvSolver*>& conv_solvers() {
       conv_cpu_implicit(),   // everything else on CPU-like devices
       conv_gpu_depthwise(),  // one channel per group: too little reuse for a product
       conv_gpu_implicit(),   // everything else on GPU-class devices
-      conv_reference(),      // every dtype, layout and size, every device; what the others are checked against
+      conv_reference(),  // every dtype, layout and size, every device; what the others are checked against
   };
   return list;
 }

@@ -18,7 +18,7 @@ _load.extension(torch)
 from dlbackend import _C, backend, ocl, template  # noqa: E402
 from dlbackend._build import VERSION as __version__  # noqa: E402
 
-__all__ = ["__version__", "fallback_report", "kernel_stats", "ocl", "reset_fallback_report"]
+__all__ = ["__version__", "fallback_report", "kernel_stats", "ocl", "reset_fallback_report", "template"]
 
 
 def fallback_report() -> dict[str, int]:

@@ -96,11 +96,12 @@ def pointwise_reduce(
         ValueError: numbers of outputs, reductions or dimensions that do not fit together.
     """
     text, count = _statements(expression)
-    how = list(reduce) if isinstance(reduce, (list, tuple)) else [reduce] * count
+    how: list[How] = [reduce] * count if reduce is None or isinstance(reduce, (str, Reduction)) else list(reduce)
     over = _dims_of_outputs(dims, count)
     if len(how) != count:
         raise ValueError(f"the expression sets {count} outputs, but reduce has {len(how)} entries")
-    given, results = _as_list(out), {}
+    given = _as_list(out)
+    results: dict[int, Tensor] = {}
     groups = list(_groups(how, over))
     if finish and len(groups) > 1:
         raise ValueError("finish needs all reduced outputs to share their dims")
@@ -180,17 +181,20 @@ def _run(
 ) -> list[Tensor]:
     if not inputs:
         raise ValueError("at least one input is needed")
-    reductions = [_reduction(h, any(t.is_complex() for t in inputs)) for h in how] if compute is None else [
-        _reduction(h, compute.is_complex) for h in how
-    ]
+    reductions = (
+        [_reduction(h, any(t.is_complex() for t in inputs)) for h in how]
+        if compute is None
+        else [_reduction(h, compute.is_complex) for h in how]
+    )
     inits, combines = [r.init for r in reductions], [r.combine for r in reductions]
     axes = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
     if dims is not None and not axes:
         raise ValueError("dims is empty: nothing would be reduced; use None to reduce all dimensions")
     if out is None:
-        return torch.ops.dlbackend.template(
+        made: list[Tensor] = torch.ops.dlbackend.template(
             text, inputs, scalars, inits, combines, axes, keepdim, finish, compute, list(dtypes)
         )
+        return made
     torch.ops.dlbackend.template_out(text, inputs, scalars, inits, combines, axes, keepdim, finish, compute, out)
     return out
 

@@ -4,32 +4,36 @@ import ast
 
 import pytest
 import torch
+from fresh_process import fresh_python
 
 import dlbackend  # noqa: F401
 
 DEVICE = "ocl:0"
 
 
-def names(fresh_python, **variables):
-    code = "import torch, dlbackend; print([torch.ocl.get_device_properties(i).name for i in range(torch.ocl.device_count())])"
+def names(**variables):
+    code = (
+        "import torch, dlbackend; n = torch.ocl.device_count()\n"
+        "print([torch.ocl.get_device_properties(i).name for i in range(n)])"
+    )
     result = fresh_python(code, **variables)
     assert result.returncode == 0, result.stderr
     return ast.literal_eval(result.stdout)
 
 
-def test_selection_and_order(fresh_python):
-    every = names(fresh_python)
+def test_selection_and_order():
+    every = names()
     assert every
     last = len(every) - 1
-    assert names(fresh_python, DLBACKEND_DEVICES=str(last)) == [every[last]]
+    assert names(DLBACKEND_DEVICES=str(last)) == [every[last]]
     reversed_order = ",".join(str(i) for i in reversed(range(len(every))))
-    assert names(fresh_python, DLBACKEND_DEVICES=reversed_order) == every[::-1]
-    assert names(fresh_python, DLBACKEND_DEVICES="0,0,99") == [every[0]]  # each once, unknown ones skipped
+    assert names(DLBACKEND_DEVICES=reversed_order) == every[::-1]
+    assert names(DLBACKEND_DEVICES="0,0,99") == [every[0]]  # each once, unknown ones skipped
     platform = torch.ocl.get_device_properties(0).platform
-    assert every[0] in names(fresh_python, DLBACKEND_DEVICES=platform.split()[0].upper())
+    assert every[0] in names(DLBACKEND_DEVICES=platform.split()[0].upper())
 
 
-def test_nothing_selected(fresh_python):
+def test_nothing_selected():
     code = """
 import torch, dlbackend
 assert torch.ocl.device_count() == 0 and not torch.ocl.is_available()
@@ -47,7 +51,7 @@ for use in (lambda: torch.ones(2, device="ocl"), lambda: torch.ones(2).to("ocl:0
         assert result.returncode == 0, result.stderr
 
 
-def test_no_opencl_library(fresh_python):
+def test_no_opencl_library():
     code = """
 import torch, dlbackend
 assert torch.ocl.device_count() == 0 and not torch.ocl.is_available()
@@ -64,7 +68,7 @@ else:
     assert result.returncode == 0, result.stderr
 
 
-def test_no_platform(fresh_python):
+def test_no_platform():
     code = "import torch, dlbackend; assert torch.ocl.device_count() == 0; print('ok')"
     result = fresh_python(code, OCL_ICD_VENDORS="/nonexistent")
     assert result.returncode == 0, result.stderr

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fresh_process import fresh_python
 
 CODE = """
 import torch, dlbackend
@@ -25,7 +26,7 @@ def counts(result):
 
 
 @pytest.fixture
-def run(fresh_python, tmp_path):
+def run(tmp_path):
     def call(code=CODE, folder=tmp_path / "cache", **variables):
         return fresh_python(code, DLBACKEND_CACHE_DIR=str(folder), **variables)
 
@@ -90,20 +91,40 @@ def test_read_only_folder(filled):
         filled.programs.chmod(0o700)
 
 
-def test_full_disk(run):
-    """Files may not grow beyond 200 bytes: nothing is stored, no half file stays, everything works."""
-    limited = "import resource\n" + CODE.replace(
-        "x =", "torch.ones(1).to('ocl:0')\nresource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\nx =", 1
-    )
-    warm = run()  # PoCL's own cache must not be what fails
-    assert warm.returncode == 0, warm.stderr
-    for f in run.programs.iterdir():
-        f.unlink()
-    result = run(limited)
+FULL_DISK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+ssize_t write(int fd, const void* data, size_t size) {
+  char link[64], path[4096] = "";
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  readlink(link, path, sizeof path - 1);
+  const char* full = getenv("FULL_DISK");
+  if (full && !strncmp(path, full, strlen(full))) {
+    static int room = 300;
+    if (!room) { errno = ENOSPC; return -1; }
+    if (size > (size_t)room) size = room;
+    room -= size;
+  }
+  return ((ssize_t(*)(int, const void*, size_t))dlsym(RTLD_NEXT, "write"))(fd, data, size);
+}
+"""
+
+
+def test_full_disk(run, tmp_path):
+    """A disk with room for 300 bytes: nothing is stored, no half file stays, everything works, with one warning."""
+    source, library = tmp_path / "full_disk.c", tmp_path / "full_disk.so"
+    source.write_text(FULL_DISK)
+    subprocess.run(["cc", "-w", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    result = run(LD_PRELOAD=str(library), FULL_DISK=str(run.programs))
     compiled, _ = counts(result)
     assert compiled >= 3
-    assert list(run.programs.glob("tmp.*")) == []
-    assert all(f.stat().st_size > 200 for f in run.programs.iterdir())
+    assert "disk full" in result.stderr
+    assert list(run.programs.iterdir()) == []
     assert counts(run())[0] == compiled
 
 
@@ -158,7 +179,7 @@ def test_entries_do_not_pile_up_beyond_the_limit(run):
     assert victim.exists()
 
 
-def test_folder_is_private_and_default_location_honours_xdg(fresh_python, tmp_path):
+def test_folder_is_private_and_default_location_honours_xdg(tmp_path):
     code = "import torch, dlbackend; torch.ones(2).to('ocl:0').add(1); print(dlbackend._C.cache_dir())"
     environment = {"XDG_CACHE_HOME": str(tmp_path), "HOME": "/nonexistent"}
     removed = f"import os; os.environ.pop('DLBACKEND_CACHE_DIR', None); {code}"

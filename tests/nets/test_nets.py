@@ -2,8 +2,11 @@
 
 How far float32 may be off depends on the network. So each runs three times: in float64 on the CPU (the truth), in
 float32 on the CPU, and in float32 on the device. Both float32 runs do the same sums in other orders, so their errors
-are of one size; the device may have a small multiple of the CPU's, measured over all outputs or all gradients together
-(single elements sit behind ReLU and max-pool decisions that rounding may flip).
+are of one size; the device may have a small multiple of the CPU's, measured over all outputs or all gradients together.
+
+Gradients jump where ReLU's or max pooling's input is within rounding of a tie, and behind small feature maps one unit
+that decides otherwise moves them all by some percent, on the CPU in float32 too. So networks with such decisions run
+with them, gradients held to those percent, and again with smooth ops in their place, gradients held to rounding.
 """
 
 import copy
@@ -25,6 +28,7 @@ DEVICE = "ocl:0"
 # Of the CPU's float32 error; and what both have beside: results are rounded to float32 themselves, about a thousand
 # times in a row through a deep network.
 TIMES, FLOOR = 8.0, 2e-5
+FLIPPED = 0.1
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +42,18 @@ def without_dropout(model):
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+    return model
+
+
+def smooth(model):
+    """ReLUs and max pooling, where the network has them, replaced by ops with continuous gradients."""
+    model = copy.deepcopy(model)
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, (nn.ReLU, nn.ReLU6)):
+                setattr(parent, name, nn.SiLU())
+            elif isinstance(module, nn.MaxPool2d):
+                setattr(parent, name, nn.AvgPool2d(module.kernel_size, module.stride, module.padding, module.ceil_mode))
     return model
 
 
@@ -129,15 +145,29 @@ def distance(a, b):
 def test_training_step(name):
     torch.manual_seed(0)
     make, size = NETS[name]
-    model = without_dropout(make()).train()
+    decisive = without_dropout(make()).train()
+    compare(decisive, size, {"outputs", "statistics"} if has_decisions(decisive) else EVERYTHING)
+    if has_decisions(decisive):
+        compare(smooth(decisive), size, EVERYTHING)
+    assert dlbackend.fallback_report() == {}
+
+
+EVERYTHING = {"outputs", "gradients", "parameters", "statistics"}
+
+
+def has_decisions(model):
+    return any(isinstance(m, (nn.ReLU, nn.ReLU6, nn.MaxPool2d)) for m in model.modules())
+
+
+def compare(model, size, to_rounding):
+    """One step on the device against float64; what is not in `to_rounding` may differ by FLIPPED."""
     options = {"optimizer_class": torch.optim.SGD, "lr": 0.01, "momentum": 0.9}
     truth = step(model, size, "cpu", torch.float64, **options)
     here = step(model, size, "cpu", torch.float32, **options)
     there = step(model, size, DEVICE, torch.float32, **options)
     for what in truth:
-        allowed = TIMES * distance(here[what], truth[what]) + FLOOR
+        allowed = TIMES * distance(here[what], truth[what]) + FLOOR if what in to_rounding else FLIPPED
         assert distance(there[what], truth[what]) <= allowed, what
-    assert dlbackend.fallback_report() == {}
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -6,6 +6,7 @@ registered for the dispatch key CPU only, as in the compiled library: on another
 calls must reach that device's own kernels or its CPU fallback. Meta, autograd and autocast
 registrations are torchvision's own Python ones.
 """
+
 # ruff: noqa: B905, RUF059, SIM108
 import importlib.util
 import os
@@ -15,9 +16,11 @@ from torch.library import Library
 
 _POOL = "Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
 _SIZE = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
-_DEFORM = ("Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
-           "SymInt stride_h, SymInt stride_w, SymInt pad_h, SymInt pad_w, "
-           "SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask")
+_DEFORM = (
+    "Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
+    "SymInt stride_h, SymInt stride_w, SymInt pad_h, SymInt pad_w, "
+    "SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask"
+)
 _SCHEMAS = [
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -59,6 +62,7 @@ def nms(dets, scores, iou_threshold):
 
 # roi_align and ps_roi_align are linear in the input: both directions use one table of
 # (flat index into H*W, weight) of shape [K, PH, PW, samples * 4].
+
 
 def _corners(y, x, height, width):
     """Bilinear taps of points (y, x): index and weight with a last dimension of 4."""
@@ -105,19 +109,30 @@ def roi_align(input, rois, spatial_scale, pooled_height, pooled_width, sampling_
     n, c, h, w = input.shape
     out = input.new_zeros(len(rois), c, pooled_height, pooled_width)
     flat = input.flatten(2)
-    table = _align_table(rois, spatial_scale, pooled_height, pooled_width, h, w, sampling_ratio,
-                         aligned, None if aligned else 1.0)
+    table = _align_table(
+        rois, spatial_scale, pooled_height, pooled_width, h, w, sampling_ratio, aligned, None if aligned else 1.0
+    )
     for rows, index, weight in table:
         for row, idx, wt in zip(rows.tolist(), index, weight):
             out[row] = (flat[int(rois[row, 0])][:, idx] * wt).sum(-1)
     return out
 
 
-def _roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width, batch_size, channels,
-                        height, width, sampling_ratio, aligned):
+def _roi_align_backward(
+    grad, rois, spatial_scale, pooled_height, pooled_width, batch_size, channels, height, width, sampling_ratio, aligned
+):
     out = grad.new_zeros(batch_size, channels, height * width)
-    table = _align_table(rois, spatial_scale, pooled_height, pooled_width, height, width,
-                         sampling_ratio, aligned, None if aligned else 1.0)
+    table = _align_table(
+        rois,
+        spatial_scale,
+        pooled_height,
+        pooled_width,
+        height,
+        width,
+        sampling_ratio,
+        aligned,
+        None if aligned else 1.0,
+    )
     for rows, index, weight in table:
         for row, idx, wt in zip(rows.tolist(), index, weight):
             out[int(rois[row, 0])].index_add_(1, idx.flatten(), (grad[row][..., None] * wt).flatten(1))
@@ -141,12 +156,22 @@ def ps_roi_align(input, rois, spatial_scale, pooled_height, pooled_width, sampli
     return out, chan.expand(out.shape).contiguous()
 
 
-def _ps_roi_align_backward(grad, rois, channel_mapping, spatial_scale, pooled_height, pooled_width,
-                           sampling_ratio, batch_size, channels, height, width):
+def _ps_roi_align_backward(
+    grad,
+    rois,
+    channel_mapping,
+    spatial_scale,
+    pooled_height,
+    pooled_width,
+    sampling_ratio,
+    batch_size,
+    channels,
+    height,
+    width,
+):
     out = grad.new_zeros(batch_size, channels * height * width)
     chan = _ps_channels(channels, pooled_height, pooled_width).long()[..., None]
-    table = _align_table(rois, spatial_scale, pooled_height, pooled_width, height, width,
-                         sampling_ratio, True, None)
+    table = _align_table(rois, spatial_scale, pooled_height, pooled_width, height, width, sampling_ratio, True, None)
     for rows, index, weight in table:
         for row, idx, wt in zip(rows.tolist(), index, weight):
             where = (chan * height * width + idx).flatten()
@@ -183,8 +208,9 @@ def roi_pool(input, rois, spatial_scale, pooled_height, pooled_width):
     return out, arg
 
 
-def _roi_pool_backward(grad, rois, argmax, spatial_scale, pooled_height, pooled_width, batch_size,
-                       channels, height, width):
+def _roi_pool_backward(
+    grad, rois, argmax, spatial_scale, pooled_height, pooled_width, batch_size, channels, height, width
+):
     out = grad.new_zeros(batch_size, channels, height * width)
     for k, roi in enumerate(rois):
         at, g = argmax[k].flatten(1).long(), grad[k].flatten(1)
@@ -258,8 +284,17 @@ def _deform_conv2d_backward(grad, *args):
     return grad_input.view_as(input), grad_weight, goff.reshape(offset.shape), grad_mask, grad.sum((0, 2, 3))
 
 
-_KERNELS = [nms, roi_align, _roi_align_backward, roi_pool, _roi_pool_backward, ps_roi_align,
-            _ps_roi_align_backward, deform_conv2d, _deform_conv2d_backward]
+_KERNELS = [
+    nms,
+    roi_align,
+    _roi_align_backward,
+    roi_pool,
+    _roi_pool_backward,
+    ps_roi_align,
+    _ps_roi_align_backward,
+    deform_conv2d,
+    _deform_conv2d_backward,
+]
 _lib = None
 
 

@@ -1,4 +1,5 @@
 """Indexing: reading and writing through indices and masks, accumulation, embeddings, counting."""
+
 import pytest
 import torch
 from exact import DEVICE, DTYPES, check_same, values
@@ -34,14 +35,20 @@ def test_masks(dtype: torch.dtype) -> None:
 
     def assign(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
         x[m] = 1
-        x[m[:, 0, 0]] = x[0]
+        x[m[:, 0, 0]] = x[0].clone()
         return x
 
     check_same(assign, x, mask)
 
 
 def test_nonzero_shapes() -> None:
-    for x in (torch.tensor(3.0), torch.tensor(0), torch.zeros(0, 3), torch.zeros(4, 2), values((100_001,), torch.int32)):
+    for x in (
+        torch.tensor(3.0),
+        torch.tensor(0),
+        torch.zeros(0, 3),
+        torch.zeros(4, 2),
+        values((100_001,), torch.int32),
+    ):
         check_same(lambda x: x.nonzero(), x)
     mask = values((9, 5), torch.bool)
     check_same(lambda x: (torch.nonzero_static(x, size=100, fill_value=-1), torch.nonzero_static(x, size=3)), mask)
@@ -94,7 +101,10 @@ def test_accumulation_is_the_same_each_time() -> None:
     first = torch.zeros(50, device=DEVICE).index_put_((i,), s, accumulate=True)
     assert torch.equal(first, torch.zeros(50, device=DEVICE).index_put_((i,), s, accumulate=True))
     torch.testing.assert_close(
-        first.cpu().double(), torch.zeros(50, dtype=torch.float64).index_add(0, i.cpu(), s.cpu().double()), rtol=1e-5, atol=0
+        first.cpu().double(),
+        torch.zeros(50, dtype=torch.float64).index_add(0, i.cpu(), s.cpu().double()),
+        rtol=1e-5,
+        atol=0,
     )
 
 
@@ -134,7 +144,7 @@ def test_errors_that_shapes_tell() -> None:
         x[torch.ones(2, dtype=torch.bool, device=DEVICE)]
     with pytest.raises(RuntimeError, match="shape mismatch"):
         x[i] = torch.ones(3, 3, device=DEVICE)
-    with pytest.raises(RuntimeError, match="number of elements of source|Number of elements of source"):
+    with pytest.raises(RuntimeError, match="umber of elements of source"):
         x.masked_scatter_(x > 0, torch.ones(2, device=DEVICE))
 
 
@@ -173,13 +183,13 @@ def test_embedding_bag(mode: str) -> None:
             out = bag(w, i, o, per_sample_weights=s)
             return *out, s.grad
 
-        check_same(weighted, weight, i, offsets, scale, close=True)
+        check_same(weighted, weight.double(), i, offsets, scale.double(), close=True)
 
 
 def test_counting() -> None:
     i = indices(20, (1000,))
     check_same(lambda i: (torch.bincount(i), torch.bincount(i, minlength=30)), i)
-    check_same(lambda i, w: torch.bincount(i, w), i, values((1000,), torch.float32), close=True)
+    check_same(torch.bincount, i, values((1000,), torch.float32), close=True)
     check_same(lambda x: torch.histc(x, 10), values((1000,), torch.float32))
     check_same(lambda x: torch.histc(x, 7, -2, 2), values((1000,), torch.float32))
     check_same(lambda i: torch.nn.functional.one_hot(i, 20), i)
@@ -192,7 +202,7 @@ def test_unique(dtype: torch.dtype) -> None:
     x = values((20, 30), torch.float32).round().to(dtype)
     check_same(lambda x: torch.unique(x, return_inverse=True, return_counts=True), x)
     check_same(lambda x: torch.unique_consecutive(x.flatten(), return_inverse=True, return_counts=True), x)
-    check_same(lambda x: torch.unique(x), x[:0])
+    check_same(torch.unique, x[:0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16], ids=str)
@@ -201,7 +211,9 @@ def test_search(dtype: torch.dtype) -> None:
     for right in (False, True):
         check_same(lambda b, x, r=right: torch.searchsorted(b, x, right=r), rows, x)
         check_same(lambda b, x, r=right: torch.bucketize(x, b[0], right=r, out_int32=True), rows, x)
-    check_same(lambda b, o, x: torch.searchsorted(b, x, sorter=o), rows.flip(1), torch.arange(8, -1, -1).expand(3, 9), x)
+    check_same(
+        lambda b, o, x: torch.searchsorted(b, x, sorter=o), rows.flip(1), torch.arange(8, -1, -1).repeat(3, 1), x
+    )
     check_same(lambda b: torch.searchsorted(b[0], 1.5), rows)
 
 
@@ -222,6 +234,13 @@ def test_new_shapes_compile_nothing() -> None:
 
 def test_printing_needs_no_fallback() -> None:
     dlbackend.reset_fallback_report()
-    for x in (torch.rand(3, 4), torch.arange(5), torch.ones(2) > 0, torch.full((2,), 1e9), torch.ones(2, 0), torch.tensor(2.5)):
+    for x in (
+        torch.rand(3, 4),
+        torch.arange(5),
+        torch.ones(2) > 0,
+        torch.full((2,), 1e9),
+        torch.ones(2, 0),
+        torch.tensor(2.5),
+    ):
         assert "ocl:0" in repr(x.to(DEVICE))
     assert dlbackend.fallback_report() == {}

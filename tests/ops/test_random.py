@@ -1,4 +1,5 @@
 """Distributions: against their theory with fixed seeds, by Kolmogorov-Smirnov and chi-square distances."""
+
 import math
 from collections.abc import Callable
 
@@ -68,9 +69,11 @@ def test_integers(dtype: torch.dtype) -> None:
 def test_whole_ranges() -> None:
     assert abs(chi_square(empty(torch.uint8).random_(), torch.full((256,), 1 / 256))) < 5
     wide = empty(torch.int64).random_()
-    assert wide.min() >= 0 and wide.double().mean().cpu().item() == pytest.approx(2**62, rel=0.01)
+    assert wide.min() >= 0
+    assert wide.double().mean().cpu().item() == pytest.approx(2**62, rel=0.01)
     both = empty(torch.int64).random_(-(2**62), 2**62).double().cpu()
-    assert abs(both.mean().item()) < 2**62 * 0.01 and both.std().item() == pytest.approx(2**63 / math.sqrt(12), rel=0.01)
+    assert abs(both.mean().item()) < 2**62 * 0.01
+    assert both.std().item() == pytest.approx(2**63 / math.sqrt(12), rel=0.01)
     assert set(empty(torch.bool).random_().cpu().tolist()) == {True, False}
 
 
@@ -85,7 +88,8 @@ def test_geometric_and_bernoulli() -> None:
     drawn = torch.bernoulli(chances)
     assert drawn.mean().item() == pytest.approx(0.5, abs=0.01)
     assert drawn[: COUNT // 10].mean().item() == pytest.approx(0.05, abs=0.01)
-    assert empty().bernoulli_(1).all() and not empty().bernoulli_(0).any()
+    assert empty().bernoulli_(1).all()
+    assert not empty().bernoulli_(0).any()
 
 
 def test_normal_with_tensors() -> None:
@@ -130,7 +134,8 @@ def test_dropout(dtype: torch.dtype) -> None:
 def test_layouts_are_filled_whole() -> None:
     base = torch.zeros(50, 40, device=DEVICE)
     base[:, ::2].uniform_(1, 2)
-    assert base[:, ::2].ge(1).all() and base[:, 1::2].eq(0).all()
+    assert base[:, ::2].ge(1).all()
+    assert base[:, 1::2].eq(0).all()
     transposed = torch.zeros(50, 40, device=DEVICE).t().normal_()
     assert transposed.ne(0).all()
     z = torch.randn(COUNT // 2, dtype=torch.complex64, device=DEVICE).cpu()

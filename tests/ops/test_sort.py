@@ -1,4 +1,5 @@
 """sort, topk, kthvalue, median: order, stability, NaN, every dtype and layout."""
+
 import pytest
 import torch
 from exact import DEVICE, DTYPES, check_same, values

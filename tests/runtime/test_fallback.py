@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from fresh_process import fresh_python
 
 import dlbackend
 
@@ -46,7 +47,7 @@ def test_bad_mode(monkeypatch):
         without_a_kernel(torch.randn(3, 3).to(DEVICE))
 
 
-def test_warns_once(fresh_python):
+def test_warns_once():
     code = """
 import warnings, torch, dlbackend
 with warnings.catch_warnings(record=True) as seen:

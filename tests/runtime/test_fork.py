@@ -3,6 +3,7 @@
 import os
 
 import torch
+from fresh_process import fresh_python
 
 import dlbackend  # noqa: F401
 
@@ -59,7 +60,7 @@ def test_a_forked_child_may_ask_and_compute_on_the_cpu():
     assert in_child(drop) == "ok"
 
 
-def test_fork_before_use_and_spawn_after_use(fresh_python):
+def test_fork_before_use_and_spawn_after_use():
     code = """
 import os, sys, torch, dlbackend
 import torch.multiprocessing as mp

@@ -1,4 +1,5 @@
 """Generators of the device: seeds, states, explicit generators."""
+
 import pytest
 import torch
 

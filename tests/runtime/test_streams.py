@@ -1,7 +1,6 @@
 """Streams: independence, ordering by events, the current stream of each thread, queries and waiting."""
 
 import threading
-import time
 
 import pytest
 import torch
@@ -94,9 +93,7 @@ def test_query_and_synchronize():
     busy = not stream.query()
     stream.synchronize()
     assert busy
-    deadline = time.monotonic() + 5
-    while not stream.query():  # a driver may take a moment to say so
-        assert time.monotonic() < deadline
+    assert stream.query()
     assert x.shape == (1 << 20,)
     torch.ocl.synchronize()
     torch.accelerator.synchronize()

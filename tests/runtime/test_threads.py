@@ -3,6 +3,7 @@
 import threading
 
 import torch
+from fresh_process import fresh_python
 
 import dlbackend
 
@@ -57,7 +58,7 @@ def test_threads_on_streams_of_their_own():
         assert x.equal(torch.arange(1000, dtype=torch.float32) + i + 20)
 
 
-def test_one_build_for_all_threads(fresh_python):
+def test_one_build_for_all_threads():
     """In a new process, so that nothing is built yet; an empty cache folder, so that nothing is loaded."""
     code = """
 import tempfile, os, threading

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from fresh_process import fresh_python
 
 import dlbackend
 from dlbackend import _C
@@ -61,7 +62,7 @@ def test_inapplicable_solver_gives_everyones_reason():
     assert F.conv2d(x, w).shape == (1, 4, 6, 6)
 
 
-def test_environment_forces(fresh_python):
+def test_environment_forces():
     code = "import torch, dlbackend; a = torch.ones(2, 2, device='ocl'); print((a @ a).cpu())"
     bad = fresh_python(code, DLBACKEND_SOLVER="no_such_solver")
     assert "no solver is named 'no_such_solver'" in bad.stderr

@@ -1,5 +1,5 @@
-// Hand-written kernels: one embedded file, compiled once per combination of element types. It may #include other
-// embedded files by name, and sees
+// Hand-written kernels: one embedded file, compiled once per combination of element types. It may #include
+// other embedded files by name, and sees
 //   T, REAL, C(literal)            the compute type and its literals (codegen/dtype.h)
 //   DLB_CPU or DLB_GPU             the device class
 //   X_T, LOAD_X(p, i), STORE_X(p, i, v)   per storage type, X being A, B, C_, D in the order given: the

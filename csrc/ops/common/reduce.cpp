@@ -268,7 +268,8 @@ void run_flattened(const ReduceArguments& a) {
   const auto matrix = [&](const at::Tensor& t) { return t.permute(order).reshape({kept, -1}); };
   std::vector<at::Tensor> inputs, mapped, outputs;
   for (const at::Tensor* t : a.inputs) inputs.push_back(matrix(*t).contiguous());
-  for (const at::Tensor* t : a.mapped) mapped.push_back(at::empty_like(matrix(*t), at::MemoryFormat::Contiguous));
+  for (const at::Tensor* t : a.mapped)
+    mapped.push_back(at::empty_like(matrix(*t), at::MemoryFormat::Contiguous));
   for (const at::Tensor* t : a.outputs) outputs.push_back(at::empty({kept}, t->options()));
   const auto pointers = [](const std::vector<at::Tensor>& tensors) {
     c10::SmallVector<const at::Tensor*, 8> result;
@@ -332,8 +333,8 @@ void run_reduce(const ReduceArguments& a) {
   const cl::Range range = device.cls == cl::DeviceClass::kCpu ? plan_cpu(launch, problem, device)
                                                               : plan_gpu(launch, problem, device);
   if (launch.params.splits == 1) return enqueue(launch, range, stream, launch.mem[0]);
-  const size_t bytes = codegen::accumulator_size(a.op, launch.key.compute, device.cls) * launch.params.splits *
-                       static_cast<size_t>(launch.params.outputs);
+  const size_t bytes = codegen::accumulator_size(a.op, launch.key.compute, device.cls) *
+                       launch.params.splits * static_cast<size_t>(launch.params.outputs);
   const c10::DataPtr workspace = allocate_bytes(bytes, a.outputs[0]->device().index());
   const MemRef ref = resolve(workspace, workspace.get());
   launch.params.workspace = static_cast<int64_t>(ref.offset);

@@ -13,9 +13,10 @@ struct Split {
   uint32_t per_item;  // consecutive elements of one work-item
 };
 
-// `grain`: the least number of elements that is worth a CPU work-item of its own; `multiple`: what per_item is
-// rounded up to. On GPUs per_item is 1 and kernels test their id against the count.
-inline Split split_work(const cl::Device& device, uint64_t count, uint32_t grain = 8192, uint32_t multiple = 1) {
+// `grain`: the least number of elements that is worth a CPU work-item of its own; `multiple`: what per_item
+// is rounded up to. On GPUs per_item is 1 and kernels test their id against the count.
+inline Split split_work(const cl::Device& device, uint64_t count, uint32_t grain = 8192,
+                        uint32_t multiple = 1) {
   constexpr uint32_t kGpuGroup = 256, kCpuItemsPerUnit = 4;
   if (device.cls == cl::DeviceClass::kGpu)
     return {cl::Range::linear((count + kGpuGroup - 1) / kGpuGroup, kGpuGroup), 1};

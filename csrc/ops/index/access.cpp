@@ -50,8 +50,8 @@ Dims collect(const IndexAccess& a) {
   Dims all{};
   for (size_t i = a.sizes.size(); i-- > 0;) {
     if (a.sizes[i] == 1) continue;
-    const Dims::Dim dim{a.sizes[i],
-                        {a.plain_strides[i], a.indexed_strides[i], a.index.defined() ? a.index_strides[i] : 0}};
+    const Dims::Dim dim{
+        a.sizes[i], {a.plain_strides[i], a.indexed_strides[i], a.index.defined() ? a.index_strides[i] : 0}};
     if (!all.dims.empty() && mergeable(all.dims.back(), dim))
       all.dims.back().size *= dim.size;
     else
@@ -165,10 +165,11 @@ at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::In
   const at::Tensor& shape = indices[0];
   at::Tensor offsets = at::empty(shape.sizes(), shape.options().dtype(at::kLong));
   if (offsets.numel() == 0) return offsets;
-  TORCH_CHECK(offsets.numel() < (int64_t{1} << 31), "indexing with 2^31 or more elements of index is not supported");
+  TORCH_CHECK(offsets.numel() < (int64_t{1} << 31),
+              "indexing with 2^31 or more elements of index is not supported");
   Stream& stream = current_stream(shape.device().index());
-  cl::Kernel& kernel =
-      family_kernel(stream.device(), "index.cl", "dlb_index_linear", codegen::DType::U8, {}, element_option(4));
+  cl::Kernel& kernel = family_kernel(stream.device(), "index.cl", "dlb_index_linear", codegen::DType::U8, {},
+                                     element_option(4));
   const Operand out = operand_of(offsets);
   for (size_t i = 0; i < indices.size(); ++i) {
     IndexAccess a;
@@ -177,7 +178,8 @@ at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::In
     a.plain_strides = a.indexed_strides = offsets.strides();
     a.index_strides = indices[i].strides();
     Dims all = collect(a);
-    TORCH_CHECK(all.dims.size() <= kRank, "index tensors of more than ", kRank, " dimensions are not supported");
+    TORCH_CHECK(all.dims.size() <= kRank, "index tensors of more than ", kRank,
+                " dimensions are not supported");
     const Operand index = operand_of(indices[i]);
     all.base[kPlain] = all.base[kIndexed] = out.offset;
     all.base[kIndex] = index.offset;

@@ -1,4 +1,5 @@
-// Element movement through an index tensor: what gather, scatter, index_select, take, flip and their kin share.
+// Element movement through an index tensor: what gather, scatter, index_select, take, flip and their kin
+// share.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
@@ -26,7 +27,8 @@ struct IndexAccess {
 void run_index_access(const IndexAccess& access);
 
 // Sum over the index tensors (of one shape, int64 or int32) of index * step, in elements, contiguous int64.
-at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::IntArrayRef steps, int32_t site);
+at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::IntArrayRef steps,
+                          int32_t site);
 
 // An error site with the usual message for `op`.
 int32_t index_error_site(const char* op);

@@ -47,7 +47,8 @@ const char* options_of(DType type) {
 cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
   const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
   check_device_supports(device, dst, name);
-  return family_kernel(device, "accumulate.cl", name, codegen::compute_type(dst), {dst, src}, options_of(dst));
+  return family_kernel(device, "accumulate.cl", name, codegen::compute_type(dst), {dst, src},
+                       options_of(dst));
 }
 
 // Work-items own outer slices where there are enough, else columns, else rows of the target.
@@ -59,13 +60,12 @@ void run_owned(Job& job, Stream& stream) {
   p.outer_parts = std::min(p.outer, items);
   const uint32_t rest = items / p.outer_parts;
   p.inner_parts = p.inner >= 16 * rest ? rest : 1;
-  p.bound_parts = p.inner_parts == 1
-                      ? static_cast<uint32_t>(std::clamp<int64_t>(p.bound, 1, std::max(1u, rest)))
-                      : 1;
+  p.bound_parts =
+      p.inner_parts == 1 ? static_cast<uint32_t>(std::clamp<int64_t>(p.bound, 1, std::max(1u, rest))) : 1;
   kernel_for(job, stream.device(), "dlb_accumulate")
       .launch(stream.queue(), cl::Range::linear(size_t{p.outer_parts} * p.inner_parts * p.bound_parts, 1),
-              operand_of(job.target).mem, operand_of(job.source).mem, operand_of(job.index).mem, stream.error_buffer(),
-              p);
+              operand_of(job.target).mem, operand_of(job.source).mem, operand_of(job.index).mem,
+              stream.error_buffer(), p);
 }
 
 cl::Range all_elements(const Params& p) {
@@ -80,14 +80,15 @@ void run_atomic(Job& job, Stream& stream) {
 }
 
 void run_sorted(Job& job, Stream& stream) {
-  const auto [sorted, perm] = at::sort(job.index, /*stable=*/true, /*dim=*/job.p.full ? 1 : 0, /*descending=*/false);
+  const auto [sorted, perm] =
+      at::sort(job.index, /*stable=*/true, /*dim=*/job.p.full ? 1 : 0, /*descending=*/false);
   const at::Tensor keys = sorted.contiguous(), places = perm.contiguous();
   const Operand index = operand_of(keys), from = operand_of(places);
   job.p.index_offset = index.offset;
   job.p.perm_offset = from.offset;
   kernel_for(job, stream.device(), "dlb_accumulate_sorted")
-      .launch(stream.queue(), all_elements(job.p), operand_of(job.target).mem, operand_of(job.source).mem, index.mem,
-              from.mem, stream.error_buffer(), job.p);
+      .launch(stream.queue(), all_elements(job.p), operand_of(job.target).mem, operand_of(job.source).mem,
+              index.mem, from.mem, stream.error_buffer(), job.p);
 }
 
 // Atomics combine in any order, which only shows where rounding depends on it.
@@ -145,10 +146,12 @@ at::Tensor reachable(const at::Tensor& target, int64_t dim, const at::Tensor& so
 void accumulate(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                 const Accumulation& how) {
   if (source.numel() == 0 || index.numel() == 0) return;
-  if (target.dim() == 0) return accumulate(target.view({1}), 0, index.reshape({-1}), source.reshape({-1}), how);
+  if (target.dim() == 0)
+    return accumulate(target.view({1}), 0, index.reshape({-1}), source.reshape({-1}), how);
   const at::Tensor part = reachable(target, dim, source);
   const bool narrow = at::isReducedFloatingType(target.scalar_type());
-  const at::Tensor work = narrow ? part.to(at::kFloat, false, false, at::MemoryFormat::Contiguous) : part.contiguous();
+  const at::Tensor work =
+      narrow ? part.to(at::kFloat, false, false, at::MemoryFormat::Contiguous) : part.contiguous();
   Stream& stream = current_stream(target.device().index());
   Job job = make_job(work, dim, index, source, how);
   if (stream.device().cls == cl::DeviceClass::kCpu)

@@ -13,10 +13,10 @@ struct Accumulation {
   bool deterministic = false;  // also on devices whose atomics add floats in any order
 };
 
-// target[.., index, ..] (op)= source along `dim`. Any strides. `index` (int64 or int32) is a vector over `dim` of the
-// source (index_add), or has the dimensions of the source (scatter_add), which then may be smaller than the target in
-// the other dimensions. Half and bfloat16 are added up in float. An index out of bounds is skipped and reported by the
-// next synchronising call.
+// target[.., index, ..] (op)= source along `dim`. Any strides. `index` (int64 or int32) is a vector over
+// `dim` of the source (index_add), or has the dimensions of the source (scatter_add), which then may be
+// smaller than the target in the other dimensions. Half and bfloat16 are added up in float. An index out of
+// bounds is skipped and reported by the next synchronising call.
 void accumulate(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                 const Accumulation& how);
 

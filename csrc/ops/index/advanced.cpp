@@ -36,15 +36,16 @@ int32_t site_of(const char* op) {
 AdvancedIndexing::AdvancedIndexing(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& given,
                                    const char* op)
     : self_(self), site_(site_of(op)) {
-  TORCH_CHECK_INDEX(static_cast<int64_t>(given.size()) <= self.dim(), "too many indices for tensor of dimension ",
-                    self.dim(), " (got ", given.size(), ")");
+  TORCH_CHECK_INDEX(static_cast<int64_t>(given.size()) <= self.dim(),
+                    "too many indices for tensor of dimension ", self.dim(), " (got ", given.size(), ")");
   at::native::checkIndexTensorTypes(given, /*allow_int=*/true);
   std::vector<at::Tensor> all = at::native::expandTensors(self, given, /*ensure_same_device=*/true);
-  TORCH_CHECK_INDEX(static_cast<int64_t>(all.size()) <= self.dim(), "too many indices for tensor of dimension ",
-                    self.dim(), " (got ", all.size(), ")");
+  TORCH_CHECK_INDEX(static_cast<int64_t>(all.size()) <= self.dim(),
+                    "too many indices for tensor of dimension ", self.dim(), " (got ", all.size(), ")");
   all = broadcast(all);
   all.resize(static_cast<size_t>(self.dim()));
-  if (!at::native::hasContiguousSubspace(all)) std::tie(self_, all) = at::native::transposeToFront(self_, all);
+  if (!at::native::hasContiguousSubspace(all))
+    std::tie(self_, all) = at::native::transposeToFront(self_, all);
   bool any = false;
   for (size_t d = 0; d < all.size(); ++d) {
     if (!all[d].defined()) {
@@ -120,7 +121,8 @@ int64_t AdvancedIndexing::rows() const {
 }
 
 at::Tensor AdvancedIndexing::row_index() const {
-  at::DimVector steps(bounds_.size(), 1);
+  at::DimVector steps;
+  steps.resize(bounds_.size(), 1);
   for (size_t i = bounds_.size() - 1; i-- > 0;) steps[i] = steps[i + 1] * bounds_[i + 1];
   return linear_offsets(indices_, bounds_, steps, site_).view({-1});
 }

@@ -1,4 +1,5 @@
-// x[i, :, mask, ...]: several index tensors, masks and whole dimensions together, as NumPy's advanced indexing.
+// x[i, :, mask, ...]: several index tensors, masks and whole dimensions together, as NumPy's advanced
+// indexing.
 #pragma once
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
@@ -11,9 +12,10 @@ namespace dlb {
 
 class AdvancedIndexing {
  public:
-  // Checks and broadcasts the indices (int64, int32, bool or uint8 masks, which wait for the device to be counted).
-  // Raises IndexError as CPU PyTorch does for what the shapes tell. `op` must be a string literal.
-  AdvancedIndexing(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices, const char* op);
+  // Checks and broadcasts the indices (int64, int32, bool or uint8 masks, which wait for the device to be
+  // counted). Raises IndexError as CPU PyTorch does for what the shapes tell. `op` must be a string literal.
+  AdvancedIndexing(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
+                   const char* op);
 
   // Shape of the result: dimensions before the indexed ones, those of the indices, dimensions after.
   at::IntArrayRef sizes() const { return sizes_; }
@@ -21,11 +23,12 @@ class AdvancedIndexing {
   // The walk with everything but its plain side.
   IndexAccess access() const;
 
-  // The same as one index into rows, for accumulating: `target` viewed as [bound, inner] after the permutation that
-  // brings indexed dimensions to the front, and values [index elements, inner].
+  // The same as one index into rows, for accumulating: `target` viewed as [bound, inner] after the
+  // permutation that brings indexed dimensions to the front, and values [index elements, inner].
   at::Tensor permuted_self() const;
-  at::Tensor row_index() const;                                // int64 [n]; out of bounds entries become row 0
-  at::Tensor permuted_values(const at::Tensor& values) const;  // expanded to sizes(): the same order of dimensions
+  at::Tensor row_index() const;  // int64 [n]; out of bounds entries become row 0
+  at::Tensor permuted_values(
+      const at::Tensor& values) const;  // expanded to sizes(): the same order of dimensions
   int64_t rows() const;
 
  private:

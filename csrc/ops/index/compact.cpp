@@ -80,10 +80,13 @@ struct Runs {
 };
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
-  TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero: Expected out tensor to have scalar type Long but got scalar type ",
+  TORCH_CHECK(out.scalar_type() == at::kLong,
+              "nonzero: Expected out tensor to have scalar type Long but got scalar type ",
               out.scalar_type());
-  TORCH_CHECK(out.device() == self.device(), "Expected all tensors to be on the same device, but found at least two "
-              "devices, ", out.device(), " and ", self.device(), "!");
+  TORCH_CHECK(out.device() == self.device(),
+              "Expected all tensors to be on the same device, but found at least two "
+              "devices, ",
+              out.device(), " and ", self.device(), "!");
   if (self.dim() > static_cast<int64_t>(kDims))
     return call_cpu_fallback<at::Tensor&, const at::Tensor&, at::Tensor&>("aten::nonzero", "out", self, out);
   at::assert_no_internal_overlap(out);
@@ -104,8 +107,10 @@ at::Tensor nonzero(const at::Tensor& self) {
 
 at::Tensor& nonzero_static_out(const at::Tensor& self, int64_t size, int64_t fill_value, at::Tensor& out) {
   TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
-  TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero_static: Expected out tensor to have scalar type Long but got "
-              "scalar type ", out.scalar_type());
+  TORCH_CHECK(out.scalar_type() == at::kLong,
+              "nonzero_static: Expected out tensor to have scalar type Long but got "
+              "scalar type ",
+              out.scalar_type());
   TORCH_CHECK(self.dim() <= static_cast<int64_t>(kDims), "nonzero_static: more than ", kDims, " dimensions");
   const c10::DeviceGuard guard(self.device());
   at::native::resize_output(out, {size, self.dim()});
@@ -123,8 +128,10 @@ at::Tensor nonzero_static(const at::Tensor& self, int64_t size, int64_t fill_val
 void check_mask(const at::Tensor& self, const at::Tensor& mask, const char* op) {
   TORCH_CHECK(mask.scalar_type() == at::kByte || mask.scalar_type() == at::kBool, op,
               ": expected BoolTensor or ByteTensor for mask");
-  TORCH_CHECK(self.device() == mask.device(), "Expected all tensors to be on the same device, but found at least two "
-              "devices, ", self.device(), " and ", mask.device(), "!");
+  TORCH_CHECK(self.device() == mask.device(),
+              "Expected all tensors to be on the same device, but found at least two "
+              "devices, ",
+              self.device(), " and ", mask.device(), "!");
 }
 
 // A walk over `positions`, which are linear in the contiguous `indexed`.
@@ -144,7 +151,8 @@ IndexAccess linear_access(const at::Tensor& plain, const at::Tensor& indexed, co
 
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
   check_mask(self, mask, "masked_select");
-  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "masked_select(): self and result must have the same scalar type");
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+              "masked_select(): self and result must have the same scalar type");
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, mask);
@@ -164,17 +172,22 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
 }
 
 at::Tensor& masked_scatter_(at::Tensor& self, const at::Tensor& mask, const at::Tensor& source) {
-  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "masked_scatter: expected self and source to have same dtypes "
-              "but got ", self.scalar_type(), " and ", source.scalar_type());
-  TORCH_CHECK(self.device() == source.device(), "Expected all tensors to be on the same device, but found at least two "
-              "devices, ", self.device(), " and ", source.device(), "!");
-  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_scatter_ only supports boolean masks, but got mask with dtype ",
-              mask.scalar_type());
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+              "masked_scatter: expected self and source to have same dtypes "
+              "but got ",
+              self.scalar_type(), " and ", source.scalar_type());
+  TORCH_CHECK(self.device() == source.device(),
+              "Expected all tensors to be on the same device, but found at least two "
+              "devices, ",
+              self.device(), " and ", source.device(), "!");
+  TORCH_CHECK(mask.scalar_type() == at::kBool,
+              "masked_scatter_ only supports boolean masks, but got mask with dtype ", mask.scalar_type());
   at::assert_no_internal_overlap(self);
   const c10::DeviceGuard guard(self.device());
   const auto wide = at::expand_inplace(self, mask, "masked_scatter_");
   const at::Tensor positions = true_positions(*wide);
-  TORCH_CHECK(source.numel() >= positions.numel(), "masked_scatter: expected the source to have at least as many "
+  TORCH_CHECK(source.numel() >= positions.numel(),
+              "masked_scatter: expected the source to have at least as many "
               "elements as the mask has ones: Number of elements of source < number of ones in mask");
   if (positions.numel() == 0) return self;
   const at::Tensor dense = self.contiguous();
@@ -202,8 +215,8 @@ void exclusive_scan(const at::Tensor& rows) {
   const Operand data = operand_of(rows);
   const size_t local = stream.device().cls == cl::DeviceClass::kCpu ? 1 : 256;
   kernel(stream.device(), "dlb_scan")
-      .launch(stream.queue(), cl::Range::linear(static_cast<size_t>(rows.size(0)), local), data.mem, data.offset, length,
-              rows.stride(0));
+      .launch(stream.queue(), cl::Range::linear(static_cast<size_t>(rows.size(0)), local), data.mem,
+              data.offset, length, rows.stride(0));
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

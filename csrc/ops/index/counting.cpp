@@ -44,11 +44,13 @@ at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& wei
 at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const c10::Scalar& min, const c10::Scalar& max,
                       at::Tensor& out) {
   TORCH_CHECK(bins > 0, "histc(): bins must be > 0, but got ", bins);
-  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "torch.histogram: input tensor and hist tensor should have the "
-              "same dtype, but got input ", self.scalar_type(), " and hist ", out.scalar_type());
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+              "torch.histogram: input tensor and hist tensor should have the "
+              "same dtype, but got input ",
+              self.scalar_type(), " and hist ", out.scalar_type());
   if (!self.is_floating_point())
-    return call_cpu_fallback<at::Tensor&, const at::Tensor&, int64_t, const c10::Scalar&, const c10::Scalar&, at::Tensor&>(
-        "aten::histc", "out", self, bins, min, max, out);
+    return call_cpu_fallback<at::Tensor&, const at::Tensor&, int64_t, const c10::Scalar&, const c10::Scalar&,
+                             at::Tensor&>("aten::histc", "out", self, bins, min, max, out);
   const c10::DeviceGuard guard(self.device());
   at::native::resize_output(out, {bins});
   out.zero_();
@@ -64,8 +66,11 @@ at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const c10::Scalar& m
   if (self.numel() == 0) return out;
   const at::Tensor x = self.reshape({-1}).to(self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   const at::Tensor inside = x.ge(low).logical_and_(x.le(high));
-  const at::Tensor bin = x.sub(low).mul_(static_cast<double>(bins) / (high - low)).masked_fill_(inside.logical_not(), 0)
-                             .clamp_(0, bins - 1).to(at::kLong);
+  const at::Tensor bin = x.sub(low)
+                             .mul_(static_cast<double>(bins) / (high - low))
+                             .masked_fill_(inside.logical_not(), 0)
+                             .clamp_(0, bins - 1)
+                             .to(at::kLong);
   static const int32_t site = index_error_site("histc");
   accumulate(out, 0, bin, inside.to(out.scalar_type()), {.site = site});
   return out;
@@ -112,7 +117,8 @@ Unique unique_of(const at::Tensor& self, bool sort, bool return_inverse, bool re
   if (sort) std::tie(flat, places) = at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   const Groups groups = group_neighbours(flat, return_inverse, return_counts);
   if (return_inverse)
-    inverse = (sort ? at::empty_like(places).scatter_(0, places, groups.numbers) : groups.numbers).view(self.sizes());
+    inverse = (sort ? at::empty_like(places).scatter_(0, places, groups.numbers) : groups.numbers)
+                  .view(self.sizes());
   if (return_counts) counts = groups.counts;
   return {flat.index_select(0, groups.starts), inverse, counts};
 }
@@ -124,7 +130,8 @@ Unique unique2(const at::Tensor& self, bool sorted, bool return_inverse, bool re
   return unique_of(self, true, return_inverse, return_counts);
 }
 
-Unique unique_consecutive(const at::Tensor& self, bool return_inverse, bool return_counts, std::optional<int64_t> dim) {
+Unique unique_consecutive(const at::Tensor& self, bool return_inverse, bool return_counts,
+                          std::optional<int64_t> dim) {
   if (dim && !(self.dim() == 1 && self.numel() > 0))
     return call_cpu_fallback<Unique, const at::Tensor&, bool, bool, std::optional<int64_t>>(
         "aten::unique_consecutive", "", self, return_inverse, return_counts, dim);

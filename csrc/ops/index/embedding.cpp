@@ -1,5 +1,5 @@
-// Embedding tables: gradients, bags of rows, renormalisation. Made of row gathers and ordered accumulation, so results
-// are the same from run to run.
+// Embedding tables: gradients, bags of rows, renormalisation. Made of row gathers and ordered accumulation,
+// so results are the same from run to run.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -25,9 +25,10 @@ int32_t embedding_site() {
 }
 
 void check_indices(const at::Tensor& indices, const char* op) {
-  TORCH_CHECK(indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt, op,
-              ": Expected tensor for argument indices to have one of the following scalar types: Long, Int; but got ",
-              indices.scalar_type(), " instead");
+  TORCH_CHECK(
+      indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt, op,
+      ": Expected tensor for argument indices to have one of the following scalar types: Long, Int; but got ",
+      indices.scalar_type(), " instead");
 }
 
 at::Tensor column(const at::Tensor& t) {
@@ -37,7 +38,8 @@ at::Tensor column(const at::Tensor& t) {
 // How often each row of the table is named, as values of `options`' dtype.
 at::Tensor frequencies(const at::Tensor& indices, int64_t rows, const at::TensorOptions& options) {
   const at::Tensor counts = at::zeros({rows}, options);
-  accumulate(counts, 0, indices, at::ones(indices.sizes(), options), {.site = embedding_site(), .deterministic = true});
+  accumulate(counts, 0, indices, at::ones(indices.sizes(), options),
+             {.site = embedding_site(), .deterministic = true});
   return counts;
 }
 
@@ -64,25 +66,28 @@ at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& in
 }
 
 Bag embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets,
-                  bool scale_grad_by_freq, int64_t mode, bool sparse, const OptionalTensor& per_sample_weights,
-                  bool include_last_offset, int64_t padding_idx) {
+                  bool scale_grad_by_freq, int64_t mode, bool sparse,
+                  const OptionalTensor& per_sample_weights, bool include_last_offset, int64_t padding_idx) {
   check_indices(indices, "embedding_bag");
   check_indices(offsets, "embedding_bag");
-  TORCH_CHECK(indices.dim() == 1 && offsets.dim() == 1, "embedding_bag: indices and offsets have to be vectors");
+  TORCH_CHECK(indices.dim() == 1 && offsets.dim() == 1,
+              "embedding_bag: indices and offsets have to be vectors");
   const bool weighted = per_sample_weights && per_sample_weights->defined();
-  TORCH_CHECK(!weighted || mode == kSum,
-              "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum'");
+  TORCH_CHECK(
+      !weighted || mode == kSum,
+      "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum'");
   if (mode == kMax)
-    return call_cpu_fallback<Bag, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, int64_t, bool,
-                             const OptionalTensor&, bool, int64_t>(
-        "aten::_embedding_bag", "", weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
-        include_last_offset, padding_idx);
+    return call_cpu_fallback<Bag, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, int64_t,
+                             bool, const OptionalTensor&, bool, int64_t>(
+        "aten::_embedding_bag", "", weight, indices, offsets, scale_grad_by_freq, mode, sparse,
+        per_sample_weights, include_last_offset, padding_idx);
   const c10::DeviceGuard guard(weight.device());
   const int64_t bags = include_last_offset ? offsets.size(0) - 1 : offsets.size(0);
   TORCH_CHECK(bags >= 0, "embedding_bag: include_last_offset: number of offsets should be at least 1");
-  const at::Tensor bag_of = at::searchsorted(offsets.narrow(0, 0, bags), at::arange(indices.size(0), offsets.options()),
-                                             /*out_int32=*/offsets.scalar_type() == at::kInt, /*right=*/true)
-                                .sub_(1);
+  const at::Tensor bag_of =
+      at::searchsorted(offsets.narrow(0, 0, bags), at::arange(indices.size(0), offsets.options()),
+                       /*out_int32=*/offsets.scalar_type() == at::kInt, /*right=*/true)
+          .sub_(1);
   const at::Tensor counted = indices.ne(padding_idx);
   const at::Tensor bag_size = at::zeros({bags}, offsets.options());
   const Accumulation how{.site = embedding_site(), .deterministic = true};
@@ -96,13 +101,15 @@ Bag embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at:
   return {out, bag_of, bag_size, at::empty({0}, offsets.options())};
 }
 
-at::Tensor embedding_bag_dense_backward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& bag_of,
-                                        const at::Tensor& bag_size, const at::Tensor& maximum_indices, int64_t rows,
-                                        bool scale_grad_by_freq, int64_t mode, const OptionalTensor& per_sample_weights,
-                                        int64_t padding_idx) {
+at::Tensor embedding_bag_dense_backward(const at::Tensor& grad, const at::Tensor& indices,
+                                        const at::Tensor& bag_of, const at::Tensor& bag_size,
+                                        const at::Tensor& maximum_indices, int64_t rows,
+                                        bool scale_grad_by_freq, int64_t mode,
+                                        const OptionalTensor& per_sample_weights, int64_t padding_idx) {
   if (mode == kMax)
-    return call_cpu_fallback<at::Tensor, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                             const at::Tensor&, int64_t, bool, int64_t, const OptionalTensor&, int64_t>(
+    return call_cpu_fallback<at::Tensor, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, const at::Tensor&, int64_t, bool, int64_t,
+                             const OptionalTensor&, int64_t>(
         "aten::_embedding_bag_dense_backward", "", grad, indices, bag_of, bag_size, maximum_indices, rows,
         scale_grad_by_freq, mode, per_sample_weights, padding_idx);
   const c10::DeviceGuard guard(grad.device());
@@ -112,25 +119,27 @@ at::Tensor embedding_bag_dense_backward(const at::Tensor& grad, const at::Tensor
   return table_gradient(grads, indices, rows, padding_idx, scale_grad_by_freq);
 }
 
-at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
-                                  const at::Tensor& bag_of, const at::Tensor& bag_size,
-                                  const at::Tensor& maximum_indices, int64_t rows, bool scale_grad_by_freq, int64_t mode,
-                                  bool sparse, const OptionalTensor& per_sample_weights, int64_t padding_idx) {
+at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indices,
+                                  const at::Tensor& offsets, const at::Tensor& bag_of,
+                                  const at::Tensor& bag_size, const at::Tensor& maximum_indices, int64_t rows,
+                                  bool scale_grad_by_freq, int64_t mode, bool sparse,
+                                  const OptionalTensor& per_sample_weights, int64_t padding_idx) {
   TORCH_CHECK_NOT_IMPLEMENTED(!sparse, "embedding_bag(sparse=True) has no gradient on ocl: use sparse=False");
-  return embedding_bag_dense_backward(grad, indices, bag_of, bag_size, maximum_indices, rows, scale_grad_by_freq, mode,
-                                      per_sample_weights, padding_idx);
+  return embedding_bag_dense_backward(grad, indices, bag_of, bag_size, maximum_indices, rows,
+                                      scale_grad_by_freq, mode, per_sample_weights, padding_idx);
 }
 
-at::Tensor embedding_bag_weights_backward(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& indices,
-                                          const at::Tensor& offsets, const at::Tensor& bag_of, int64_t mode,
-                                          int64_t padding_idx) {
+at::Tensor embedding_bag_weights_backward(const at::Tensor& grad, const at::Tensor& weight,
+                                          const at::Tensor& indices, const at::Tensor& offsets,
+                                          const at::Tensor& bag_of, int64_t mode, int64_t padding_idx) {
   TORCH_CHECK(mode == kSum, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
   const c10::DeviceGuard guard(grad.device());
   const at::Tensor products = grad.index_select(0, bag_of).mul(weight.index_select(0, indices)).sum(1);
   return padding_idx >= 0 ? products.masked_fill(indices.eq(padding_idx), 0) : products;
 }
 
-at::Tensor& embedding_renorm_(at::Tensor& self, const at::Tensor& indices, double max_norm, double norm_type) {
+at::Tensor& embedding_renorm_(at::Tensor& self, const at::Tensor& indices, double max_norm,
+                              double norm_type) {
   check_indices(indices, "embedding_renorm_");
   TORCH_CHECK(self.dim() == 2, "Expected 2-dimensional tensor for argument self, but got ", self.dim());
   if (indices.numel() == 0) return self;

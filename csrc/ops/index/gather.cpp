@@ -19,8 +19,10 @@ at::Tensor at_least_1d(const at::Tensor& t) {
 }
 
 void check_same_device(const at::Tensor& a, const at::Tensor& b, const char* op) {
-  TORCH_CHECK(a.device() == b.device(), op, ": Expected all tensors to be on the same device, but found at least two "
-              "devices, ", a.device(), " and ", b.device(), "!");
+  TORCH_CHECK(a.device() == b.device(), op,
+              ": Expected all tensors to be on the same device, but found at least two "
+              "devices, ",
+              a.device(), " and ", b.device(), "!");
 }
 
 at::Tensor& gather_out(const at::Tensor& self, int64_t dim, const at::Tensor& index, bool sparse_grad,
@@ -53,7 +55,8 @@ at::Tensor& gather_out(const at::Tensor& self, int64_t dim, const at::Tensor& in
 
 at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tensor& index, at::Tensor& out) {
   dim = at::maybe_wrap_dim(dim, self.dim());
-  TORCH_CHECK_INDEX(index.dim() <= 1, "index_select(): Index is supposed to be a vector, but got dim: ", index.dim(),
+  TORCH_CHECK_INDEX(index.dim() <= 1,
+                    "index_select(): Index is supposed to be a vector, but got dim: ", index.dim(),
                     " with type: ", index.scalar_type(), " and size: ", index.sizes());
   TORCH_CHECK(!(self.dim() == 0 && index.numel() != 1),
               "index_select(): Index to scalar can have only 1 value, got ", index.numel(), " value(s)");
@@ -71,7 +74,8 @@ at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tens
   at::native::resize_output(out, sizes);
   if (out.numel() == 0) return out;
   static const int32_t site = index_error_site("index_select");
-  const at::Tensor in = at_least_1d(self.resolve_conj().resolve_neg()), at = at_least_1d(index), to = at_least_1d(out);
+  const at::Tensor in = at_least_1d(self.resolve_conj().resolve_neg()), at = at_least_1d(index),
+                   to = at_least_1d(out);
   const auto d = static_cast<size_t>(dim);
   IndexAccess access;
   access.plain = to;
@@ -98,9 +102,12 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
 }
 
 at::Tensor& take_out(const at::Tensor& self, const at::Tensor& index, at::Tensor& out) {
-  TORCH_CHECK(index.scalar_type() == at::kLong, "take(): Expected a long tensor for index, but got ", index.scalar_type());
-  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "take(): self and out expected to have the same dtype, but got "
-              "self.dtype = ", self.scalar_type(), " and out.dtype = ", out.scalar_type());
+  TORCH_CHECK(index.scalar_type() == at::kLong, "take(): Expected a long tensor for index, but got ",
+              index.scalar_type());
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+              "take(): self and out expected to have the same dtype, but got "
+              "self.dtype = ",
+              self.scalar_type(), " and out.dtype = ", out.scalar_type());
   check_same_device(self, index, "take");
   TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0), "take(): tried to take from an empty tensor");
   at::assert_no_internal_overlap(out);
@@ -148,9 +155,10 @@ at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tenso
   return out;
 }
 
-at::Tensor& index_out(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices, at::Tensor& out) {
-  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "index_out: self (", self.scalar_type(), ") and result (",
-              out.scalar_type(), ") must have the same scalar type");
+at::Tensor& index_out(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
+                      at::Tensor& out) {
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "index_out: self (", self.scalar_type(),
+              ") and result (", out.scalar_type(), ") must have the same scalar type");
   check_same_device(self, out, "index");
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);

@@ -1,4 +1,5 @@
-// Writing through indices: scatter, index_copy, index_fill, put, index_put, and the accumulating forms of each.
+// Writing through indices: scatter, index_copy, index_fill, put, index_put, and the accumulating forms of
+// each.
 #include <ATen/Context.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
@@ -30,12 +31,14 @@ at::Tensor at_least_1d(const at::Tensor& t) {
 }
 
 void check_same_device(const at::Tensor& a, const at::Tensor& b, const char* op) {
-  TORCH_CHECK(a.device() == b.device(), op, ": Expected all tensors to be on the same device, but found at least two "
-              "devices, ", a.device(), " and ", b.device(), "!");
+  TORCH_CHECK(a.device() == b.device(), op,
+              ": Expected all tensors to be on the same device, but found at least two "
+              "devices, ",
+              a.device(), " and ", b.device(), "!");
 }
 
-// Which of two writes to one element stays must be fixed when deterministic algorithms are asked for; a GPU cannot
-// promise that.
+// Which of two writes to one element stays must be fixed when deterministic algorithms are asked for; a GPU
+// cannot promise that.
 bool needs_order(const char* op, const at::Tensor& t) {
   if (!at::globalContext().deterministicAlgorithms()) return false;
   if (current_stream(t.device().index()).device().cls != cl::DeviceClass::kCpu)
@@ -48,8 +51,8 @@ at::Tensor scalar_on(const at::Tensor& like, const c10::Scalar& value) {
 }
 
 // out[.., index, ..] = source along dim, index of the full shape.
-void scatter_write(const at::Tensor& out, int64_t dim, const at::Tensor& index, const at::Tensor& source, int32_t site,
-                   const char* op) {
+void scatter_write(const at::Tensor& out, int64_t dim, const at::Tensor& index, const at::Tensor& source,
+                   int32_t site, const char* op) {
   const at::Tensor to = at_least_1d(out), at = at_least_1d(index), from = source.resolve_conj().resolve_neg();
   const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, to.dim()));
   IndexAccess access;
@@ -57,7 +60,8 @@ void scatter_write(const at::Tensor& out, int64_t dim, const at::Tensor& index, 
   access.indexed = to;
   access.index = at;
   access.sizes = at.sizes();
-  access.plain_strides = from.dim() == 0 ? at::DimVector(at.sizes().size(), 0) : at::DimVector(from.strides());
+  access.plain_strides =
+      from.dim() == 0 ? at::DimVector(at.sizes().size(), 0) : at::DimVector(from.strides());
   access.indexed_strides = to.strides();
   access.indexed_strides[d] = 0;
   access.index_strides = at.strides();
@@ -79,14 +83,16 @@ at::Tensor cut(const at::Tensor& source, const at::Tensor& index) {
 void scatter_combine(const at::Tensor& out, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                      Combine op, int32_t site) {
   const at::Tensor at = at_least_1d(index);
-  const at::Tensor values = source.dim() == 0 && index.dim() > 0 ? source.expand(at.sizes()) : cut(at_least_1d(source), at);
+  const at::Tensor values =
+      source.dim() == 0 && index.dim() > 0 ? source.expand(at.sizes()) : cut(at_least_1d(source), at);
   accumulate(at_least_1d(out), at::maybe_wrap_dim(dim, at.dim()), at, values.resolve_conj().resolve_neg(),
              {.op = op, .site = site});
 }
 
 template <class Meta, class Value, class... Reduce>
-at::Tensor& scatter_op(const at::Tensor& self, int64_t dim, const at::Tensor& index, const Value& value, at::Tensor& out,
-                       std::optional<std::string_view> reduce, const Reduce&... meta_reduce) {
+at::Tensor& scatter_op(const at::Tensor& self, int64_t dim, const at::Tensor& index, const Value& value,
+                       at::Tensor& out, std::optional<std::string_view> reduce,
+                       const Reduce&... meta_reduce) {
   static const int32_t site = index_error_site("scatter");
   OutOp<Meta> op(out);
   op.meta(self, dim, index, value, meta_reduce...);
@@ -114,21 +120,21 @@ at::Tensor& scatter_src(const at::Tensor& self, int64_t dim, const at::Tensor& i
                         at::Tensor& out) {
   return scatter_op<at::meta::structured_scatter_src>(self, dim, index, src, out, std::nullopt);
 }
-at::Tensor& scatter_value(const at::Tensor& self, int64_t dim, const at::Tensor& index, const c10::Scalar& value,
-                          at::Tensor& out) {
+at::Tensor& scatter_value(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                          const c10::Scalar& value, at::Tensor& out) {
   return scatter_op<at::meta::structured_scatter_value>(self, dim, index, value, out, std::nullopt);
 }
-at::Tensor& scatter_src_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src,
-                               std::string_view reduce, at::Tensor& out) {
+at::Tensor& scatter_src_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                               const at::Tensor& src, std::string_view reduce, at::Tensor& out) {
   return scatter_op<at::meta::structured_scatter_reduce>(self, dim, index, src, out, reduce, reduce);
 }
-at::Tensor& scatter_value_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index, const c10::Scalar& value,
-                                 std::string_view reduce, at::Tensor& out) {
+at::Tensor& scatter_value_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                                 const c10::Scalar& value, std::string_view reduce, at::Tensor& out) {
   return scatter_op<at::meta::structured_scatter_value_reduce>(self, dim, index, value, out, reduce, reduce);
 }
 
-at::Tensor& scatter_add_out(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src,
-                            at::Tensor& out) {
+at::Tensor& scatter_add_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                            const at::Tensor& src, at::Tensor& out) {
   static const int32_t site = index_error_site("scatter_add");
   OutOp<at::meta::structured_scatter_add> op(out);
   op.meta(self, dim, index, src);
@@ -172,7 +178,8 @@ c10::Scalar identity_of(Combine op, at::ScalarType type) {
   if (type == at::kBool) return !lowest;
   c10::Scalar value;
   AT_DISPATCH_INTEGRAL_TYPES(type, "scatter_reduce", [&] {
-    value = static_cast<int64_t>(lowest ? std::numeric_limits<scalar_t>::lowest() : std::numeric_limits<scalar_t>::max());
+    value = static_cast<int64_t>(lowest ? std::numeric_limits<scalar_t>::lowest()
+                                        : std::numeric_limits<scalar_t>::max());
   });
   return value;
 }
@@ -185,8 +192,9 @@ void divide_by_counts(const at::Tensor& result, at::Tensor counts) {
     result.div_(counts, "floor");
 }
 
-at::Tensor& scatter_reduce_out(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& src,
-                               std::string_view reduce, bool include_self, at::Tensor& out) {
+at::Tensor& scatter_reduce_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                               const at::Tensor& src, std::string_view reduce, bool include_self,
+                               at::Tensor& out) {
   static const int32_t site = index_error_site("scatter_reduce");
   OutOp<at::meta::structured_scatter_reduce_two> op(out);
   op.meta(self, dim, index, src, reduce, include_self);
@@ -200,7 +208,8 @@ at::Tensor& scatter_reduce_out(const at::Tensor& self, int64_t dim, const at::Te
   check_same_device(self, index, "scatter_reduce");
   check_same_device(self, src, "scatter_reduce");
   if (!include_self)
-    scatter_write(result, dim, index, scalar_on(self, identity_of(combine, self.scalar_type())), site, "scatter_reduce");
+    scatter_write(result, dim, index, scalar_on(self, identity_of(combine, self.scalar_type())), site,
+                  "scatter_reduce");
   scatter_combine(result, dim, index, src, combine, site);
   if (reduce == "mean") {
     at::Tensor counts = include_self ? at::ones_like(result) : at::zeros_like(result);
@@ -211,8 +220,8 @@ at::Tensor& scatter_reduce_out(const at::Tensor& self, int64_t dim, const at::Te
   return out;
 }
 
-at::Tensor& index_add_out(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
-                          const c10::Scalar& alpha, at::Tensor& out) {
+at::Tensor& index_add_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                          const at::Tensor& source, const c10::Scalar& alpha, at::Tensor& out) {
   static const int32_t site = index_error_site("index_add");
   OutOp<at::meta::structured_index_add> op(out);
   op.meta(self, dim, index, source, alpha);
@@ -224,15 +233,15 @@ at::Tensor& index_add_out(const at::Tensor& self, int64_t dim, const at::Tensor&
   check_same_device(self, source, "index_add");
   const bool unit = !alpha.isComplex() && alpha.toDouble() == 1.0;
   const at::Tensor values = (unit ? source : source.mul(alpha)).resolve_conj().resolve_neg();
-  accumulate(at_least_1d(result), at::maybe_wrap_dim(dim, self.dim()), index.reshape({-1}), at_least_1d(values),
-             {.op = Combine::Sum, .site = site});
+  accumulate(at_least_1d(result), at::maybe_wrap_dim(dim, self.dim()), index.reshape({-1}),
+             at_least_1d(values), {.op = Combine::Sum, .site = site});
   op.finish();
   return out;
 }
 
 // Writes `source` (expandable to the slices) over the slices that a vector of indices names.
-void write_slices(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source, bool wraps,
-                  int32_t site, const char* op) {
+void write_slices(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
+                  bool wraps, int32_t site, const char* op) {
   const at::Tensor to = at_least_1d(target), at = index.reshape({-1});
   const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, to.dim()));
   IndexAccess access;
@@ -256,8 +265,8 @@ void write_slices(const at::Tensor& target, int64_t dim, const at::Tensor& index
   run_index_access(access);
 }
 
-at::Tensor& index_copy_out(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
-                           at::Tensor& out) {
+at::Tensor& index_copy_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                           const at::Tensor& source, at::Tensor& out) {
   static const int32_t site = index_error_site("index_copy");
   OutOp<at::meta::structured_index_copy> op(out);
   op.meta(self, dim, index, source);
@@ -266,19 +275,23 @@ at::Tensor& index_copy_out(const at::Tensor& self, int64_t dim, const at::Tensor
   if (!self.is_same(result)) result.copy_(self);
   check_same_device(self, index, "index_copy");
   check_same_device(self, source, "index_copy");
-  if (index.numel() > 0 && result.numel() > 0) write_slices(result, dim, index, source, false, site, "index_copy");
+  if (index.numel() > 0 && result.numel() > 0)
+    write_slices(result, dim, index, source, false, site, "index_copy");
   op.finish();
   return out;
 }
 
-at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& value) {
+at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& index,
+                              const at::Tensor& value) {
   static const int32_t site = index_error_site("index_fill_");
-  TORCH_CHECK(value.dim() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
-              value.dim(), " dimension(s).");
+  TORCH_CHECK(value.dim() == 0,
+              "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(),
+              " dimension(s).");
   TORCH_CHECK_INDEX(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt,
                     "index_fill_(): Expected dtype int64 for index.");
   TORCH_CHECK(index.dim() <= 1, "Index has to be a vector/scalar");
-  TORCH_CHECK(self.is_complex() || !value.is_complex(), "index_fill_(): Converting complex Scalar to non-complex type is "
+  TORCH_CHECK(self.is_complex() || !value.is_complex(),
+              "index_fill_(): Converting complex Scalar to non-complex type is "
               "not supported");
   at::assert_no_overlap(self, index);
   check_same_device(self, index, "index_fill_");
@@ -289,22 +302,30 @@ at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& i
   return self;
 }
 
-at::Tensor& index_fill_scalar(at::Tensor& self, int64_t dim, const at::Tensor& index, const c10::Scalar& value) {
-  TORCH_CHECK(self.is_complex() || !value.isComplex(), "index_fill_(): Converting complex Scalar to non-complex type is "
+at::Tensor& index_fill_scalar(at::Tensor& self, int64_t dim, const at::Tensor& index,
+                              const c10::Scalar& value) {
+  TORCH_CHECK(self.is_complex() || !value.isComplex(),
+              "index_fill_(): Converting complex Scalar to non-complex type is "
               "not supported");
   return index_fill_tensor(self, dim, index, scalar_on(self, value));
 }
 
 at::Tensor& put_(at::Tensor& self, const at::Tensor& index, const at::Tensor& source, bool accumulating) {
   static const int32_t site = index_error_site("put_");
-  TORCH_CHECK(index.scalar_type() == at::kLong, "put_(): Expected a long tensor for index, but got ", index.scalar_type());
-  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "put_(): self and source expected to have the same dtype, but "
-              "got self.dtype = ", self.scalar_type(), " and source.dtype = ", source.scalar_type());
+  TORCH_CHECK(index.scalar_type() == at::kLong, "put_(): Expected a long tensor for index, but got ",
+              index.scalar_type());
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+              "put_(): self and source expected to have the same dtype, but "
+              "got self.dtype = ",
+              self.scalar_type(), " and source.dtype = ", source.scalar_type());
   check_same_device(self, index, "put_");
   check_same_device(self, source, "put_");
-  TORCH_CHECK(source.numel() == index.numel(), "put_(): Expected source and index to have the same number of elements, "
-              "but got source.numel() = ", source.numel(), ", index.numel() = ", index.numel());
-  TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0), "put_(): Tried to put elements into an empty tensor");
+  TORCH_CHECK(source.numel() == index.numel(),
+              "put_(): Expected source and index to have the same number of elements, "
+              "but got source.numel() = ",
+              source.numel(), ", index.numel() = ", index.numel());
+  TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0),
+                    "put_(): Tried to put elements into an empty tensor");
   at::assert_no_internal_overlap(self);
   at::assert_no_overlap(self, index);
   at::assert_no_overlap(self, source);
@@ -326,23 +347,29 @@ void index_put_accumulate(const AdvancedIndexing& plan, const at::Tensor& values
   const int64_t rows = plan.rows(), inner = target.numel() / rows;
   const at::Tensor dense = target.contiguous();
   static const int32_t site = index_error_site("index_put_");
-  accumulate(dense.view({rows, inner}), 0, index, plan.permuted_values(values).reshape({index.numel(), inner}),
+  accumulate(dense.view({rows, inner}), 0, index,
+             plan.permuted_values(values).reshape({index.numel(), inner}),
              {.op = Combine::Sum, .site = site, .deterministic = true});
   if (!dense.is_same(target)) target.copy_(dense);
 }
 
-at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices, const at::Tensor& given,
-                      bool accumulating, bool unsafe) {
-  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "too many indices for tensor of dimension ",
-                    self.dim(), " (got ", indices.size(), ")");
+at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
+                      const at::Tensor& given, bool accumulating, bool unsafe) {
+  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
+                    "too many indices for tensor of dimension ", self.dim(), " (got ", indices.size(), ")");
   if (at::has_internal_overlap(self) == at::MemOverlap::Yes)
-    TORCH_WARN("Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before performing this "
-               "operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
-  TORCH_CHECK(self.scalar_type() == given.scalar_type(), "Index put requires the source and destination dtypes match, "
-              "got ", self.scalar_type(), " for the destination and ", given.scalar_type(), " for the source.");
+    TORCH_WARN(
+        "Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before performing "
+        "this "
+        "operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
+  TORCH_CHECK(self.scalar_type() == given.scalar_type(),
+              "Index put requires the source and destination dtypes match, "
+              "got ",
+              self.scalar_type(), " for the destination and ", given.scalar_type(), " for the source.");
   const c10::DeviceGuard guard(self.device());
   const at::Tensor values =
-      (given.device() != self.device() && given.numel() == 1 && given.dim() == 0 ? given.to(self.device()) : given)
+      (given.device() != self.device() && given.numel() == 1 && given.dim() == 0 ? given.to(self.device())
+                                                                                 : given)
           .resolve_conj()
           .resolve_neg();
   check_same_device(self, values, "index_put_");

@@ -24,14 +24,15 @@ void search(const at::Tensor& boundaries, const at::Tensor& values, const at::Te
                 order = sorter.defined() && sorter.numel() ? operand_of(sorter) : in;
   const int64_t length = boundaries.size(-1);
   family_kernel(stream.device(), "search.cl", "dlb_search", codegen::compute_type(type), {type})
-      .launch(stream.queue(), split.range, bounds.mem, bounds.offset, in.mem, in.offset, order.mem, order.offset, to.mem,
-              to.offset, count, split.per_item, static_cast<uint64_t>(values.dim() ? std::max<int64_t>(1, values.size(-1)) : 1),
-              length, static_cast<int32_t>(boundaries.dim() == 1), static_cast<int32_t>(sorter.defined()),
+      .launch(stream.queue(), split.range, bounds.mem, bounds.offset, in.mem, in.offset, order.mem,
+              order.offset, to.mem, to.offset, count, split.per_item,
+              static_cast<uint64_t>(values.dim() ? std::max<int64_t>(1, values.size(-1)) : 1), length,
+              static_cast<int32_t>(boundaries.dim() == 1), static_cast<int32_t>(sorter.defined()),
               static_cast<int32_t>(right), static_cast<int32_t>(out.scalar_type() == at::kLong));
 }
 
-at::Tensor& searchsorted_out(const at::Tensor& boundaries, const at::Tensor& self, bool out_int32, bool right, Side side,
-                             const std::optional<at::Tensor>& given_sorter, at::Tensor& out) {
+at::Tensor& searchsorted_out(const at::Tensor& boundaries, const at::Tensor& self, bool out_int32, bool right,
+                             Side side, const std::optional<at::Tensor>& given_sorter, at::Tensor& out) {
   const at::Tensor sorter = given_sorter.value_or(at::Tensor());
   at::native::searchsorted_pre_check(boundaries, self, out, out_int32, right, side, sorter);
   const c10::DeviceGuard guard(self.device());
@@ -48,8 +49,8 @@ at::Tensor& searchsorted_out(const at::Tensor& boundaries, const at::Tensor& sel
   return out;
 }
 
-at::Tensor searchsorted(const at::Tensor& boundaries, const at::Tensor& self, bool out_int32, bool right, Side side,
-                        const std::optional<at::Tensor>& sorter) {
+at::Tensor searchsorted_tensor(const at::Tensor& boundaries, const at::Tensor& self, bool out_int32,
+                               bool right, Side side, const std::optional<at::Tensor>& sorter) {
   at::Tensor out = at::empty({0}, self.options().dtype(out_int32 ? at::kInt : at::kLong));
   searchsorted_out(boundaries, self, out_int32, right, side, sorter, out);
   return out;
@@ -58,37 +59,41 @@ at::Tensor searchsorted(const at::Tensor& boundaries, const at::Tensor& self, bo
 at::Tensor scalar_value(const c10::Scalar& value, const at::Tensor& boundaries) {
   return at::native::searchsorted_scalar_tensor(value, boundaries.device());
 }
-at::Tensor searchsorted_scalar(const at::Tensor& boundaries, const c10::Scalar& self, bool out_int32, bool right,
-                               Side side, const std::optional<at::Tensor>& sorter) {
-  return searchsorted(boundaries, scalar_value(self, boundaries), out_int32, right, side, sorter);
+at::Tensor searchsorted_scalar(const at::Tensor& boundaries, const c10::Scalar& self, bool out_int32,
+                               bool right, Side side, const std::optional<at::Tensor>& sorter) {
+  return searchsorted_tensor(boundaries, scalar_value(self, boundaries), out_int32, right, side, sorter);
 }
-at::Tensor& searchsorted_scalar_out(const at::Tensor& boundaries, const c10::Scalar& self, bool out_int32, bool right,
-                                    Side side, const std::optional<at::Tensor>& sorter, at::Tensor& out) {
+at::Tensor& searchsorted_scalar_out(const at::Tensor& boundaries, const c10::Scalar& self, bool out_int32,
+                                    bool right, Side side, const std::optional<at::Tensor>& sorter,
+                                    at::Tensor& out) {
   return searchsorted_out(boundaries, scalar_value(self, boundaries), out_int32, right, side, sorter, out);
 }
 
 at::Tensor& bucketize_out(const at::Tensor& self, const at::Tensor& boundaries, bool out_int32, bool right,
                           at::Tensor& out) {
-  TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
+  TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(),
+              ")");
   return searchsorted_out(boundaries, self, out_int32, right, std::nullopt, std::nullopt, out);
 }
-at::Tensor bucketize(const at::Tensor& self, const at::Tensor& boundaries, bool out_int32, bool right) {
+at::Tensor bucketize_tensor(const at::Tensor& self, const at::Tensor& boundaries, bool out_int32,
+                            bool right) {
   at::Tensor out = at::empty({0}, self.options().dtype(out_int32 ? at::kInt : at::kLong));
   bucketize_out(self, boundaries, out_int32, right, out);
   return out;
 }
-at::Tensor bucketize_scalar(const c10::Scalar& self, const at::Tensor& boundaries, bool out_int32, bool right) {
-  return bucketize(scalar_value(self, boundaries), boundaries, out_int32, right);
+at::Tensor bucketize_scalar(const c10::Scalar& self, const at::Tensor& boundaries, bool out_int32,
+                            bool right) {
+  return bucketize_tensor(scalar_value(self, boundaries), boundaries, out_int32, right);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("searchsorted.Tensor", searchsorted);
+  m.impl("searchsorted.Tensor", searchsorted_tensor);
   m.impl("searchsorted.Tensor_out", searchsorted_out);
   m.impl("searchsorted.Scalar", searchsorted_scalar);
   m.impl("searchsorted.Scalar_out", searchsorted_scalar_out);
-  m.impl("bucketize.Tensor", bucketize);
+  m.impl("bucketize.Tensor", bucketize_tensor);
   m.impl("bucketize.Tensor_out", bucketize_out);
   m.impl("bucketize.Scalar", bucketize_scalar);
 }

@@ -2,7 +2,9 @@
 //
 // Each lane sums deviations from its first element over at most 64 steps, which turn into a mean and a sum of
 // squared deviations; these combine pairwise (Chan, Golub and LeVeque, "Algorithms for computing the sample
-// variance", The American Statistician 1983). No element is divided by, and no digit is lost to a large mean.
+// variance", The American Statistician 1983). No element is divided by. Means stay relative to the lane's
+// first element, so no digit is lost to a large mean: the difference of two first elements is as good as
+// exact.
 #include <torch/library.h>
 
 #include "ops/reduce/results.h"
@@ -14,27 +16,26 @@ using codegen::ReduceBody;
 using codegen::ReduceOp;
 using codegen::ResultType;
 
-// Fields: a0 the mean (in step: the sum of deviations), a1 the sum of squared deviations, a2 the number of
-// elements, a3 what step takes deviations from.
+// Fields: a0 the mean less a3 (in step: the sum of deviations from a3), a1 the sum of squared deviations, a2
+// the number of elements, a3 the first element.
 constexpr const char* kStepReal =
     "a3 = a2 == 0 ? x0 : a3; const T d = x0 - a3; a0 += d; a1 += d * d; a2 += 1;";
 constexpr const char* kSettleReal =
     "const REAL w = a2 > 0 ? a2 : 1; const T m = a0 / w; const REAL q = a1 - a0 * m;"
-    "a1 = q < 0 ? 0 : q; a0 = a3 + m;";
+    "a1 = q < 0 ? 0 : q; a0 = m;";
 constexpr const char* kCombineReal =
-    "const REAL n = a2 + b2, w = n > 0 ? b2 / n : 0; const T d = b0 - a0;"
-    "a1 = a2 == 0 ? b1 : b2 == 0 ? a1 : a1 + b1 + d * d * (a2 * w); a0 = a2 == 0 ? b0 : b2 == 0 ? a0 : a0 + "
-    "d * w;"
-    "a2 = n;";
+    "const REAL n = a2 + b2, w = n > 0 ? b2 / n : 0; const T d = (b3 - a3) + (b0 - a0);"
+    "a1 = a2 == 0 ? b1 : b2 == 0 ? a1 : a1 + b1 + d * d * (a2 * w);"
+    "a0 = a2 == 0 ? b0 : b2 == 0 ? a0 : a0 + d * w; a3 = a2 == 0 ? b3 : a3; a2 = n;";
 constexpr const char* kStepComplex =
     "a3 = a2 == 0 ? x0 : a3; const T d = x0 - a3; a0 += d; a1 += d.x * d.x + d.y * d.y; a2 += 1;";
 constexpr const char* kSettleComplex =
     "const REAL w = a2 > 0 ? a2 : 1; const T m = a0 / w; const REAL q = a1 - (a0.x * m.x + a0.y * m.y);"
-    "a1 = q < 0 ? 0 : q; a0 = a3 + m;";
+    "a1 = q < 0 ? 0 : q; a0 = m;";
 constexpr const char* kCombineComplex =
-    "const REAL n = a2 + b2, w = n > 0 ? b2 / n : 0; const T d = b0 - a0;"
+    "const REAL n = a2 + b2, w = n > 0 ? b2 / n : 0; const T d = (b3 - a3) + (b0 - a0);"
     "a1 = a2 == 0 ? b1 : b2 == 0 ? a1 : a1 + b1 + (d.x * d.x + d.y * d.y) * (a2 * w);"
-    "a0 = a2 == 0 ? b0 : b2 == 0 ? a0 : a0 + d * w; a2 = n;";
+    "a0 = a2 == 0 ? b0 : b2 == 0 ? a0 : a0 + d * w; a3 = a2 == 0 ? b3 : a3; a2 = n;";
 
 constexpr ReduceBody moments(bool complex, const char* finish) {
   return {.fields = {{{"T", "0"}, {"REAL", "0"}, {"REAL", "0"}, {"T", "0"}}},
@@ -45,7 +46,7 @@ constexpr ReduceBody moments(bool complex, const char* finish) {
 }
 // s0 is the correction; the divisor never is negative. Of no elements all results are NaN.
 #define DLB_VARIANCE(s) "const REAL v = n == 0 ? NAN : a1 / max((REAL)n - " s ", (REAL)0);"
-#define DLB_MEAN "y1 = n == 0 ? (T)(NAN) : a0;"
+#define DLB_MEAN "y1 = n == 0 ? (T)(NAN) : a3 + a0;"
 constexpr ReduceOp moment_op(const char* name, const char* real, const char* complex, bool mean) {
   ReduceOp op{
       .name = name, .on_float = moments(false, real), .on_complex = moments(true, complex), .scalars = 1};
