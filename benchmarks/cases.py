@@ -185,7 +185,7 @@ def _conv_cases() -> list[Case]:
 
 
 def _torchvision() -> Any:
-    tests = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")
+    tests = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "nets")
     if os.path.exists(os.path.join(tests, "tv_shim.py")) and tests not in sys.path:
         sys.path.insert(0, tests)
         import tv_shim  # noqa: F401  makes torchvision importable beside a CPU-only torch

@@ -26,8 +26,8 @@ def import_torchvision_models() -> Any:
         from torchvision import models
     except (ImportError, RuntimeError) as error:  # RuntimeError: its operators were built for another torch
         release = TORCHVISION.get(".".join(torch.__version__.split(".")[:2]), "")
-        cpu = " --index-url https://download.pytorch.org/whl/cpu" if "+cpu" in torch.__version__ else ""
-        sys.exit(f"torchvision is needed ({error}). Install it: pip install 'torchvision=={release}.*'{cpu}")
+        build = f", from the index that torch {torch.__version__} came from" if "+" in torch.__version__ else ""
+        sys.exit(f"torchvision is needed ({error}). Install it: pip install 'torchvision=={release}.*'{build}")
     return models
 
 

@@ -76,7 +76,7 @@ fi
 pip=("$python" -m pip --disable-pip-version-check)
 torch_version() { "$python" -c 'from importlib.metadata import version as v; print(v("torch"))' 2>/dev/null; }
 if ! [[ "$(torch_version)" =~ ^2\.1[123]\. ]]; then
-  say "installing torch 2.13.0 (for the CPU-only build: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu $0)"
+  say "installing torch 2.13.0 (its CPU-only build is enough; PIP_INDEX_URL and PIP_EXTRA_INDEX_URL are honoured)"
   logged "${pip[@]}" install torch==2.13.0
 fi
 
@@ -135,5 +135,11 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   "${pip[@]}" install -v --no-build-isolation ".[$extra]" 2>&1 | tee -a "$log" | show_progress ||
     { tail -n 40 "$log" >&2; fail "the build failed (whole output in $log)"; }
   (cd / && logged "$python" -c 'import dlbackend')
+  if [ "$extra" = test ]; then
+    # The release made for this torch; by its own dependencies pip would replace torch by another build of it.
+    torchvision="0.$(($(torch_version | cut -d. -f2) + 15))"
+    say "installing torchvision $torchvision, whose networks the tests run"
+    logged "${pip[@]}" install --no-deps "torchvision==$torchvision.*"
+  fi
   echo "$now" >"$stamp"
 fi

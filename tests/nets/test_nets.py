@@ -20,9 +20,8 @@ from torch import nn
 import dlbackend
 
 sys.path.insert(0, str(Path(__file__).parent))
-import tv_shim  # noqa: F401  (before torchvision)
-
-torchvision = pytest.importorskip("torchvision")
+import tv_shim  # noqa: F401  isort: skip  (before torchvision)
+import torchvision  # isort: skip
 
 DEVICE = "ocl:0"
 # Of the CPU's float32 error; and what both have beside: results are rounded to float32 themselves, about a thousand
