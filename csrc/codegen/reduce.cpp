@@ -117,12 +117,12 @@ struct Writer {
     };
     s += "#define DLB_DECLARE(v, size) " +
          each(fields, [&](size_t f) { return field_type(f) + " v##" + num(f) + "[size]; "; }) + "\n";
-    s += "#define DLB_INIT(v, l) " +
+    s += "#define DLB_INIT(v, l) { " +
          each(fields,
               [&](size_t f) {
                 return "v##" + num(f) + "[l] = (" + field_type(f) + ")(" + body.fields[f].init + "); ";
               }) +
-         "\n";
+         "}\n";
     s += "#define DLB_COMBINE(v, l, w, m) dlb_combine(" + addresses("v", "l") + ", " + values("w", "m") +
          ")\n";
     s += "#define DLB_SETTLE(v, l) dlb_settle(" + addresses("v", "l") + ")\n";
@@ -340,7 +340,7 @@ std::string reduce_source(const ReduceKey& key) {
 size_t reduce_columns(const ReduceOp& op, DType compute) {
   const size_t lanes = reduce_lanes(compute);
   return std::clamp<size_t>(
-      kColumnBytes / 3 / accumulator_size(op, compute, cl::DeviceClass::kCpu) / lanes * lanes, lanes, 512);
+      kColumnBytes / 3 / accumulator_size(op, compute, cl::DeviceClass::kCpu) / lanes * lanes, lanes, 2048);
 }
 
 size_t accumulator_size(const ReduceOp& op, DType compute, cl::DeviceClass cls) {

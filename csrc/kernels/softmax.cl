@@ -50,18 +50,21 @@ inline T row_max(global const A_T* x, int n, dlb_team team) {
 }
 #define team_max(x, n) row_max(x, n, team)
 #else
-inline T row_max(global const A_T* x, int n, local T* scratch, dlb_team team) {
-  T best = -INFINITY;
-  for (int i = LANE; i < n; i += LANES) best = fmax(best, LOAD_A(x, i));
-  const uint i = get_local_id(0), lane = LANE;
+inline T dlb_team_max(T v, local T* scratch, uint lanes) {
+  const uint i = get_local_id(0), lane = i & (lanes - 1);
   barrier(CLK_LOCAL_MEM_FENCE);
-  scratch[i] = best;
+  scratch[i] = v;
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (uint half_size = team.lanes / 2; half_size; half_size /= 2) {
+  for (uint half_size = lanes / 2; half_size; half_size /= 2) {
     if (lane < half_size) scratch[i] = fmax(scratch[i], scratch[i + half_size]);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
   return scratch[i - lane];
+}
+inline T row_max(global const A_T* x, int n, local T* scratch, dlb_team team) {
+  T best = -INFINITY;
+  for (int i = LANE; i < n; i += LANES) best = fmax(best, LOAD_A(x, i));
+  return dlb_team_max(best, scratch, team.lanes);
 }
 #define team_max(x, n) row_max(x, n, team_scratch, team)
 #endif
@@ -90,6 +93,43 @@ kernel void softmax_rows(global const A_T* x, global B_T* y, const softmax_param
     }
   }
 }
+
+#ifndef DLB_CPU
+// As softmax_rows, for rows of at most HELD elements per work-item: memory is read once.
+#define HELD 32
+kernel void softmax_rows_held(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+  TEAM_SCRATCH
+  FOR_ROWS(row, team) {
+    global const A_T* in = x + p.x + (long)row * p.dim;
+    global B_T* out = y + p.y + (long)row * p.dim;
+    T held[HELD];
+#pragma unroll
+    for (int k = 0; k < HELD; ++k) {
+      const int i = k * LANES + LANE;
+      held[k] = i < p.dim ? LOAD_A(in, i) : -INFINITY;
+    }
+    T top = held[0];
+#pragma unroll
+    for (int k = 1; k < HELD; ++k) top = fmax(top, held[k]);
+    top = dlb_team_max(top, team_scratch, team.lanes);
+    T part = 0;
+#pragma unroll
+    for (int k = 0; k < HELD; ++k) {
+      const T e = softmax_exp(held[k] - top);
+      // Beyond the row this is exp(-infinity), or NaN where the whole row is -infinity and the sum NaN anyway.
+      part += e;
+      held[k] = p.log_form ? held[k] - top : e;
+    }
+    const T sum = team_sum(part), shift = p.log_form ? log(sum) : 0, scale = p.log_form ? 1 : C(1.0) / sum;
+    if (!row_active) continue;
+#pragma unroll
+    for (int k = 0; k < HELD; ++k) {
+      const int i = k * LANES + LANE;
+      if (i < p.dim) STORE_B(out, i, held[k] * scale - shift);
+    }
+  }
+}
+#endif
 
 kernel void softmax_rows_backward(global const A_T* grad, global const A_T* result, global B_T* y,
                                   const softmax_params p, const dlb_team team) {

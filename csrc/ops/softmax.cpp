@@ -21,6 +21,14 @@ struct Params {
 };
 
 constexpr int64_t kColumnBlock = 64;  // MAX_BLOCK of the kernels
+constexpr int64_t kHeld = 32;         // HELD of the kernels
+
+// GPU teams whose work-items hold their part of a row in registers.
+Team held_team(int64_t rows, int64_t dim) {
+  Team team{static_cast<uint32_t>(rows), 1, 1};
+  while (team.lanes * kHeld < dim || (team.lanes < 32 && team.lanes * 4 < dim)) team.lanes *= 2;
+  return team;
+}
 
 struct Shape {
   int64_t outer = 1, dim = 1, inner = 1;
@@ -55,10 +63,13 @@ void run(const at::Tensor& x, const at::Tensor* result, const at::Tensor& y, int
       xs.offset, ys.offset, zs.offset, static_cast<int32_t>(s.dim), static_cast<int32_t>(s.inner), log_form};
   const bool rows = s.inner == 1;
   const int64_t block = device.cls == cl::DeviceClass::kCpu ? kColumnBlock : 1;
-  const Team team = rows ? make_team(device, s.outer, s.dim)
-                         : make_team(device, s.outer * ((s.inner + block - 1) / block),
-                                     s.dim * std::min(s.inner, block), 1);
+  const bool held = rows && !result && device.cls != cl::DeviceClass::kCpu && s.dim <= kHeld * kTeamGroup;
+  const Team team = held   ? held_team(s.outer, s.dim)
+                    : rows ? make_team(device, s.outer, s.dim)
+                           : make_team(device, s.outer * ((s.inner + block - 1) / block),
+                                       s.dim * std::min(s.inner, block), 1);
   const char* name = result ? (rows ? "softmax_rows_backward" : "softmax_columns_backward")
+                     : held ? "softmax_rows_held"
                             : (rows ? "softmax_rows" : "softmax_columns");
   cl::Kernel& kernel = family_kernel(device, "softmax.cl", name, compute, {from, to});
   if (result)

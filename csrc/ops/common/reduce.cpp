@@ -148,14 +148,14 @@ cl::Range plan_cpu(Launch& launch, const Problem& problem, const cl::Device& dev
 
 bool aligned_for_vectors(const Launch& launch, const Problem& problem) {
   const ReduceKey& key = launch.key;
-  if (!codegen::has_vector_form(key) || problem.reduced.size() != 1 || !is_unit(problem.reduced[0], key) ||
-      launch.params.count % 4 != 0)
-    return false;
+  const Dim& inner = problem.reduced[0];
+  if (!codegen::has_vector_form(key) || !is_unit(inner, key) || inner.size % 4 != 0) return false;
   for (size_t i = key.outputs; i < key.operands(); ++i) {
-    if (problem.reduced[0].stride[i] == 0) continue;
+    if (inner.stride[i] == 0) continue;
     if (launch.params.operand[i].offset % 4 != 0) return false;
-    for (const Dim& dim : problem.kept)
-      if (dim.stride[i] % 4 != 0) return false;
+    for (const Dims* dims : {&problem.kept, &problem.reduced})
+      for (const Dim& dim : *dims)
+        if (&dim != &inner && dim.stride[i] % 4 != 0) return false;
   }
   return true;
 }

@@ -131,15 +131,13 @@ constexpr std::array kBackward2 = {
                  kOut | kFunctional},
 };
 
-constexpr codegen::PointwiseOp kGelu =
-    float_op("gelu", "x0 * C(0.5) * (C(1.0) + dlb_erf(x0 * C(0.70710678118654752440)))");
+constexpr codegen::PointwiseOp kGelu = float_op("gelu", "x0 * dlb_normal_cdf(x0)");
 #define DLB_GELU_INNER(x) "C(0.79788456080286535588) * (" x " + C(0.044715) * " x " * " x " * " x ")"
 constexpr codegen::PointwiseOp kGeluTanh =
     float_op("gelu_tanh", "C(0.5) * x0 * (C(1.0) + dlb_tanh(" DLB_GELU_INNER("x0") "))");
-constexpr codegen::PointwiseOp kGeluBackward = float_op(
-    "gelu_backward",
-    "y0 = x0 * (C(0.5) * (C(1.0) + dlb_erf(x1 * C(0.70710678118654752440))) + x1 * C(0.39894228040143267794) "
-    "* dlb_exp(C(-0.5) * x1 * x1));");
+constexpr codegen::PointwiseOp kGeluBackward =
+    float_op("gelu_backward",
+             "y0 = x0 * (dlb_normal_cdf(x1) + x1 * C(0.39894228040143267794) * dlb_exp(C(-0.5) * x1 * x1));");
 constexpr codegen::PointwiseOp kGeluTanhBackward = float_op(
     "gelu_tanh_backward", "const T t = dlb_tanh(" DLB_GELU_INNER(
                               "x1") "); y0 = x0 * (C(0.5) * (C(1.0) + t) + C(0.5) * x1 * (C(1.0) - t * t) * "
