@@ -3,6 +3,7 @@ sizes compile kernels or grow memory. Each measurement is a fresh process."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -49,8 +50,16 @@ print(json.dumps({"compiled": dlbackend.kernel_stats()["compiled"] - before, "gr
 """
 
 
-def _run(code: str, device: str, cache: str) -> dict[str, Any]:
-    environment = {**os.environ, "DLBACKEND_CACHE_DIR": cache, "POCL_CACHE_DIR": cache + "/pocl"}
+IMPORT = """
+import json, time
+start = time.process_time()
+import torch
+print(json.dumps({"seconds": time.process_time() - start}))
+"""
+
+
+def _run(code: str, device: str, cache: str, **variables: str) -> dict[str, Any]:
+    environment = {**os.environ, "DLBACKEND_CACHE_DIR": cache, "POCL_CACHE_DIR": cache + "/pocl", **variables}
     os.makedirs(cache + "/pocl", exist_ok=True)
     command = [sys.executable, "-c", f"DEVICE = {device!r}\n" + code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -75,6 +84,12 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
         first_warm = _run(FIRST_OP, device, cache)
         cold, warm = _run(RESNET, device, cache), _run(RESNET, device, cache)
         sizes = _run(SIZES, device, cache)
+        imports: dict[str, list[float]] = {"0": [], "1": []}
+        for _ in range(5):  # alternating; CPU time and minimum, because other processes disturb
+            for switch, values in imports.items():
+                values.append(_run(IMPORT, device, cache, DLBACKEND_AUTOLOAD=switch)["seconds"])
+    if importlib.metadata.entry_points(group="torch.backends", name="dlbackend"):
+        report("import torch: added by autoload", (min(imports["1"]) - min(imports["0"])) * 1e3, "ms", 150)
     measured = {
         "first op, cold": first_cold,
         "first op": first_warm,

@@ -41,16 +41,20 @@ def path_with(*folders: Path) -> str:
 
 
 @pytest.fixture
-def autoload(tmp_path: Path) -> dict[str, str]:
-    """Variables under which `import torch` autoloads, whether this package is installed or only on the path."""
+def slot_is_free() -> None:
     if other := other_accelerator(torch):
-        pytest.skip(f"beside {other} autoload takes nothing, as tests below show with a pretended one")
+        pytest.skip(f"beside {other} autoload takes nothing, as other tests show with a pretended one")
+
+
+@pytest.fixture
+def autoload(tmp_path: Path, slot_is_free: None) -> dict[str, str]:
+    """Variables under which `import torch` autoloads, whether this package is installed or only on the path."""
     write_entry_point(tmp_path)
     return {"PYTHONPATH": path_with(tmp_path, PACKAGE.parent)}
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
+def broken(tmp_path: Path, slot_is_free: None) -> Path:
     """A copy of the package, with its entry point, whose extension is not there; first on the path."""
     shutil.copytree(PACKAGE, tmp_path / "dlbackend", ignore=shutil.ignore_patterns("*.so", "__pycache__", "_build.py"))
     shutil.copy(PACKAGE.parent / "dlbackend_autoload.py", tmp_path)
@@ -82,16 +86,6 @@ def test_import_does_not_load_the_compiler(autoload: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_autoload_costs_at_most_150_ms(autoload: dict[str, str]) -> None:
-    code = "import time; t = time.process_time(); import torch; print(time.process_time() - t)"
-    seconds: dict[str, list[float]] = {"0": [], "1": []}
-    for _ in range(5):  # alternating; CPU time and minimum, because other processes disturb
-        for switch, values in seconds.items():
-            values.append(float(fresh_python(code, DLBACKEND_AUTOLOAD=switch, **autoload).stdout))
-    added = min(seconds["1"]) - min(seconds["0"])
-    assert added <= 0.15, f"autoload adds {added:.3f} s"
-
-
 @pytest.mark.parametrize("variable", ["DLBACKEND_AUTOLOAD", "TORCH_DEVICE_BACKEND_AUTOLOAD"])
 def test_opting_out_leaves_torch_alone_and_import_still_works(autoload: dict[str, str], variable: str) -> None:
     untouched = "assert not hasattr(torch, 'ocl'); assert torch._C._get_privateuse1_backend_name() == 'privateuseone'"
@@ -108,7 +102,7 @@ dlbackend_autoload.autoload()
 """
 
 
-def test_beside_cuda_autoload_takes_nothing() -> None:
+def test_beside_cuda_autoload_takes_nothing(slot_is_free: None) -> None:
     code = CUDA_MACHINE + (
         "assert 'dlbackend' not in sys.modules\n"
         "assert torch._C._get_privateuse1_backend_name() == 'privateuseone'\n"
@@ -126,7 +120,7 @@ def test_beside_cuda_import_or_first_use_takes_the_slot(use: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_hidden_cuda_gpu_does_not_count() -> None:
+def test_a_hidden_cuda_gpu_does_not_count(slot_is_free: None) -> None:
     done = fresh_python(CUDA_MACHINE + USE, DLBACKEND_AUTOLOAD="0", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
 

@@ -287,8 +287,11 @@ struct Writer {
            form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");
     else
       s += vector_macros() + form(ReduceForm::Group, false, "reduce_group_gpu.clh") +
-           (has_vector_form(key) ? form(ReduceForm::GroupVector, true, "reduce_vector_gpu.clh")
-                                 : std::string()) +
+           (has_vector_form(key)
+                ? "#define DLB_RUNS 0\n" + form(ReduceForm::GroupVector, true, "reduce_vector_gpu.clh") +
+                      "#undef DLB_RUNS\n#define DLB_RUNS 1\n" +
+                      form(ReduceForm::GroupVectorRuns, true, "reduce_vector_gpu.clh")
+                : std::string()) +
            form(ReduceForm::Combine, false, "reduce_combine_gpu.clh");
     return s;
   }
@@ -319,10 +322,18 @@ size_t reduce_lanes(DType compute) {
 }
 
 const char* name_of(ReduceForm form) {
-  static constexpr const char* kNames[] = {
-      "dlb_reduce_rows",  "dlb_reduce_rows_strided", "dlb_reduce_columns", "dlb_reduce_columns_strided",
-      "dlb_reduce_group", "dlb_reduce_group_vector", "dlb_reduce_combine", "dlb_scan_rows",
-      "dlb_scan_columns", "dlb_scan_group",          "dlb_scan_prefix"};
+  static constexpr const char* kNames[] = {"dlb_reduce_rows",
+                                           "dlb_reduce_rows_strided",
+                                           "dlb_reduce_columns",
+                                           "dlb_reduce_columns_strided",
+                                           "dlb_reduce_group",
+                                           "dlb_reduce_group_vector",
+                                           "dlb_reduce_group_vector_runs",
+                                           "dlb_reduce_combine",
+                                           "dlb_scan_rows",
+                                           "dlb_scan_columns",
+                                           "dlb_scan_group",
+                                           "dlb_scan_prefix"};
   return kNames[static_cast<size_t>(form)];
 }
 
@@ -339,8 +350,8 @@ std::string reduce_source(const ReduceKey& key) {
 
 size_t reduce_columns(const ReduceOp& op, DType compute) {
   const size_t lanes = reduce_lanes(compute);
-  return std::clamp<size_t>(
-      kColumnBytes / 3 / accumulator_size(op, compute, cl::DeviceClass::kCpu) / lanes * lanes, lanes, 2048);
+  const size_t each = std::max<size_t>(accumulator_size(op, compute, cl::DeviceClass::kCpu), 1);
+  return std::clamp<size_t>(kColumnBytes / 3 / each / lanes * lanes, lanes, 2048);
 }
 
 size_t accumulator_size(const ReduceOp& op, DType compute, cl::DeviceClass cls) {

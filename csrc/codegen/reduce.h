@@ -95,17 +95,18 @@ struct ReduceKey {
 // The kernels of a reduction's program. All take: a buffer per operand, the workspace of partial
 // accumulators, ReduceParams, the scalars as scalar_name(compute).
 enum class ReduceForm : uint8_t {
-  Rows,            // CPU: lanes along the innermost reduced dimension, contiguous
-  RowsStrided,     // CPU: the same with any strides
-  Columns,         // CPU: lanes along the innermost kept dimension, contiguous
-  ColumnsStrided,  // CPU: the same with any strides
-  Group,           // GPU: work-items along the reduction and along the outputs, any strides
-  GroupVector,     // GPU: the same, four neighbours of one contiguous run at a time
-  Combine,         // second pass over the partial accumulators of a split reduction
-  ScanRows,        // a row, or a chunk of one, per work-item
-  ScanColumns,     // CPU: neighbouring rows side by side
-  ScanGroup,       // GPU: a row, or a chunk of one, per work-group
-  ScanPrefix       // between the two passes over the chunks of split rows
+  Rows,             // CPU: lanes along the innermost reduced dimension, contiguous
+  RowsStrided,      // CPU: the same with any strides
+  Columns,          // CPU: lanes along the innermost kept dimension, contiguous
+  ColumnsStrided,   // CPU: the same with any strides
+  Group,            // GPU: work-items along the reduction and along the outputs, any strides
+  GroupVector,      // GPU: the same, four neighbours of one contiguous run at a time
+  GroupVectorRuns,  // GPU: the same for several runs
+  Combine,          // second pass over the partial accumulators of a split reduction
+  ScanRows,         // a row, or a chunk of one, per work-item
+  ScanColumns,      // CPU: neighbouring rows side by side
+  ScanGroup,        // GPU: a row, or a chunk of one, per work-group
+  ScanPrefix        // between the two passes over the chunks of split rows
 };
 const char* name_of(ReduceForm form);  // the kernel's name
 

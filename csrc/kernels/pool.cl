@@ -59,15 +59,24 @@ inline void scan_max(global const A_T* from, long hop, int first, int pace, int 
 inline void scan_sum(global const A_T* from, long hop, int low, int high, T* sum) {
   DLB_SIMD for (int j = low; j < high; ++j) sum[j] += LOAD_A(from, j * hop);
 }
-// The usual distances as constants: loads without a gather.
-#define SCAN(function, from, hop, ...)        \
-  {                                           \
-    if (hop == 1)                             \
-      function(from, 1, __VA_ARGS__);         \
-    else if (hop == 2)                        \
-      function(from, 2, __VA_ARGS__);         \
-    else                                      \
-      function(from, hop, __VA_ARGS__);       \
+// The usual distances as constants: loads without a gather. (No variadic macros: OpenCL C has none.)
+#define SCAN_MAX(from, hop, first, pace, low, high)               \
+  {                                                               \
+    if (hop == 1)                                                 \
+      scan_max(from, 1, first, pace, low, high, best, place);     \
+    else if (hop == 2)                                            \
+      scan_max(from, 2, first, pace, low, high, best, place);     \
+    else                                                          \
+      scan_max(from, hop, first, pace, low, high, best, place);   \
+  }
+#define SCAN_SUM(from, hop, low, high)      \
+  {                                         \
+    if (hop == 1)                           \
+      scan_sum(from, 1, low, high, sum);    \
+    else if (hop == 2)                      \
+      scan_sum(from, 2, low, high, sum);    \
+    else                                    \
+      scan_sum(from, hop, low, high, sum);  \
   }
 
 kernel void max_pool(global const A_T* x, global A_T* y, global long* index, const pool_params p,
@@ -101,12 +110,12 @@ kernel void max_pool(global const A_T* x, global A_T* y, global long* index, con
             inside(aw, at.w, at.lanes, k, &low, &high);
             const int shift = at.w * aw.stride - aw.pad + k * aw.dilation;
             global const A_T* from = source + shift * p.lines.xs[4];
-            SCAN(scan_max, from, hop, line + shift, aw.stride, low, high, best, place)
+            SCAN_MAX(from, hop, line + shift, aw.stride, low, high)
           }
         } else {
           for (int w = w0; w < w1; w += aw.dilation) {
             global const A_T* from = source + w * p.lines.xs[4];
-            SCAN(scan_max, from, hop, line + w, 0, 0, at.lanes, best, place)
+            SCAN_MAX(from, hop, line + w, 0, 0, at.lanes)
           }
         }
       }
@@ -141,12 +150,12 @@ kernel void avg_pool(global const A_T* x, global A_T* y, const pool_params p, co
             int low, high;
             inside(aw, at.w, at.lanes, k, &low, &high);
             global const A_T* from = source + (at.w * aw.stride - aw.pad + k) * p.lines.xs[4];
-            SCAN(scan_sum, from, hop, low, high, sum)
+            SCAN_SUM(from, hop, low, high)
           }
         } else {
           for (int w = w0; w < w1; ++w) {
             global const A_T* from = source + w * p.lines.xs[4];
-            SCAN(scan_sum, from, hop, 0, at.lanes, sum)
+            SCAN_SUM(from, hop, 0, at.lanes)
           }
         }
       }

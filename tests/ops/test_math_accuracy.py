@@ -38,7 +38,12 @@ ENDS = [
     10.0,
 ]
 
-# name: largest error allowed in ulp, intervals to draw from; all functions also see random bit patterns.
+# What OpenCL C's full profile promises in ulp (section 7.4 of its specification), where the driver's functions run.
+OPENCL = {"exp": 3, "exp2": 3, "expm1": 3, "log": 3, "log2": 3, "log10": 3, "log1p": 2, "sin": 4, "cos": 4, "tan": 5,
+          "tanh": 5, "erf": 16, "erfc": 16, "pow": 16}  # fmt: skip
+OWN_FUNCTIONS = torch.ocl.get_device_properties(0).type == "cpu"
+
+# name: largest error of our own functions in ulp, intervals to draw from; all functions also see random bit patterns.
 FUNCTIONS = {
     "exp": (1.5, [(-110, 95)]),
     "exp2": (1.5, [(-155, 130)]),
@@ -77,6 +82,7 @@ def check(got, exact, limit):
 def test_unary(name):
     torch.manual_seed(0)
     limit, intervals = FUNCTIONS[name]
+    limit = limit if OWN_FUNCTIONS else OPENCL[name]
     x = torch.cat([torch.empty(N).uniform_(*i) for i in intervals] + [random_bits(N), torch.tensor(ENDS)])
     check(getattr(torch, name)(x.to(DEVICE)).cpu(), getattr(torch, name)(x.double()), limit)
 
@@ -86,4 +92,8 @@ def test_pow():
     ends = torch.tensor(ENDS)
     x = torch.cat([torch.rand(N) * 20, random_bits(N), ends.repeat_interleave(len(ends))])
     y = torch.cat([torch.randn(N) * 8, random_bits(N), ends.repeat(len(ends))])
-    check(torch.pow(x.to(DEVICE), y.to(DEVICE)).cpu(), torch.pow(x.double(), y.double()), 1)
+    check(
+        torch.pow(x.to(DEVICE), y.to(DEVICE)).cpu(),
+        torch.pow(x.double(), y.double()),
+        1 if OWN_FUNCTIONS else OPENCL["pow"],
+    )

@@ -159,9 +159,10 @@ def test_record_stream_delays_reuse():
         for _ in range(20):
             total += a
     a.record_stream(side)
+    used = side.record_event()
     del a
     b = torch.full((2 * MIB,), 7.0, device=DEVICE)  # must not land in a's memory before side is done
-    if not side.query():
+    if not used.query():  # so it was not done before either
         assert b.data_ptr() != where
     side.synchronize()
     assert total.cpu().eq(20).all()

@@ -10,8 +10,12 @@ import dlbackend  # noqa: F401
 DEVICE = "ocl:0"
 
 
+# Elements that keep the device busy for longer than the host takes to enqueue an op.
+MANY = 1 << (27 if torch.ocl.get_device_properties(0).type == "gpu" else 20)
+
+
 def work(rounds=50):
-    x = torch.ones(1 << 20, device=DEVICE)
+    x = torch.ones(MANY, device=DEVICE)
     for _ in range(rounds):
         x = x * 1.0001
     return x

@@ -170,7 +170,9 @@ cl::Range plan_gpu(Launch& launch, const Problem& problem, const cl::Device& dev
             p.outputs == 1;
   const bool vectors = p.along && aligned_for_vectors(launch, problem);
   if (vectors) note_constants(inner, key);
-  launch.form = vectors ? ReduceForm::GroupVector : ReduceForm::Group;
+  launch.form = !vectors                      ? ReduceForm::Group
+                : problem.reduced.size() == 1 ? ReduceForm::GroupVector
+                                              : ReduceForm::GroupVectorRuns;
   const auto power = [](int64_t n) {
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
   };
