@@ -192,6 +192,14 @@ struct Writer {
     };
     s += "#define DLB_MOVE_OUTPUTS(d, k) " + move(0, key.outputs);
     s += "#define DLB_MOVE(d, k) " + move(key.outputs, count);
+    // Hints that the first `bytes` of the next run along dimension d come soon; its address may lie outside.
+    s += "#define DLB_PREFETCH(d, bytes) for (int k_ = 0; k_ < (bytes); k_ += 64) { " +
+         each(key.inputs,
+              [&](size_t x) {
+                const std::string o = num(first_input + x);
+                return "__builtin_prefetch((global const uchar*)(q" + o + " + p.operand[" + o + "].stride[d]) + k_); ";
+              }) +
+         "}\n";
     s += "#define DLB_HOLD " +
          each(count - key.outputs,
               [&](size_t i) {
@@ -318,7 +326,7 @@ struct Writer {
 }  // namespace
 
 size_t reduce_lanes(DType compute) {
-  return std::max<size_t>(8, 128 / std::max<size_t>(4, size_of(compute)));
+  return std::max<size_t>(8, 256 / std::max<size_t>(4, size_of(compute)));
 }
 
 const char* name_of(ReduceForm form) {
