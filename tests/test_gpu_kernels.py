@@ -1,0 +1,26 @@
+"""The kernels that only GPUs choose, on whatever device there is: op tests again, as if the device were a GPU."""
+
+import pytest
+import torch
+from fresh_process import run_python
+
+import dlbackend  # noqa: F401
+
+CHOSEN = {
+    "ops/test_reduce.py": "(test_samples and float32) or test_variance",
+    "ops/test_softmax.py": "test_softmax or test_special_values",
+    "ops/test_matmul.py": "test_products and float32",
+    "ops/test_conv.py": "test_convolution or test_transposed or test_nan_propagates",
+}
+
+
+@pytest.mark.skipif(
+    torch.ocl.get_device_properties(0).type == "gpu", reason="the device is a GPU: the tests themselves run them"
+)
+@pytest.mark.parametrize("file", CHOSEN)
+def test_gpu_kernels(file: str, request: pytest.FixtureRequest) -> None:
+    tests = request.path.parent
+    options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN[file]]
+    done = run_python("-m", "pytest", str(tests / file), *options, DLBACKEND_DEVICE_CLASS="gpu")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
