@@ -1,0 +1,113 @@
+"""What users get wrong raises what the CPU raises, says what to do, and leaves the device working."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import dlbackend
+from dlbackend.template import pointwise
+
+DEVICE = "ocl:0"
+
+
+@pytest.fixture(autouse=True)
+def _still_works():
+    yield
+    assert (torch.ones(3, device=DEVICE) + 1).tolist() == [2, 2, 2]
+
+
+def finished(fn, device):
+    fn(device)
+    torch.ocl.synchronize()
+
+
+def both(fn):
+    """The exceptions of `fn(device)` on the CPU and on the device, which must be of one type."""
+    errors = []
+    for device in ("cpu", DEVICE):
+        with pytest.raises(Exception) as caught:  # noqa: PT011  the type is compared below
+            finished(fn, device)
+        errors.append(caught.value)
+    assert type(errors[1]) is type(errors[0]), errors
+    return errors
+
+
+CALLS = {
+    "shapes that do not broadcast": lambda d: torch.ones(3, device=d) + torch.ones(4, device=d),
+    "shapes of a product": lambda d: torch.ones(3, 4, device=d) @ torch.ones(3, 4, device=d),
+    "channels of a convolution": lambda d: F.conv2d(torch.ones(1, 3, 8, 8, device=d), torch.ones(4, 2, 3, 3, device=d)),
+    "kernel larger than the input": lambda d: (
+        F.conv2d(torch.ones(1, 1, 2, 2, device=d), torch.ones(1, 1, 3, 3, device=d))
+    ),
+    "window larger than the input": lambda d: F.max_pool2d(torch.ones(1, 1, 2, 2, device=d), 5),
+    "dtypes of a product": lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, device=d, dtype=torch.int64),
+    "float into integer in place": lambda d: torch.ones(2, dtype=torch.int32, device=d).add_(0.5),
+    "dtype of out": lambda d: torch.add(torch.ones(2, device=d), 1, out=torch.ones(2, dtype=torch.int32, device=d)),
+    "softmax of integers": lambda d: torch.softmax(torch.ones(3, dtype=torch.int32, device=d), 0),
+    "a dimension that is not there": lambda d: torch.ones(2, 3, device=d).sum(2),
+    "reducing nothing": lambda d: torch.ones(0, device=d).max(),
+    "an expanded output": lambda d: torch.ones(1, device=d).expand(3).add_(1),
+    "a view of the wrong size": lambda d: torch.ones(6, device=d).view(4),
+    "an index out of range": lambda d: torch.ones(3, device=d)[torch.tensor([5], device=d)].cpu(),
+    "an index for index_select": lambda d: torch.ones(3, device=d).index_select(0, torch.tensor([-1], device=d)).cpu(),
+    "a word out of the vocabulary": lambda d: (
+        F.embedding(torch.tensor([7], device=d), torch.ones(4, 2, device=d)).cpu()
+    ),
+    "a class out of range": lambda d: F.nll_loss(torch.ones(2, 3, device=d), torch.tensor([0, 3], device=d)).cpu(),
+    "boolean subtraction": lambda d: (
+        torch.ones(2, dtype=torch.bool, device=d) - torch.ones(2, dtype=torch.bool, device=d)
+    ),
+    "integer division into integers": lambda d: torch.ones(2, dtype=torch.int32, device=d).div_(2),
+    "a probability": lambda d: F.dropout(torch.ones(2, device=d), 1.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_same_type_as_on_the_cpu(what):
+    both(CALLS[what])
+
+
+def test_errors_the_device_finds_name_the_op():
+    x, i = torch.ones(3, device=DEVICE), torch.tensor([5], device=DEVICE)
+    y = x[i]
+    with pytest.raises(IndexError, match="index"):
+        y.cpu()
+    x.index_select(0, i)
+    with pytest.raises(IndexError, match="index_select"):
+        torch.ocl.synchronize()
+    event = torch.ocl.Event()
+    F.embedding(i, torch.ones(4, 2, device=DEVICE))
+    event.record()
+    with pytest.raises(IndexError, match="index_select: index 5"):  # what embedding calls
+        event.synchronize()
+    torch.ocl.synchronize()  # told once
+
+
+def test_tensors_of_two_devices():
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(3, device=DEVICE) + torch.ones(3)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(3, 3, device=DEVICE) @ torch.ones(3, 3)
+    assert (torch.ones(3, device=DEVICE) + torch.tensor(2)).tolist() == [3, 3, 3]  # 0-dim CPU tensors are scalars
+
+
+def test_no_such_device():
+    count = torch.ocl.device_count()
+    with pytest.raises(RuntimeError, match=rf"ocl:{count}.*dlbackend info"):
+        torch.ones(2, device=f"ocl:{count}")
+
+
+def test_out_of_memory():
+    with pytest.raises(torch.OutOfMemoryError, match="GiB|MiB|bytes"):
+        torch.empty(1 << 50, device=DEVICE)
+
+
+def test_a_kernel_that_does_not_build():
+    x = torch.ones(3, device=DEVICE)
+    with pytest.raises(RuntimeError) as caught:
+        pointwise("x0 + no_such_variable", x)
+    assert "no_such_variable" in str(caught.value)
+    assert ".cl" in str(caught.value)  # the file with the numbered source
+    with pytest.raises(RuntimeError, match="no_such_variable"):  # remembered, not built again
+        pointwise("x0 + no_such_variable", x)
+    assert dlbackend.kernel_stats()["launches"] >= 0
