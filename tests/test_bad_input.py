@@ -98,7 +98,7 @@ def test_no_such_device():
 
 
 def test_out_of_memory():
-    with pytest.raises(torch.OutOfMemoryError, match="GiB|MiB|bytes"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"GiB|MiB|bytes"):
         torch.empty(1 << 50, device=DEVICE)
 
 
