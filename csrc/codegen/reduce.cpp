@@ -197,7 +197,8 @@ struct Writer {
          each(key.inputs,
               [&](size_t x) {
                 const std::string o = num(first_input + x);
-                return "__builtin_prefetch((global const uchar*)(q" + o + " + p.operand[" + o + "].stride[d]) + k_); ";
+                return "__builtin_prefetch((global const uchar*)(q" + o + " + p.operand[" + o +
+                       "].stride[d]) + k_); ";
               }) +
          "}\n";
     s += "#define DLB_HOLD " +
