@@ -139,7 +139,16 @@ cl::Range plan_cpu(Launch& launch, const Problem& problem, const cl::Device& dev
   const int64_t most = device.compute_units * kItemsPerUnit;
   const int64_t work = p.outputs * std::max<int64_t>(p.count, 1);
   const int64_t useful = std::clamp<int64_t>(work / kCpuGrain, 1, most);  // work-items
-  split(p, ceil_div(useful, tasks), kCpuGrain / std::max<int64_t>(p.block, 1), lanes);
+  // Several runs, behind each of which lies the next result's: one part per run, so that memory is read in
+  // order.
+  const int64_t runs = p.count / std::max<int64_t>(inner.size, 1);
+  if (!columns && unit && kept && problem.reduced.size() > 1 && inner.size * 16 >= kCpuGrain &&
+      runs <= 4096 && kept->stride[guide] == inner.size) {
+    p.per_split = inner.size;
+    p.splits = static_cast<uint32_t>(runs);
+  } else {
+    split(p, ceil_div(useful, tasks), kCpuGrain / std::max<int64_t>(p.block, 1), lanes);
+  }
   const int64_t items = std::min(tasks, ceil_div(useful, p.splits));
   p.per_item = ceil_div(tasks, items);
   cl::Range range{2, {static_cast<size_t>(ceil_div(tasks, p.per_item)), p.splits, 1}, {1, 1, 1}};
