@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kMagic[8] = {'D', 'L', 'B', 'K', 'C', '0', '0', '1'};
-constexpr uint64_t kLimit = 512ull << 20;
+constexpr DiskCache::Limits kProgramLimits = {512ull << 20, 100'000};
+constexpr DiskCache::Limits kFindLimits = {32ull << 20, 20'000};
 constexpr std::time_t kTouchAfter = 24 * 3600;  // seconds: reading an entry marks it used at most once a day
 
 struct Header {
@@ -37,7 +38,7 @@ void warn_once(const std::string& what) {
   if (!said.exchange(true))
     std::fprintf(
         stderr,
-        "dlbackend: program cache: %s; going on without storing (DLBACKEND_CACHE_DIR chooses the folder)\n",
+        "dlbackend: disk cache: %s; going on without storing (DLBACKEND_CACHE_DIR chooses the folder)\n",
         what.c_str());
 }
 
@@ -126,19 +127,40 @@ void DiskCache::prune() noexcept try {
       entries.push_back({item.path(), used, size});
     total += size;
   }
-  if (total <= limit_) return;
+  uint64_t count = entries.size();
+  if (total <= limits_.bytes && count <= limits_.entries) return;
   std::sort(entries.begin(), entries.end(), [](auto& a, auto& b) { return a.used < b.used; });
   for (const Entry& entry : entries) {
-    if (total <= limit_) break;
+    if (total <= limits_.bytes && count <= limits_.entries) break;
     fs::remove(entry.file, ignored);
     total -= entry.size;
+    count--;
   }
 } catch (...) {
 }
 
+namespace {
+std::string folder_of(const char* store) {
+  return cache_dir().empty() ? "" : cache_dir() + "/" + store;
+}
+}  // namespace
+
 DiskCache& program_disk_cache() {
-  static auto* cache = new DiskCache(cache_dir().empty() ? "" : cache_dir() + "/programs", kLimit);
+  static auto* cache = new DiskCache(folder_of("programs"), kProgramLimits);
   return *cache;
+}
+
+DiskCache& find_disk_cache() {
+  static auto* cache = new DiskCache(folder_of("find"), kFindLimits);
+  return *cache;
+}
+
+std::string program_key(const Device& device, const std::string& options, const std::string& source) {
+  return device.cache_tag + "\n" + options + "\n" + source;
+}
+
+std::string find_key(const Device& device, const std::string& problem) {
+  return device.cache_tag + "\ndlbackend " DLB_VERSION "\n" + problem;
 }
 
 }  // namespace dlb::cl

@@ -96,7 +96,7 @@ cl_program compile(Device& device, const std::string& source, const std::string&
 }
 
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
-  const std::string disk_key = device.cache_tag + "\n" + options + "\n" + source;
+  const std::string disk_key = program_key(device, options, source);
   DiskCache& disk = program_disk_cache();
   if (auto binary = disk.load(disk_key))
     if (cl_program program = load_binary(device, *binary, options)) {

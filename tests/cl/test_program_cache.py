@@ -74,7 +74,7 @@ def test_unusable_folders(run, tmp_path):
     compiled, loaded = counts(result)
     assert compiled >= 3
     assert loaded == 0
-    assert result.stderr.count("dlbackend: program cache:") == 1  # said once
+    assert result.stderr.count("dlbackend: disk cache:") == 1  # said once
     assert counts(run(folder=""))[1] == 0  # no cache wanted
 
 
@@ -86,7 +86,7 @@ def test_read_only_folder(filled):
     try:
         result = filled()
         assert counts(result) == (filled.compiled - 1, 1)
-        assert result.stderr.count("dlbackend: program cache:") == 1
+        assert result.stderr.count("dlbackend: disk cache:") == 1
     finally:
         filled.programs.chmod(0o700)
 
