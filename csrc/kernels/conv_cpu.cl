@@ -5,56 +5,6 @@
 TILES(global)
 TILES(local)
 
-// Copies pixels lo..lo+size of image n, channels c..c+count, to dst[pixel][channel] (pitch), zero outside the image.
-// Channels count to padded are set to zero.
-inline void load_pixels(global const T* image, const long* is, const int* in, const int* lo, const int* size, int count,
-                        int padded, local float* dst, int pitch) {
-  const int w0 = clamp(-lo[2], 0, size[2]), w1 = clamp(in[2] - lo[2], w0, size[2]), wn = w1 - w0;
-  const int plane = in[1] * in[2];
-  const int flat = is[4] == 1 && is[3] == in[2] && plane >= 16;  // a row may be read past its end
-  for (int d = 0; d < size[0]; d++)
-    for (int h = 0; h < size[1]; h++, dst += size[2] * pitch) {
-      const int id = lo[0] + d, ih = lo[1] + h;
-      const int inside = id >= 0 && id < in[0] && ih >= 0 && ih < in[1];
-      for (int w = 0; w < size[2]; w++)
-        if (!inside || w < w0 || w >= w1)
-          for (int c = 0; c < padded; c++) dst[w * pitch + c] = 0.f;
-      if (!inside || wn == 0) continue;
-      global const T* src = image + id * is[2] + ih * is[3] + (lo[2] + w0) * is[4];
-      local float* to = dst + w0 * pitch;
-      int c = 0;
-      if (is[1] == 1) {
-        for (int w = 0; w < wn; w++) {
-          int b = 0;
-          for (; b + 16 <= count; b += 16) vstore16(LOAD16(src + w * is[4] + b), 0, to + w * pitch + b);
-          for (; b < count; b++) to[w * pitch + b] = LOAD1(src + w * is[4] + b);
-        }
-        c = count;
-      } else if (is[4] == 1 && (wn >= 16 || flat)) {
-        // where in the row's own coordinates a block of 16 may begin so that it stays in memory that is the image's
-        const int latest = wn >= 16 ? wn - 16 : min(0, plane - 16 - (ih * in[2] + lo[2] + w0));
-        for (; c + 16 <= count; c += 16)
-          for (int w = 0; w < wn; w += 16) {
-            const int start = min(w, latest);
-            VECTORS16(x) VECTORS16(y)
-            global const T* s = src + c * is[1] + start;
-            local float* p = to + start * pitch + c;
-#define LOAD_CHANNEL(n, h) x##h = LOAD16(s + n * is[1]);
-#define STORE_PIXEL(n, h) vstore16(x##h, 0, p + n * pitch);
-#define STORE_PIXEL_INSIDE(n, h) \
-  if ((uint)(start + n) < (uint)wn) vstore16(x##h, 0, p + n * pitch);
-            EACH16(LOAD_CHANNEL)
-            TRANSPOSE(x, y)
-            if (start >= 0 && start + 16 <= wn) { EACH16(STORE_PIXEL) } else { EACH16(STORE_PIXEL_INSIDE) }
-          }
-      }
-      for (; c < count; c++)
-        for (int w = 0; w < wn; w++) to[w * pitch + c] = LOAD1(src + c * is[1] + w * is[4]);
-      for (; c < padded; c++)
-        for (int w = 0; w < wn; w++) to[w * pitch + c] = 0.f;
-    }
-}
-
 // Weights into panels [group][block of channels][64 columns][tap][channel][column], columns padded to 16 by zeros.
 // One work-item packs 16 columns of a block of channels.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global const T* weights, long ow,
@@ -94,50 +44,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global 
             for (int i = 0; i < 16; i++) d[i] = i < jn ? LOAD1(s + i * p.wcol) : 0.f;
         }
   }
-}
-
-// Adds the bias and writes tile results s[position][column] (pitch) to the output's positions of the block.
-inline void store_positions(const Gather* p, const Block* b, local const float* s, int pitch, int cols,
-                            global T* out, global const T* bias) {
-  const long sc = p->os[1], sw = p->os[4];
-  int row = b->size[3], rows = b->size[2];
-  if (p->os[3] == sw * row) row *= rows, rows = 1;  // rows that follow each other are one
-  for (int n = 0; n < b->size[0]; n++)
-    for (int d = 0; d < b->size[1]; d++)
-      for (int h = 0; h < rows; h++, s += (long)row * pitch) {
-        global T* o = out + (b->begin[0] + n) * p->os[0] + (b->begin[1] + d) * p->os[2] +
-                      (b->begin[2] + h) * p->os[3] + b->begin[3] * sw;
-        for (int c = 0; c < cols; c += 16) {
-          const int cn = min(16, cols - c);
-          float16 add = 0.f;
-          if (p->has_bias) {
-            float t[16];
-            for (int i = 0; i < 16; i++) t[i] = i < cn ? LOAD1(bias + c + i) : 0.f;
-            add = vload16(0, t);
-          }
-          if (sw == 1 && row >= 16) {
-            for (int w = 0; w < row; w += 16) {
-              const int start = min(w, row - 16);
-              VECTORS16(x) VECTORS16(y)
-              local const float* from = s + start * pitch + c;
-              global T* to = o + c * sc + start;
-#define LOAD_RESULT(n, h) x##h = vload16(0, from + n * pitch) + add;
-#define STORE_RESULT(n, h) \
-  if (n < cn) STORE16(x##h, to + n * sc);
-              EACH16(LOAD_RESULT)
-              TRANSPOSE(x, y)
-              EACH16(STORE_RESULT)
-            }
-          } else if (sc == 1 && cn == 16) {
-            for (int w = 0; w < row; w++) STORE16(vload16(0, s + w * pitch + c) + add, o + w * sw + c);
-          } else {
-            float t[16];
-            vstore16(add, 0, t);
-            for (int i = 0; i < cn; i++)
-              for (int w = 0; w < row; w++) STORE1(s[w * pitch + c + i] + t[i], o + w * sw + (c + i) * sc);
-          }
-        }
-      }
 }
 
 // Forward pass, or one stride phase of the input gradient. Range: blocks of positions, blocks of columns, groups.

@@ -96,6 +96,8 @@ CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
     (2, 20, 24, 1, (12, 7), 1, 1, 0, 1),
     (1, 6, 6, 6, (20, 21), 3, 2, 1, 1),
     (2, 8, 12, 4, (11, 13), 3, 1, 2, 2),
+    (3, 40, 72, 1, (4, 3), 3, 1, 1, 1),
+    (1, 34, 80, 2, (21, 30), 3, 1, 0, 1),
 ]
 
 
@@ -133,13 +135,51 @@ def test_every_conv_solver(solver, case):
 
 
 @pytest.mark.skipif(not CPU_LIKE, reason="names the solvers for CPU-like devices")
+@pytest.mark.parametrize("size", [(5, 4), (18, 35)], ids=str)  # small images take F(2x2,3x3), large ones F(4x4,3x3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_winograd_layouts(size, dtype):
+    tolerance = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    _C.force_solver("conv_fwd:cpu_winograd,conv_bwd_data:cpu_winograd")
+    x, w = torch.randn(2, 36, 2 * size[0], size[1]).to(dtype), torch.randn(33, 36, 3, 3).to(dtype)
+    views = (
+        lambda t: t,
+        lambda t: t.to(memory_format=torch.channels_last),
+        lambda t: t.mT.contiguous().mT,
+    )
+    for view_x in views:
+        for view_w in views:
+            for padding in ((1, 1), (2, 0)):
+                a = view_x(x).to("ocl")[:, :, ::2].requires_grad_()
+                b = view_x(x).double()[:, :, ::2].requires_grad_()
+                y, want = F.conv2d(a, view_w(w).to("ocl"), padding=padding), F.conv2d(b, w.double(), padding=padding)
+                assert relative_error(y.detach(), want.detach()) < tolerance
+                grad = torch.randn(want.shape).to(dtype)
+                y.backward(view_x(grad).to("ocl"))
+                want.backward(grad.double())
+                assert relative_error(a.grad, b.grad) < tolerance
+
+
+@pytest.mark.skipif(not CPU_LIKE, reason="names the solvers for CPU-like devices")
+def test_winograd_keeps_infinities_where_they_are():
+    x, w = torch.randn(2, 20, 19, 22), torch.randn(35, 20, 3, 3)
+    x[0, 3, 7, 7], x[1, 9, 15, 2], x[1, 1, 0, 19] = float("inf"), float("nan"), 3e38
+    _C.force_solver("conv_fwd:cpu_winograd")
+    result = F.conv2d(x.to("ocl"), w.to("ocl"), padding=1).cpu()
+    expected = F.conv2d(x, w, padding=1)
+    assert not expected.isfinite().all()
+    torch.testing.assert_close(result, expected, equal_nan=True, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.skipif(not CPU_LIKE, reason="names the solvers for CPU-like devices")
 def test_choice_on_cpu_like_devices():
     def taken(key: str) -> str:
         return _C.explain_problem(key).split(" for ")[0]
 
     assert taken(GEMM_KEY) == "cpu_packed"
     assert taken(GEMM_KEY.replace("m=33", "m=1")) == "cpu_gemv"
-    assert taken(CONV_KEY.replace("k=16", "k=64").replace("c=8", "c=64")) == "cpu_implicit"
+    many_channels = CONV_KEY.replace("k=16", "k=64").replace("c=8", "c=64")
+    assert taken(many_channels) == "cpu_winograd"
+    assert taken(many_channels.replace("s=1,1,1", "s=1,2,2").replace("out=1,9,10", "out=1,5,5")) == "cpu_implicit"
     depthwise = (
         CONV_KEY.replace("g=1", "g=8").replace("k=16", "k=8").replace("in=1,9,10 out=1,9,10", "in=1,56,56 out=1,56,56")
     )

@@ -151,7 +151,8 @@ Plan plan_weight_grad(const Gather& gather, const cl::Device& device) {
 const char* const kDoesNotFit = "the image rows that one output needs do not fit in local memory";
 
 cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
-  return cl::get_kernel(device, sources({"cpu_tile.clh", "conv_gather.clh", "conv_cpu.cl"}),
+  return cl::get_kernel(device,
+                        sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "conv_cpu.cl"}),
                         element_option(p.dtype), name);
 }
 
@@ -286,8 +287,8 @@ class Implicit final : public ConvSolver {
     if (p.direction == Op::kConvWeightGrad) return plan_weight_grad(forward_phase(p).gather, device).cycles;
     double sum = 0;
     for (const Phase& phase : phases_of(p))
-      sum += plan_gather(phase.gather, device).cycles + packed_floats(phase.gather) / device.compute_units +
-             30000;
+      sum += plan_gather(phase.gather, device).cycles +
+             2.5 * packed_floats(phase.gather) / device.compute_units + 60000;
     return sum;
   }
 };

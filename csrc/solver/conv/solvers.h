@@ -6,6 +6,7 @@ namespace dlb::solver {
 const ConvSolver* conv_cpu_direct();
 const ConvSolver* conv_gemm_1x1();
 const ConvSolver* conv_cpu_implicit();
+const ConvSolver* conv_cpu_winograd();
 const ConvSolver* conv_gpu_depthwise();
 const ConvSolver* conv_gpu_implicit();
 const ConvSolver* conv_reference();
