@@ -4,6 +4,7 @@
 #include "cl/device.h"
 #include "cl/paths.h"
 #include "cl/program.h"
+#include "module_stores.h"
 #include "ops/fallback.h"
 #include "runtime/allocator.h"
 #include "runtime/generator.h"
@@ -60,6 +61,7 @@ py::dict kernel_stats() {
   py::dict result;
   result["compiled"] = stats.compiled;
   result["loaded"] = stats.loaded;
+  result["loaded_from_pack"] = stats.loaded_from_pack;
   result["compile_seconds"] = stats.compile_seconds;
   result["launches"] = stats.launches;
   return result;
@@ -72,6 +74,7 @@ PYBIND11_MODULE(_C, m) {
       "torch_minor", [] { return DLB_TORCH_MINOR; }, "The torch minor version this library was built for.");
   m.def("set_python_prefix", &dlb::cl::set_python_prefix,
         "Tells where a pip-installed OpenCL driver may lie.");
+  m.def("set_package_dir", &dlb::cl::set_package_dir, "Tells where the package's packs lie.");
   m.def("register_hooks", &dlb::register_hooks, "Takes PyTorch's accelerator slot. Idempotent.");
   m.def("device_count", &dlb::cl::device_count, py::call_guard<py::gil_scoped_release>());
   m.def("current_device", [] { return static_cast<int>(dlb::current_device()); });
@@ -88,6 +91,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("is_in_bad_fork", &dlb::cl::in_bad_fork);
   m.def("opencl_library", &dlb::cl::library_name);
   m.def("cache_dir", &dlb::cl::cache_dir);
+  bind_stores(m);
 
   py::class_<dlb::cl::Device, std::unique_ptr<dlb::cl::Device, py::nodelete>>(m, "_OclDeviceProperties")
       .def_readonly("name", &dlb::cl::Device::name)
@@ -95,6 +99,7 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("platform", &dlb::cl::Device::platform_name)
       .def_readonly("driver_version", &dlb::cl::Device::driver_version)
       .def_readonly("version", &dlb::cl::Device::version)
+      .def_readonly("cache_tag", &dlb::cl::Device::cache_tag)
       .def_property_readonly("type", &type_name)
       .def_readonly("total_memory", &dlb::cl::Device::global_mem)
       .def_readonly("max_alloc", &dlb::cl::Device::max_alloc)

@@ -1,18 +1,17 @@
-// Entry layout: magic, sizes of key and payload, 128-bit hash of the rest, key, payload.
+// A folder of records, one per file, named by the hash of its key.
 #include "cl/disk_cache.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
-#include <vector>
+#include <random>
 
 #include "cl/hash.h"
 #include "cl/paths.h"
@@ -20,20 +19,29 @@
 namespace dlb::cl {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr char kMagic[8] = {'D', 'L', 'B', 'K', 'C', '0', '0', '1'};
 constexpr DiskCache::Limits kProgramLimits = {512ull << 20, 100'000};
 constexpr DiskCache::Limits kFindLimits = {32ull << 20, 20'000};
-constexpr std::time_t kTouchAfter = 24 * 3600;  // seconds: reading an entry marks it used at most once a day
+constexpr int64_t kSecond = 1'000'000'000, kDay = 24 * 3600 * kSecond;  // nanoseconds
+constexpr int64_t kEver = int64_t{1} << 61;
+constexpr unsigned kPruneEvery = 64;  // stores
+constexpr char kSuffix[] = ".bin", kTemporary[] = "tmp.";
 
-struct Header {
-  char magic[8];
-  uint64_t key_size, payload_size;
-  Hash128 checksum;
-};
+int64_t now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_REALTIME, &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
+}
 
-void warn_once(const std::string& what) {
+int64_t modified(const struct stat& info) {
+  return info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec;
+}
+
+// Clocks differ between machines that share a folder, and jump: a time further ahead than this says nothing.
+bool in_future(int64_t time) {
+  return time > now() + kDay;
+}
+
+void warn_of_storing(const std::string& what) {
   static std::atomic<bool> said{false};
   if (!said.exchange(true))
     std::fprintf(
@@ -42,101 +50,170 @@ void warn_once(const std::string& what) {
         what.c_str());
 }
 
-void touch_when_old(const std::string& file) {
-  struct stat info {};
-  if (::stat(file.c_str(), &info) == 0 && std::time(nullptr) - info.st_mtime > kTouchAfter)
-    ::utimensat(AT_FDCWD, file.c_str(), nullptr, 0);
+void warn_of_damage(const std::string& file, Fault fault) {
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true))
+    std::fprintf(stderr, "dlbackend: disk cache: %s: %s; such entries are left out and written anew\n",
+                 file.c_str(), describe(fault));
 }
 
-bool write_all(int fd, const void* data, size_t size) {
-  const char* at = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t written = ::write(fd, at, size);
-    if (written <= 0) return false;
-    at += written;
-    size -= static_cast<size_t>(written);
+std::string name_of(const Hash128& key_hash) {
+  return key_hash.hex() + kSuffix;
+}
+
+bool is_entry(const std::string& name) {
+  return name.size() == 32 + sizeof kSuffix - 1 && name.ends_with(kSuffix) &&
+         name.find_first_not_of("0123456789abcdef") == 32;
+}
+
+// Unique among threads, processes and the machines that share the folder.
+std::string temporary_name() {
+  static const uint64_t machine = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
+  static std::atomic<unsigned> serial{0};
+  char name[64];
+  std::snprintf(name, sizeof name, "%s%016llx.%d.%u", kTemporary, static_cast<unsigned long long>(machine),
+                static_cast<int>(::getpid()), serial++);
+  return name;
+}
+
+// Calls fn(name, stat) for each regular file; files that vanish meanwhile are left out.
+template <class Fn>
+void for_each_file(const std::string& folder, Fn&& fn) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
+  if (!dir) return;
+  while (const dirent* item = ::readdir(dir.get())) {
+    struct stat info {};
+    if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode))
+      fn(std::string(item->d_name), info);
   }
-  return true;
+}
+
+// Opens, reads and checks an entry's file; `kMisplaced` where it is not the entry of that name and kind.
+Fault read_once(const std::string& folder, const std::string& name, StoreKind kind, Record& record,
+                bool touch) {
+  const File file(folder + "/" + name, O_RDONLY);
+  struct stat info {};
+  if (!file.ok() || ::fstat(file.fd(), &info) != 0)
+    return errno == ENOENT ? Fault::kMissing : Fault::kUnreadable;
+  if (!S_ISREG(info.st_mode)) return Fault::kUnreadable;
+  const auto size = static_cast<uint64_t>(info.st_size);
+  RecordHeader header{};
+  Fault fault = read_header(file, 0, size, header);
+  if (fault == Fault::kNone && header.bytes() != size) fault = Fault::kDamaged;
+  if (fault == Fault::kNone) fault = read_body(file, 0, header, record);
+  if (fault != Fault::kNone) return fault;
+  if (record.kind != kind || name_of(header.key_hash) != name) return Fault::kMisplaced;
+  // Marks it used at most once a day, and takes back a time that would keep it for ever.
+  if (touch && (now() - modified(info) > kDay || in_future(modified(info)))) ::futimens(file.fd(), nullptr);
+  return Fault::kNone;
+}
+
+// On NFS another machine's rename can leave us a handle of the file that was there: the second look gets the
+// new.
+Fault read_entry(const std::string& folder, const std::string& name, StoreKind kind, Record& record,
+                 bool touch) {
+  errno = 0;
+  const Fault fault = read_once(folder, name, kind, record, touch);
+  return fault == Fault::kUnreadable && errno == ESTALE ? read_once(folder, name, kind, record, touch)
+                                                        : fault;
 }
 
 }  // namespace
 
-std::string DiskCache::path(const std::string& key) const {
-  return folder_ + "/" + hash128(key).hex() + ".bin";
+std::optional<std::string> DiskCache::load_file(const std::string& key) {
+  if (folder_.empty()) return std::nullopt;
+  const std::string name = name_of(hash128(key));
+  Record record;
+  const Fault fault = read_entry(folder_, name, kind_, record, true);
+  if (fault == Fault::kNone && record.key == key) return std::move(record.payload);
+  if (fault == Fault::kNone || fault == Fault::kMissing || fault == Fault::kUnreadable) return std::nullopt;
+  if (fault != Fault::kVersion) warn_of_damage(folder_ + "/" + name, fault);
+  remove(name);
+  return std::nullopt;
 }
 
-std::optional<std::string> DiskCache::load(const std::string& key) noexcept try {
-  if (folder_.empty()) return std::nullopt;
-  const std::string file = path(key);
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return std::nullopt;
-  Header header{};
-  std::string body(
-      (in.read(reinterpret_cast<char*>(&header), sizeof header), std::istreambuf_iterator<char>(in)), {});
-  const bool sound = std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.key_size == key.size() &&
-                     body.size() >= key.size() && header.payload_size == body.size() - key.size() &&
-                     body.compare(0, key.size(), key) == 0 && hash128(body) == header.checksum;
-  if (!sound) {
-    ::unlink(file.c_str());  // rewritten by the build that follows
-    return std::nullopt;
-  }
-  touch_when_old(file);
-  return body.substr(key.size());
+std::optional<std::string> DiskCache::load(const std::string& key, bool* from_pack) noexcept try {
+  if (from_pack) *from_pack = false;
+  if (auto payload = load_file(key)) return payload;
+  if (!packs_) return std::nullopt;
+  for (const auto& pack : packs_())
+    if (auto payload = pack->load(kind_, key)) {
+      if (from_pack) *from_pack = true;
+      return payload;
+    }
+  return std::nullopt;
 } catch (...) {
   return std::nullopt;
 }
 
-void DiskCache::store(const std::string& key, const std::string& payload) noexcept try {
-  if (folder_.empty()) return;
-  static std::atomic<unsigned> serial{0};
-  if (!make_folders(folder_)) return warn_once("cannot create " + folder_);
-  const unsigned number = serial++;
-  const std::string temporary = folder_ + "/tmp." + std::to_string(::getpid()) + "." + std::to_string(number);
-  const int fd = ::open(temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0600);
-  if (fd < 0) return warn_once("cannot write to " + folder_);
-  const std::string body = key + payload;
-  Header header{{}, key.size(), payload.size(), hash128(body)};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
-  const bool written = write_all(fd, &header, sizeof header) && write_all(fd, body.data(), body.size());
-  if (::close(fd) != 0 || !written || ::rename(temporary.c_str(), path(key).c_str()) != 0) {
-    ::unlink(temporary.c_str());
-    return warn_once("cannot write to " + folder_ + " (disk full?)");
-  }
-  if (number % 64 == 0) prune();
+// 0, or the errno of what failed; then no file of it stays.
+int DiskCache::write_entry(const Record& record) {
+  const std::string temporary = folder_ + "/" + temporary_name();
+  File file(temporary, O_CREAT | O_EXCL | O_WRONLY);
+  if (!file.ok()) return errno;
+  errno = EIO;  // for a write() of zero bytes
+  if (write_record(file, record) && file.close() &&
+      ::rename(temporary.c_str(), (folder_ + "/" + name_of(hash128(record.key))).c_str()) == 0)
+    return 0;
+  const int error = errno;
+  ::unlink(temporary.c_str());
+  return error;
+}
+
+bool DiskCache::store(const std::string& key, const std::string& payload) noexcept try {
+  if (folder_.empty()) return false;
+  const Record record{kind_, key, payload};
+  int error = write_entry(record);
+  // The folder is not there yet, or was removed under us, or someone tidied the temporary away.
+  if ((error == ENOENT || error == ESTALE) && make_folders(folder_)) error = write_entry(record);
+  if (error) warn_of_storing("cannot write to " + folder_ + ": " + std::strerror(error));
+  if (!error && stores_++ % kPruneEvery == 0) prune();
+  return !error;
 } catch (...) {
-  warn_once("storing failed");
+  warn_of_storing("storing failed");
+  return false;
 }
 
 void DiskCache::prune() noexcept try {
-  struct Entry {
-    fs::path file;
-    fs::file_time_type used;
-    uint64_t size;
-  };
-  std::vector<Entry> entries;
-  uint64_t total = 0;
-  std::error_code ignored;
-  const auto now = fs::file_time_type::clock::now();
-  for (const auto& item : fs::directory_iterator(folder_, ignored)) {
-    const auto used = item.last_write_time(ignored);
-    const uint64_t size = item.is_regular_file(ignored) ? item.file_size(ignored) : 0;
-    // A temporary that old was left by a killed process.
-    if (item.path().filename().string().starts_with("tmp.") && now - used > std::chrono::hours(1))
-      fs::remove(item.path(), ignored);
-    else
-      entries.push_back({item.path(), used, size});
-    total += size;
-  }
+  std::vector<EntryFile> entries;
+  uint64_t bytes = 0;
+  for_each_file(folder_, [&](const std::string& name, const struct stat& info) {
+    // A time in the future is older than any other.
+    const int64_t used = in_future(modified(info)) ? modified(info) - kEver : modified(info);
+    if (name.starts_with(kTemporary)) {
+      // So old a temporary was left by a process that was killed.
+      if (now() - used > kDay) remove(name);
+    } else if (is_entry(name)) {
+      bytes += static_cast<uint64_t>(info.st_size);
+      entries.push_back({name, static_cast<uint64_t>(info.st_size), used});
+    }
+  });
   uint64_t count = entries.size();
-  if (total <= limits_.bytes && count <= limits_.entries) return;
+  if (bytes <= limits_.bytes && count <= limits_.entries) return;
   std::sort(entries.begin(), entries.end(), [](auto& a, auto& b) { return a.used < b.used; });
-  for (const Entry& entry : entries) {
-    if (total <= limits_.bytes && count <= limits_.entries) break;
-    fs::remove(entry.file, ignored);
-    total -= entry.size;
+  for (const EntryFile& entry : entries) {
+    if (bytes <= limits_.bytes && count <= limits_.entries) break;
+    remove(entry.name);
+    bytes -= entry.bytes;
     count--;
   }
 } catch (...) {
+}
+
+std::vector<DiskCache::EntryFile> DiskCache::files() const {
+  std::vector<EntryFile> entries;
+  for_each_file(folder_, [&](const std::string& name, const struct stat& info) {
+    if (is_entry(name)) entries.push_back({name, static_cast<uint64_t>(info.st_size), modified(info)});
+  });
+  return entries;
+}
+
+Fault DiskCache::read(const std::string& name, Record& record) const {
+  return read_entry(folder_, name, kind_, record, false);
+}
+
+bool DiskCache::remove(const std::string& name) const {
+  return ::unlink((folder_ + "/" + name).c_str()) == 0;
 }
 
 namespace {
@@ -146,12 +223,13 @@ std::string folder_of(const char* store) {
 }  // namespace
 
 DiskCache& program_disk_cache() {
-  static auto* cache = new DiskCache(folder_of("programs"), kProgramLimits);
+  static auto* cache =
+      new DiskCache(StoreKind::kProgram, folder_of("programs"), kProgramLimits, &system_packs);
   return *cache;
 }
 
 DiskCache& find_disk_cache() {
-  static auto* cache = new DiskCache(folder_of("find"), kFindLimits);
+  static auto* cache = new DiskCache(StoreKind::kFind, folder_of("find"), kFindLimits, &system_packs);
   return *cache;
 }
 

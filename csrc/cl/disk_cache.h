@@ -1,12 +1,17 @@
 // Content-addressed files for program binaries and for what measuring solvers found. Safe with many
-// processes, kill -9, full disks and read-only folders: an entry is written to a temporary name and renamed;
-// anything that does not check out on reading is a miss.
+// processes, also on NFS, with kill -9, full disks and read-only folders: there are no locks, an entry is
+// written to a temporary name and renamed, and anything that does not check out on reading is a miss.
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cl/device.h"
+#include "cl/pack.h"
+#include "cl/store_record.h"
 
 namespace dlb::cl {
 
@@ -15,30 +20,54 @@ class DiskCache {
   struct Limits {
     uint64_t bytes, entries;
   };
+  using Packs = std::vector<std::unique_ptr<Pack>>;
 
-  // `folder` is created on the first store; empty means that nothing is cached.
-  DiskCache(std::string folder, Limits limits) : folder_(std::move(folder)), limits_(limits) {}
+  // `folder` is created on the first store; empty means that nothing is stored. `packs()` gives what is
+  // looked into on a miss.
+  DiskCache(StoreKind kind, std::string folder, Limits limits, const Packs& (*packs)() = nullptr)
+      : kind_(kind), folder_(std::move(folder)), limits_(limits), packs_(packs) {}
 
-  // The payload stored for exactly this key, or nothing. Never throws.
-  std::optional<std::string> load(const std::string& key) noexcept;
+  // The payload stored for exactly this key in the folder, else in a pack, or nothing. Never throws. An entry
+  // of the folder that is damaged is removed; one from a pack is not copied.
+  std::optional<std::string> load(const std::string& key, bool* from_pack = nullptr) noexcept;
 
-  // Stores a payload; failures (full disk, read-only folder) are reported once per process on stderr and
-  // ignored.
-  void store(const std::string& key, const std::string& payload) noexcept;
+  // Stores a payload. False where that fails (full disk, read-only folder), which is reported once per
+  // process on stderr.
+  bool store(const std::string& key, const std::string& payload) noexcept;
 
-  // Removes least recently used entries until the folder is within its limits, and stale temporaries.
+  // Removes least recently used entries until the folder is within its limits, and stale temporaries. Each
+  // process does so with its first store and then now and again.
   void prune() noexcept;
 
+  // For tools: the files of entries as they are at this moment, those of other processes among them.
+  struct EntryFile {
+    std::string name;  // in the folder
+    uint64_t bytes = 0;
+    int64_t used = 0;  // nanoseconds since 1970: when it was stored or, to a day, last read
+  };
+  std::vector<EntryFile> files() const;
+  Fault read(const std::string& name, Record& record) const;
+  bool remove(const std::string& name) const;
+
+  StoreKind kind() const { return kind_; }
+  const std::string& folder() const { return folder_; }
+  Limits limits() const { return limits_; }
+
  private:
-  std::string path(const std::string& key) const;
+  std::optional<std::string> load_file(const std::string& key);
+  int write_entry(const Record& record);
+
+  const StoreKind kind_;
   const std::string folder_;
   const Limits limits_;
+  const Packs& (*const packs_)();
+  std::atomic<unsigned> stores_{0};
 };
 
-// Program binaries; keys are program_key(). Under cache_dir().
+// Program binaries; keys are program_key(). Under cache_dir(), over the packs.
 DiskCache& program_disk_cache();
 
-// Results of measuring solvers, small texts; keys are find_key(). Under cache_dir().
+// Results of measuring solvers, small texts; keys are find_key(). Under cache_dir(), over the packs.
 DiskCache& find_disk_cache();
 
 // A key's first line is the device's cache tag. Found results also depend on the library's version: another

@@ -15,6 +15,11 @@ std::string& prefix_storage() {
   return *prefix;
 }
 
+std::string& package_storage() {
+  static auto* folder = new std::string;
+  return *folder;
+}
+
 std::string env(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -48,6 +53,13 @@ std::string python_prefix() {
 }
 void set_python_prefix(const std::string& prefix) {
   prefix_storage() = prefix;
+}
+
+const std::string& package_dir() {
+  return package_storage();
+}
+void set_package_dir(const std::string& folder) {
+  package_storage() = folder;
 }
 
 bool make_folders(const std::string& path) {

@@ -1,5 +1,5 @@
-// Where things live on this machine: the Python prefix that may hold a pip-installed driver, and the cache
-// folder.
+// Where things live on this machine: the Python prefix that may hold a pip-installed driver, the installed
+// package, and the cache folder.
 #pragma once
 #include <string>
 
@@ -8,6 +8,10 @@ namespace dlb::cl {
 // sys.prefix, told by the Python package at import; empty in a process without Python.
 std::string python_prefix();
 void set_python_prefix(const std::string& prefix);
+
+// The folder of the Python package, told likewise; its packs/ holds what is shipped.
+const std::string& package_dir();
+void set_package_dir(const std::string& folder);
 
 // DLBACKEND_CACHE_DIR, else $XDG_CACHE_HOME/dlbackend, else ~/.cache/dlbackend; a folder under $TMPDIR when
 // none of them can be written. Created on first use. Empty when DLBACKEND_CACHE_DIR is set to the empty

@@ -20,7 +20,8 @@ namespace {
 
 constexpr uint32_t kFlushEvery = 16;  // launches: keeps the device busy without paying a flush for each
 
-std::atomic<uint64_t> g_compiled{0}, g_loaded{0}, g_compile_ns{0}, g_launches{0}, g_buffer_epoch{1};
+std::atomic<uint64_t> g_compiled{0}, g_loaded{0}, g_loaded_from_pack{0}, g_compile_ns{0}, g_launches{0},
+    g_buffer_epoch{1};
 
 std::string build_log(cl_program program, cl_device_id device) {
   size_t size = 0;
@@ -98,9 +99,11 @@ cl_program compile(Device& device, const std::string& source, const std::string&
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
   const std::string disk_key = program_key(device, options, source);
   DiskCache& disk = program_disk_cache();
-  if (auto binary = disk.load(disk_key))
+  bool from_pack = false;
+  if (auto binary = disk.load(disk_key, &from_pack))
     if (cl_program program = load_binary(device, *binary, options)) {
       g_loaded++;
+      g_loaded_from_pack += from_pack;
       return program;
     }
   cl_program program = compile(device, source, options, key);
@@ -128,7 +131,7 @@ ProgramEntry& entry_for(const Hash128& key) {
 }  // namespace
 
 KernelStats kernel_stats() {
-  return {g_compiled, g_loaded, static_cast<double>(g_compile_ns) * 1e-9, g_launches};
+  return {g_compiled, g_loaded, g_loaded_from_pack, static_cast<double>(g_compile_ns) * 1e-9, g_launches};
 }
 
 void forget_buffer_arguments() noexcept {

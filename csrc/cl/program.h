@@ -16,8 +16,9 @@ namespace dlb::cl {
 
 // What this process compiled and ran; see dlbackend.kernel_stats().
 struct KernelStats {
-  uint64_t compiled = 0;       // programs built from source
-  uint64_t loaded = 0;         // programs loaded from the disk cache
+  uint64_t compiled = 0;  // programs built from source
+  uint64_t loaded = 0;    // programs loaded from the disk cache or a pack
+  uint64_t loaded_from_pack = 0;
   double compile_seconds = 0;  // spent building from source, summed over threads
   uint64_t launches = 0;
 };

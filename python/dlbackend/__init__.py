@@ -32,7 +32,8 @@ def reset_fallback_report() -> None:
 
 
 def kernel_stats() -> dict[str, float]:
-    """This process's kernels: {"compiled", "loaded" (from the disk cache), "compile_seconds", "launches"}."""
+    """This process's kernels: {"compiled", "loaded" (from the disk cache or a pack), "loaded_from_pack",
+    "compile_seconds", "launches"}."""
     return _C.kernel_stats()
 
 

@@ -1,9 +1,9 @@
-"""Command-line tools: python -m dlbackend info | doctor."""
+"""Command-line tools: python -m dlbackend info | doctor | cache."""
 
 import argparse
 import sys
 
-from dlbackend import doctor, info
+from dlbackend import cache, doctor, info
 
 
 def main() -> int:
@@ -13,8 +13,11 @@ def main() -> int:
         ("info", info.main, "devices with their capabilities, versions, cache folder"),
         ("doctor", doctor.main, "check each link from torch to a computed result, and say what to do"),
     ):
-        commands.add_parser(name, help=about, description=about).set_defaults(run=run)
-    return int(parser.parse_args().run())
+        commands.add_parser(name, help=about, description=about).set_defaults(run=lambda _, run=run: run())
+    about = "what is kept on disk between processes: show, check, clear, carry to other machines"
+    cache.add_arguments(commands.add_parser("cache", help=about, description=about))
+    args = parser.parse_args()
+    return int(args.run(args))
 
 
 if __name__ == "__main__":

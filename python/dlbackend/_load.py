@@ -1,6 +1,7 @@
 """Loads the extension module with errors that say what to do, and registers it in PyTorch's PrivateUse1 slot."""
 
 import importlib
+import os
 import sys
 import types
 
@@ -24,6 +25,7 @@ def extension(torch: types.ModuleType) -> types.ModuleType:
     except ImportError as error:
         raise ImportError(f"dlbackend's extension module does not load: {error}. {REINSTALL}") from error
     c.set_python_prefix(sys.prefix)
+    c.set_package_dir(os.path.dirname(__file__))
     return c
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fresh_process import fresh_python
+from stores import full_disk, without_root
 
 CODE = """
 import torch, dlbackend
@@ -28,7 +29,7 @@ def counts(result):
 @pytest.fixture
 def run(tmp_path):
     def call(code=CODE, folder=tmp_path / "cache", **variables):
-        return fresh_python(code, DLBACKEND_CACHE_DIR=str(folder), **variables)
+        return fresh_python(code, **{"DLBACKEND_CACHE_DIR": str(folder), "DLBACKEND_PACKS": "", **variables})
 
     call.programs = tmp_path / "cache" / "programs"
     return call
@@ -78,59 +79,31 @@ def test_unusable_folders(run, tmp_path):
     assert counts(run(folder=""))[1] == 0  # no cache wanted
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_read_only_folder(filled):
     for f in filled.files[1:]:
         f.unlink()
     filled.programs.chmod(0o500)
     try:
-        result = filled()
+        result = without_root(CODE, DLBACKEND_CACHE_DIR=str(filled.programs.parent), DLBACKEND_PACKS="")
         assert counts(result) == (filled.compiled - 1, 1)
         assert result.stderr.count("dlbackend: disk cache:") == 1
     finally:
         filled.programs.chmod(0o700)
 
 
-FULL_DISK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-ssize_t write(int fd, const void* data, size_t size) {
-  char link[64], path[4096] = "";
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  readlink(link, path, sizeof path - 1);
-  const char* full = getenv("FULL_DISK");
-  if (full && !strncmp(path, full, strlen(full))) {
-    static int room = 300;
-    if (!room) { errno = ENOSPC; return -1; }
-    if (size > (size_t)room) size = room;
-    room -= size;
-  }
-  return ((ssize_t(*)(int, const void*, size_t))dlsym(RTLD_NEXT, "write"))(fd, data, size);
-}
-"""
-
-
 def test_full_disk(run, tmp_path):
     """A disk with room for 300 bytes: nothing is stored, no half file stays, everything works, with one warning."""
-    source, library = tmp_path / "full_disk.c", tmp_path / "full_disk.so"
-    source.write_text(FULL_DISK)
-    subprocess.run(["cc", "-w", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    result = run(LD_PRELOAD=str(library), FULL_DISK=str(run.programs))
+    result = run(**full_disk(tmp_path, run.programs, 300))
     compiled, _ = counts(result)
     assert compiled >= 3
-    assert "disk full" in result.stderr
+    assert result.stderr.count("No space left on device") == 1
     assert list(run.programs.iterdir()) == []
     assert counts(run())[0] == compiled
 
 
 def test_killed_while_writing(run, tmp_path):
     """kill -9 at any moment leaves a cache that the next process can use."""
-    environment = {**os.environ, "DLBACKEND_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {**os.environ, "DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": ""}
     for delay in (0.0, 0.05, 0.15):
         process = subprocess.Popen([sys.executable, "-c", CODE], env=environment, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
@@ -147,7 +120,7 @@ def test_killed_while_writing(run, tmp_path):
 
 
 def test_two_processes_at_once(run, tmp_path):
-    environment = {**os.environ, "DLBACKEND_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {**os.environ, "DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": ""}
     processes = [
         subprocess.Popen([sys.executable, "-c", CODE], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -177,6 +150,18 @@ def test_entries_do_not_pile_up_beyond_the_limit(run):
     assert not old.exists()
     assert not stale.exists()
     assert victim.exists()
+
+
+def test_read_only_home(tmp_path):
+    """Where neither the home nor XDG_CACHE_HOME can be written, the cache goes to the folder for temporary files."""
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir(mode=0o500)
+    temporary.mkdir()
+    code = f"import os; os.environ.pop('DLBACKEND_CACHE_DIR', None); os.environ.pop('XDG_CACHE_HOME', None)\n{CODE}"
+    result = without_root(code, HOME=str(home), TMPDIR=str(temporary), DLBACKEND_PACKS="")
+    assert counts(result)[0] >= 3
+    assert result.stderr == ""
+    assert list(temporary.glob("dlbackend-*/programs/*.bin"))
 
 
 def test_folder_is_private_and_default_location_honours_xdg(tmp_path):
