@@ -24,6 +24,7 @@ const std::vector<const ConvSolver*>& conv_solvers() {
       conv_cpu_implicit(),   // everything else on CPU-like devices
       conv_gpu_depthwise(),  // one channel per group: too little reuse for a product
       conv_gpu_implicit(),   // everything else on GPU-class devices
+      conv_unfold(),         // a product by any GEMM solver: other dtypes, and what a library does better
       conv_reference(),  // every dtype, layout and size, every device; what the others are checked against
   };
   return list;
