@@ -46,34 +46,47 @@ kernel void unfold(global const T* x, long ox, global T* columns, long oc, Conv 
   }
 }
 
-// x = bias + sum over taps of columns, laid out [n][row][pixel]. Range: input columns in runs of `span`, channels *
-// depths * rows, images.
+#ifndef SPAN
+#define SPAN 1  // input columns of one work-item of fold()
+#endif
+
+// x = bias + sum over taps of columns, laid out [n][row][pixel]. Range: input columns in runs of SPAN, channels * depths
+// * rows, images.
 kernel void fold(global const T* columns, long oc, global T* x, long ox, global const T* bias, long ob, Conv p,
-                 int taps_outer, int span) {
-  const int taps = p.filter[0] * p.filter[1] * p.filter[2], n = get_global_id(2);
+                 int taps_outer) {
+  const int taps = p.filter[0] * p.filter[1] * p.filter[2], n = get_global_id(2), step = p.stride[2];
   const int i1 = get_global_id(1) % p.in[1], i0 = get_global_id(1) / p.in[1] % p.in[0];
   const int channel = get_global_id(1) / p.in[1] / p.in[0];
   const long pixels = (long)p.out[0] * p.out[1] * p.out[2];
+  const int begin = get_global_id(0) * SPAN, count = min(SPAN, p.in[2] - begin);
+  if (count <= 0) return;
   columns += oc + (long)n * p.c * taps * pixels;
-  x += ox + n * p.xs[0] + channel * p.xs[1] + i0 * p.xs[2] + i1 * p.xs[3];
-  const int end = min((int)(get_global_id(0) + 1) * span, p.in[2]);
-  for (int i2 = get_global_id(0) * span; i2 < end; i2++) {
-    ACC sum = ZERO;
-    for (int f0 = 0; f0 < p.filter[0]; f0++) {
-      const int s0 = i0 + p.padding[0] - f0 * p.dilation[0], q0 = s0 / p.stride[0];
-      if (s0 < 0 || q0 >= p.out[0] || q0 * p.stride[0] != s0) continue;
-      for (int f1 = 0; f1 < p.filter[1]; f1++) {
-        const int s1 = i1 + p.padding[1] - f1 * p.dilation[1], q1 = s1 / p.stride[1];
-        if (s1 < 0 || q1 >= p.out[1] || q1 * p.stride[1] != s1) continue;
-        for (int f2 = 0; f2 < p.filter[2]; f2++) {
-          const int s2 = i2 + p.padding[2] - f2 * p.dilation[2], q2 = s2 / p.stride[2];
-          if (s2 < 0 || q2 >= p.out[2] || q2 * p.stride[2] != s2) continue;
-          const int row = row_of(&p, channel, (f0 * p.filter[1] + f1) * p.filter[2] + f2, taps, taps_outer);
-          sum += LOAD(columns, row * pixels + ((long)q0 * p.out[1] + q1) * p.out[2] + q2);
-        }
+  ACC sum[SPAN];
+  for (int i = 0; i < SPAN; i++) sum[i] = ZERO;
+  for (int f0 = 0; f0 < p.filter[0]; f0++) {
+    const int s0 = i0 + p.padding[0] - f0 * p.dilation[0], q0 = s0 / p.stride[0];
+    if (s0 < 0 || q0 >= p.out[0] || q0 * p.stride[0] != s0) continue;
+    for (int f1 = 0; f1 < p.filter[1]; f1++) {
+      const int s1 = i1 + p.padding[1] - f1 * p.dilation[1], q1 = s1 / p.stride[1];
+      if (s1 < 0 || q1 >= p.out[1] || q1 * p.stride[1] != s1) continue;
+      for (int f2 = 0; f2 < p.filter[2]; f2++) {
+        // outputs q with begin <= q * step + shift < begin + count
+        const int shift = f2 * p.dilation[2] - p.padding[2], ahead = begin - shift;
+        const int first = ahead <= 0 ? 0 : (ahead + step - 1) / step;
+        const int last = ahead + count <= 0 ? 0 : min(p.out[2], (ahead + count - 1) / step + 1);
+        const int row = row_of(&p, channel, (f0 * p.filter[1] + f1) * p.filter[2] + f2, taps, taps_outer);
+        const long line = row * pixels + ((long)q0 * p.out[1] + q1) * p.out[2];
+        if (step == 1)
+          for (int q = first; q < last; q++) sum[q - ahead] += LOAD(columns, line + q);
+        else
+          for (int q = first; q < last; q++) sum[q * step - ahead] += LOAD(columns, line + q);
       }
     }
-    if (p.has_bias) sum += LOAD(bias, ob + channel);
-    STORE(sum, x, i2 * p.xs[4]);
+  }
+  x += ox + n * p.xs[0] + channel * p.xs[1] + i0 * p.xs[2] + i1 * p.xs[3] + begin * p.xs[4];
+  for (int i = 0; i < count; i++) {
+    ACC v = sum[i];
+    if (p.has_bias) v += LOAD(bias, ob + channel);
+    STORE(v, x, i * p.xs[4]);
   }
 }

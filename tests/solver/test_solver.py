@@ -159,6 +159,43 @@ def test_winograd_layouts(size, dtype):
                 assert relative_error(a.grad, b.grad) < tolerance
 
 
+UNFOLDED = [  # rank, channels, filters, groups, stride, padding, dilation, transposed
+    (1, 5, 4, 1, 2, 1, 1, False),
+    (2, 6, 8, 2, 1, 2, 2, False),
+    (2, 4, 6, 1, 2, 1, 1, True),
+    (3, 4, 4, 4, (1, 2, 1), (0, 1, 1), 1, False),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("case", UNFOLDED, ids=str)
+def test_unfold(case, dtype):
+    rank, c, k, groups, stride, padding, dilation, transposed = case
+    size = (2, c, *(9, 8, 7)[:rank])
+    x = torch.randn(size, dtype=torch.complex128 if dtype.is_complex else torch.float64).to(dtype)
+    filters = (c, k // groups) if transposed else (k, c // groups)
+    w, bias = torch.randn(*filters, *(3, 2, 3)[:rank]).to(dtype), torch.randn(k).to(dtype)
+    conv = getattr(F, f"conv{'_transpose' * transposed}{rank}d")
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    halves = dtype in (torch.float16, torch.bfloat16)  # refused for input gradients
+    _C.force_solver("conv_fwd:unfold,conv_bwd_weight:unfold" + ("" if halves else ",conv_bwd_data:unfold"))
+    layouts = [torch.contiguous_format] + ([torch.channels_last] if rank == 2 else [])
+    for layout_x in layouts:
+        for layout_w in layouts:
+            inputs = (x.to(memory_format=layout_x), w.to(memory_format=layout_w), bias)
+            got = [t.to("ocl").requires_grad_() for t in inputs]
+            want = [t.to(wide, copy=True).requires_grad_() for t in inputs]
+            y, expected = conv(*got, **settings), conv(*want, **settings)
+            grad = torch.randn_like(expected).to(dtype)
+            y.backward(grad.to("ocl"))
+            expected.backward(grad.to(wide))
+            tolerance = {torch.float64: 1e-13, torch.float16: 1e-3, torch.bfloat16: 8e-3}.get(dtype, 1e-6)
+            for a, b in zip([y, *(t.grad for t in got)], [expected, *(t.grad for t in want)], strict=True):
+                difference = (a.detach().cpu().to(wide) - b.detach()).norm() / b.detach().norm()
+                assert difference < tolerance, (layout_x, layout_w)
+
+
 @pytest.mark.skipif(not CPU_LIKE, reason="names the solvers for CPU-like devices")
 def test_winograd_keeps_infinities_where_they_are():
     x, w = torch.randn(2, 20, 19, 22), torch.randn(35, 20, 3, 3)

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t(512) << 20;  // of unfolded images
 constexpr uint64_t kAlignment = 256;
+constexpr int kCpuSpan = 64;  // input columns that one work-item folds
 
 uint64_t aligned(uint64_t bytes) {
   return round_up(bytes, kAlignment);
@@ -111,9 +112,7 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
         element_(c10::elementSize(p.dtype)),
         image_items_(int64_t(p.c) * p.taps()),
         lanes_(device.cls == cl::DeviceClass::kCpu ? 0 : 64),
-        // bits are copied: halves need no arithmetic
-        unfold_(kernel_of(device, element_ == 2 ? c10::ScalarType::Short : p.dtype, "unfold")),
-        fold_(kernel_of(device, p.dtype, "fold")) {}
+        kernel_(kernel_of(p, device)) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const Buffer columns{workspace.mem, static_cast<int64_t>(workspace.offset / element_)};
@@ -137,16 +136,20 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
   }
 
  private:
-  static cl::Kernel& kernel_of(cl::Device& device, c10::ScalarType type, const char* name) {
-    return cl::get_kernel(device, sources({"element.clh", "unfold.cl"}), element_option(type), name);
+  static cl::Kernel& kernel_of(const ConvProblem& p, cl::Device& device) {
+    const bool fold = p.direction == Op::kConvInputGrad;
+    // unfolding copies bits: halves need no arithmetic
+    const auto type = !fold && c10::elementSize(p.dtype) == 2 ? c10::ScalarType::Short : p.dtype;
+    const std::string span = device.cls == cl::DeviceClass::kCpu ? " -DSPAN=" + std::to_string(kCpuSpan) : "";
+    return cl::get_kernel(device, sources({"element.clh", "unfold.cl"}), element_option(type) + span,
+                          fold ? "fold" : "unfold");
   }
 
-  // A run of `extent` per item where lanes_ is zero, else one element each.
-  cl::Range range(int64_t extent, int64_t middle, int64_t images) const {
+  cl::Range range(int64_t items, int64_t middle, int64_t images) const {
     cl::Range range;
     range.dims = 3;
     range.local[0] = lanes_ ? lanes_ : 1;
-    range.global[0] = lanes_ ? round_up(extent, lanes_) : 1;
+    range.global[0] = round_up(items, range.local[0]);
     range.global[1] = middle, range.global[2] = images;
     return range;
   }
@@ -154,17 +157,18 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
   void unfold(Stream& stream, const Buffer& image, const ConvShape& shape, const Buffer& to, int64_t row_step,
               int64_t image_step, int64_t rows, int taps_outer) {
     const int64_t pixels = int64_t(shape.out[0]) * shape.out[1] * shape.out[2];
-    unfold_.launch(stream.queue(), range(pixels, rows, shape.n), image.mem, image.offset, to.mem, to.offset,
-                   shape, row_step, image_step, static_cast<cl_int>(taps_outer),
+    kernel_.launch(stream.queue(), range(lanes_ ? pixels : 1, rows, shape.n), image.mem, image.offset, to.mem,
+                   to.offset, shape, row_step, image_step, static_cast<cl_int>(taps_outer),
                    lanes_ ? int64_t(1) : pixels);
   }
 
   void fold(Stream& stream, const Buffer& columns, const ConvProblem::Operands& o) {
     const Buffer& bias = shape_.has_bias ? o.bias : o.w;
-    fold_.launch(stream.queue(),
-                 range(shape_.in[2], int64_t(shape_.c) * shape_.in[0] * shape_.in[1], shape_.n), columns.mem,
-                 columns.offset, o.x.mem, o.x.offset, bias.mem, bias.offset, shape_,
-                 static_cast<cl_int>(product_.taps_outer), static_cast<cl_int>(lanes_ ? 1 : shape_.in[2]));
+    kernel_.launch(stream.queue(),
+                   range(lanes_ ? shape_.in[2] : ceil_div(shape_.in[2], kCpuSpan),
+                         int64_t(shape_.c) * shape_.in[0] * shape_.in[1], shape_.n),
+                   columns.mem, columns.offset, o.x.mem, o.x.offset, bias.mem, bias.offset, shape_,
+                   static_cast<cl_int>(product_.taps_outer));
   }
 
   void multiply(Stream& stream, Buffer a, Buffer b, Buffer c, const Buffer& d, MemRef workspace) {
@@ -184,7 +188,7 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
   const ConvShape shape_, y_shape_;
   const uint64_t element_;  // bytes
   const int64_t image_items_, lanes_;
-  cl::Kernel &unfold_, &fold_;
+  cl::Kernel& kernel_;
 };
 
 class Unfold final : public ConvSolver {
@@ -211,7 +215,7 @@ class Unfold final : public ConvSolver {
     const double bytes = 2.0 * (r.columns_bytes + r.y_bytes);
     const double gemm = choose(r.gemm, device).estimate(r.gemm, device) * r.repeats;
     if (device.cls != cl::DeviceClass::kCpu) return 5 + bytes / 1.5e6 + gemm;
-    const double cycles = elements * (p.direction == Op::kConvInputGrad ? 8 : 1) + bytes / 4;
+    const double cycles = elements * (p.direction == Op::kConvInputGrad ? 1.5 : 1.0) + bytes / 4;
     return 20 + cycles / kCpuMegahertz / device.compute_units + gemm;
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
