@@ -8,6 +8,7 @@ namespace dlb::solver {
 const std::vector<const GemmSolver*>& gemm_solvers() {
   static const std::vector<const GemmSolver*> list = {
       gemm_cpu_gemv(),    // one or few rows: bound by reading B once, which packing would double
+      gemm_cpu_small(),   // small products: nothing is copied that can be read where it lies
       gemm_cpu_packed(),  // everything else on CPU-like devices
       gemm_gpu_tiled(),   // everything on GPU-class devices
       gemm_clblast(),     // any device, any driver; seconds to start on a CPU, so only when forced there

@@ -1,9 +1,10 @@
-// What our GEMM solvers share: the kernel arguments that all their kernels begin with, and the transposed
-// problem.
+// What our GEMM solvers share: the kernel arguments that all their kernels begin with, the transposed
+// problem, and the program of those for CPU-like devices.
 #pragma once
 #include <utility>
 
 #include "cl/program.h"
+#include "solver/kernel_source.h"
 #include "solver/problem.h"
 
 namespace dlb::solver {
@@ -37,6 +38,12 @@ inline GemmProblem::Operands transposed(GemmProblem::Operands o) {
 // True when the kernels, which store along columns, do better on the transposed problem.
 inline bool columns_are_rows(const GemmProblem& p) {
   return p.n == 1 || (p.c[1] == 1 && p.c[2] != 1 && p.m > 1);
+}
+
+// A kernel of the one program for CPU-like devices.
+inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, c10::ScalarType type, const char* name) {
+  return cl::get_kernel(device, sources({"cpu_tile.clh", "gemm_cpu.cl", "gemm_small_cpu.cl"}),
+                        element_option(type), name);
 }
 
 }  // namespace dlb::solver

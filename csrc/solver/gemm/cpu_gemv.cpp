@@ -25,8 +25,7 @@ class GemvInvoker final : public Invoker<GemmProblem> {
       : swap_(swap_sides(problem)),
         problem_(swap_ ? transposed(problem) : problem),
         columns_(block_columns(problem_, device)),
-        kernel_(cl::get_kernel(device, sources({"cpu_tile.clh", "gemm_cpu.cl"}),
-                               element_option(problem.dtype), "gemv_cpu")) {
+        kernel_(cpu_gemm_kernel(device, problem.dtype, "gemv_cpu")) {
     range_.dims = 2;
     range_.global[0] = ceil_div(problem_.n, columns_);
     range_.global[1] = problem_.batch;

@@ -46,8 +46,7 @@ class PackedInvoker final : public Invoker<GemmProblem> {
       : swap_(columns_are_rows(problem)),
         problem_(swap_ ? transposed(problem) : problem),
         blocks_(choose_blocks(problem_, device)),
-        kernel_(cl::get_kernel(device, sources({"cpu_tile.clh", "gemm_cpu.cl"}),
-                               element_option(problem.dtype), "gemm_cpu")) {
+        kernel_(cpu_gemm_kernel(device, problem.dtype, "gemm_cpu")) {
     range_.dims = 3;
     range_.global[0] = ceil_div(problem_.m, blocks_.m);
     range_.global[1] = ceil_div(problem_.n, blocks_.n);
