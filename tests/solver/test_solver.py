@@ -91,6 +91,29 @@ def test_every_gemm_solver(solver, m, n, k):
         assert relative_error(out, torch.baddbmm(c.double(), a.double(), b.double(), beta=0.5, alpha=2)) < 1e-5
 
 
+def on_device(t: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, gaps included."""
+    size = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
+    return torch.as_strided(t, (size,), (1,)).to("ocl").as_strided(t.shape, t.stride())
+
+
+@pytest.mark.parametrize("solver", ["cpu_small", "cpu_packed"] if CPU_LIKE else [])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_strides_of_gemm_solvers(solver, dtype):
+    """Every operand with gaps, transposed, broadcast; sizes around the kernels' tiles of 6, 16 and 64."""
+    tolerance = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    _C.force_solver(f"gemm:{solver}")
+    for m, n, k in ((8, 8, 8), (13, 16, 5), (6, 64, 17), (19, 81, 33), (7, 130, 70)):
+        a, b = torch.randn(5, 2 * m, k).to(dtype)[:, ::2], torch.randn(5, k, 2 * n).to(dtype)[:, :, ::2]
+        for a_ in (a, a.mT.contiguous().mT, a[:1].expand(5, -1, -1)):
+            for b_ in (b, b.contiguous(), b.mT.contiguous().mT):
+                for d in (None, torch.randn(n).to(dtype), torch.randn(5, n, m).to(dtype).mT):
+                    wide = a_.double() @ b_.double() if d is None else d.double() - 2 * (a_.double() @ b_.double())
+                    ad, bd = on_device(a_), on_device(b_)
+                    got = torch.bmm(ad, bd) if d is None else torch.baddbmm(d.to("ocl"), ad, bd, alpha=-2)
+                    assert relative_error(got, wide) < tolerance, (m, n, k)
+
+
 CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
     (2, 8, 16, 1, (9, 10), 3, 1, 1, 1),
     (2, 20, 24, 1, (12, 7), 1, 1, 0, 1),
@@ -212,7 +235,8 @@ def test_choice_on_cpu_like_devices():
     def taken(key: str) -> str:
         return _C.explain_problem(key).split(" for ")[0]
 
-    assert taken(GEMM_KEY) == "cpu_packed"
+    assert taken(GEMM_KEY) == "cpu_small"
+    assert taken(GEMM_KEY.replace("k=40", "k=2000")) == "cpu_packed"
     assert taken(GEMM_KEY.replace("m=33", "m=1")) == "cpu_gemv"
     many_channels = CONV_KEY.replace("k=16", "k=64").replace("c=8", "c=64")
     assert taken(many_channels) == "cpu_winograd"

@@ -91,7 +91,8 @@ class Packed final : public GemmSolver {
     const double tasks = double(q.batch) * ceil_div(q.m, b.m) * ceil_div(q.n, b.n);
     const double rows = double(round_up(b.m, kTileRows)),
                  columns = double(round_up(std::min<int64_t>(b.n, q.n), 16));
-    const double cycles = q.k * rows * columns / 16 + q.k * (rows + columns) / 4 + rows * columns / 4 + 500;
+    const double cycles =
+        1.12 * q.k * rows * columns / 16 + q.k * (rows + columns) / 4 + rows * columns / 4 + 500;
     return 15 + std::max(tasks / device.compute_units, 1.0) * cycles / kCpuMegahertz;
   }
   std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,

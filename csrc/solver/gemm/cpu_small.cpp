@@ -18,11 +18,18 @@ struct Blocks {
 
 double product_cycles(const GemmProblem& p, int64_t m, int64_t n) {
   const double tiles = double(ceil_div(m, kTileRows)) * ceil_div(n, kTileColumns), columns = round_up(n, 16);
-  const double multiply = round_up(m, kTileRows) * columns / 16 * p.k * 1.05 + tiles * 40;
+  // rows of A that lie pages apart from one step of the reduction to the next
+  const double scattered = p.a[2] > 512 && p.k > 64 ? 1.25 : p.m * p.k > (1 << 18) ? 1.1 : 1.0;
+  const double multiply = round_up(m, kTileRows) * columns / 16 * p.k * 1.05 * scattered + tiles * 40;
+  // A is converted one element at a time
+  const double convert = (p.dtype == c10::ScalarType::Half       ? 35.0
+                          : p.dtype == c10::ScalarType::BFloat16 ? 3.0
+                                                                 : 0.0) *
+                         round_up(m, kTileRows) * p.k * ceil_div(n, kTileColumns);
   const bool direct = p.b[2] == 1 && n % 16 == 0;
-  const double pack = direct ? 0 : p.k * columns / 16 * (p.b[2] == 1 ? 4.0 : p.b[1] == 1 ? 10.0 : 40.0) + 40;
+  const double pack = direct ? 0 : p.k * columns / 16 * (p.b[2] == 1 ? 4.0 : p.b[1] == 1 ? 7.0 : 40.0) + 40;
   const double store = double(m) * (n / 16 * 4 + n % 16 * (n < 16 ? 1.5 : 3));
-  return multiply + pack + store + 60;
+  return multiply + convert + pack + store + 60;
 }
 
 // Whole products while there are enough of them, else blocks of columns and rows for every core.
