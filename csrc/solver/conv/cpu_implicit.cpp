@@ -12,11 +12,24 @@ namespace {
 
 constexpr int kTileRows = 6, kTileColumns = 64;        // MR and NR of cpu_tile.clh
 constexpr int64_t kScratchFloats = 160 * 1024;         // at most; most of a usual second-level cache
+constexpr double kWorthTrying = 1.5;                   // times the cycles of the best guess
 constexpr int64_t kPartialBytes = int64_t(128) << 20;  // of the weight gradient's slices
+
+// What can be varied: most positions, output channels and summed channels of a work-item. Zeros: the best
+// guess. A Config holds them as values[0..2].
+struct Blocking {
+  int positions = 0, cols = 0, channels = 0;
+  bool given() const { return positions > 0; }
+};
+
+Blocking blocking_of(const Config& config) {
+  return {config.values[0], config.values[1], config.values[2]};
+}
 
 // A gather with its blocking chosen, and what it costs.
 struct Plan {
   Gather gather;
+  Blocking blocking = {};
   int64_t scratch = 0;  // floats
   int64_t blocks = 0;   // of positions
   int64_t col_blocks = 0, channel_blocks = 0;
@@ -76,14 +89,14 @@ double tile_cycles(int64_t rows, int64_t columns, double depth) {
          tiles * 80;
 }
 
-void consider_gather(Plan& best, Gather g, int positions, int cols, int channels, const cl::Device& device) {
-  set_positions(g, positions);
-  set_channels(g, channels);
-  g.block_cols = std::min(g.cols, cols);
-  Plan plan{g};
+Plan gather_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
+  set_positions(g, blocking.positions);
+  set_channels(g, blocking.channels);
+  g.block_cols = std::min(g.cols, blocking.cols);
+  Plan plan{g, blocking};
   const int64_t count = positions_of(g), pitch = padded16(g.block_cols), pixels = pixels_of(g);
   plan.scratch = round_up(count + kTileRows, 16) + (count + kTileRows) * pitch + pixels * g.pitch + 64;
-  if (plan.scratch > kScratchFloats || plan.scratch * 4 > int64_t(device.local_mem)) return;
+  if (plan.scratch > kScratchFloats || plan.scratch * 4 > int64_t(device.local_mem)) return plan;
   plan.blocks = blocks_of(g), plan.col_blocks = ceil_div(g.cols, g.block_cols);
   plan.channel_blocks = std::max<int64_t>(ceil_div(g.red, g.channels), 1);
   const double taps = double(g.taps[0]) * g.taps[1] * g.taps[2];
@@ -94,14 +107,15 @@ void consider_gather(Plan& best, Gather g, int positions, int cols, int channels
                                                  tile_cycles(count, g.block_cols, taps * g.channels)) +
                           double(count) * g.block_cols * (g.os[4] == 1 || g.os[1] == 1 ? 0.6 : 2.0) + 2000;
   plan.cycles = waves(double(plan.blocks) * plan.col_blocks * g.groups, device) * per_task;
-  if (plan.cycles < best.cycles) best = plan;
+  return plan;
 }
 
-// Best blocking of a forward gather or an input gradient's phase; cycles stays infinite when scratch does not
-// suffice.
-Plan plan_gather(const Gather& gather, const cl::Device& device) {
-  Plan best;
-  for (int splits = 0; splits <= 3 && std::isinf(best.cycles); splits++) {
+// Visits the plans worth considering of a forward gather or an input gradient's phase: those with the fewest
+// taps loaded one at a time that fit in scratch.
+template <class Visit>
+void each_gather_plan(const Gather& gather, const cl::Device& device, Visit&& visit) {
+  bool fits = false;
+  for (int splits = 0; splits <= 3 && !fits; splits++) {
     Gather g = gather;
     for (int i = 0; i < 3; i++) g.split[i] = i < splits;
     const int taps = std::max(1, (g.split[1] ? 1 : g.taps[1]) * (g.split[2] ? 1 : g.taps[2]));
@@ -109,22 +123,25 @@ Plan plan_gather(const Gather& gather, const cl::Device& device) {
     const int channels = std::clamp(768 / taps / 16 * 16, 16, 512);
     for (int most = channels; most >= 16; most = most > 16 ? std::max(16, most / 2 / 16 * 16) : 0)
       for (int positions : {384, 288, 192, 144, 96, 72, 48, 24, 12, 6})
-        for (int cols : {512, 256, 128, 64}) consider_gather(best, g, positions, cols, most, device);
+        for (int cols : {512, 256, 128, 64}) {
+          const Plan plan = gather_plan(g, {positions, cols, most}, device);
+          if (std::isinf(plan.cycles)) continue;
+          fits = true;
+          visit(plan);
+        }
   }
-  return best;
 }
 
-void consider_weight_grad(Plan& best, Gather g, int positions, int cols, int channels,
-                          const cl::Device& device) {
-  set_positions(g, positions);
-  set_channels(g, channels);
-  g.block_cols = std::min(g.cols, cols);
-  Plan plan{g};
+Plan weight_grad_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
+  set_positions(g, blocking.positions);
+  set_channels(g, blocking.channels);
+  g.block_cols = std::min(g.cols, blocking.cols);
+  Plan plan{g, blocking};
   const int64_t count = positions_of(g), pitch = padded16(g.block_cols), pixels = pixels_of(g);
   const int64_t taps = int64_t(g.taps[0]) * g.taps[1] * g.taps[2], rows = g.channels * taps;
   plan.scratch = round_up(rows + kTileRows, 16) + (rows + kTileRows) * pitch + count * kTileColumns +
                  pixels * g.pitch + 64;
-  if (plan.scratch > kScratchFloats || plan.scratch * 4 > int64_t(device.local_mem)) return;
+  if (plan.scratch > kScratchFloats || plan.scratch * 4 > int64_t(device.local_mem)) return plan;
   plan.blocks = blocks_of(g), plan.col_blocks = ceil_div(g.cols, g.block_cols);
   plan.channel_blocks = ceil_div(g.red, g.channels);
   const double per_block = double(pixels) * g.channels * (g.channels < 16 ? 2.0 : 0.7) + count * pitch * 0.7 +
@@ -133,19 +150,47 @@ void consider_weight_grad(Plan& best, Gather g, int positions, int cols, int cha
   const double parts = double(g.groups) * plan.col_blocks * plan.channel_blocks;
   for (int slices = 1; slices <= plan.blocks && slices <= 4 * int(device.compute_units); slices++) {
     if (slices > 1 && slices * weights * 4 > kPartialBytes) break;
-    plan.slices = slices;
     const double per_task = ceil_div(plan.blocks, slices) * per_block + double(rows) * g.block_cols + 2000;
-    plan.cycles = waves(parts * slices, device) * per_task + slices * weights / 8 / device.compute_units;
-    if (plan.cycles < best.cycles) best = plan;
+    const double cycles =
+        waves(parts * slices, device) * per_task + slices * weights / 8 / device.compute_units;
+    if (cycles < plan.cycles) plan.cycles = cycles, plan.slices = slices;
   }
+  return plan;
 }
 
-Plan plan_weight_grad(const Gather& gather, const cl::Device& device) {
-  Plan best;
+template <class Visit>
+void each_weight_grad_plan(const Gather& gather, const cl::Device& device, Visit&& visit) {
   for (int channels : {256, 128, 64, 48, 32, 16})
     for (int positions : {448, 288, 192, 144, 96, 48, 24, 12, 6})
-      for (int cols : {256, 128, 64}) consider_weight_grad(best, gather, positions, cols, channels, device);
+      for (int cols : {256, 128, 64}) {
+        const Plan plan = weight_grad_plan(gather, {positions, cols, channels}, device);
+        if (!std::isinf(plan.cycles)) visit(plan);
+      }
+}
+
+// The plan with the fewest cycles of those that `admit` lets pass; its cycles are infinite when scratch
+// suffices for none.
+template <class Admit>
+Plan best_plan(bool weight_grad, const Gather& gather, const cl::Device& device, Admit&& admit) {
+  Plan best{gather};
+  const auto visit = [&](const Plan& plan) {
+    if (plan.cycles < best.cycles && admit(plan)) best = plan;
+  };
+  if (weight_grad)
+    each_weight_grad_plan(gather, device, visit);
+  else
+    each_gather_plan(gather, device, visit);
   return best;
+}
+
+// The plan with this blocking, else the best.
+Plan plan_of(bool weight_grad, const Gather& gather, const Blocking& blocking, const cl::Device& device) {
+  const Plan plan = best_plan(weight_grad, gather, device, [&](const Plan& plan) {
+    const Blocking& b = plan.blocking;
+    return !blocking.given() ||
+           (b.positions == blocking.positions && b.cols == blocking.cols && b.channels == blocking.channels);
+  });
+  return std::isinf(plan.cycles) && blocking.given() ? plan_of(weight_grad, gather, {}, device) : plan;
 }
 
 const char* const kDoesNotFit = "the image rows that one output needs do not fit in local memory";
@@ -169,12 +214,12 @@ int64_t packed_floats(const Gather& g) {
 
 class GatherInvoker final : public Invoker<ConvProblem> {
  public:
-  GatherInvoker(const ConvProblem& p, cl::Device& device)
+  GatherInvoker(const ConvProblem& p, cl::Device& device, const Blocking& blocking)
       : input_grad_(p.direction == Op::kConvInputGrad),
         pack_(kernel_of(device, p, "conv_cpu_pack")),
         compute_(kernel_of(device, p, "conv_cpu")) {
     for (const Phase& phase : phases_of(p)) {
-      const Plan plan = plan_gather(phase.gather, device);
+      const Plan plan = plan_of(false, phase.gather, blocking, device);
       const Gather& g = plan.gather;
       Step step{plan, phase.weight_offset, phase.output_offset,
                 range3(padded16(g.cols) / 16, plan.channel_blocks, g.groups),
@@ -214,8 +259,8 @@ class GatherInvoker final : public Invoker<ConvProblem> {
 // Sums over slices of the positions; one slice of a dense float gradient is written in place.
 class WeightGradInvoker final : public Invoker<ConvProblem> {
  public:
-  WeightGradInvoker(const ConvProblem& p, cl::Device& device)
-      : plan_(plan_weight_grad(forward_phase(p).gather, device)),
+  WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Blocking& blocking)
+      : plan_(plan_of(true, forward_phase(p).gather, blocking, device)),
         compute_(kernel_of(device, p, "conv_cpu_weight_grad")),
         reduce_(kernel_of(device, p, "conv_cpu_reduce")),
         compute_range_(range3(plan_.slices, plan_.col_blocks, plan_.gather.groups * plan_.channel_blocks)),
@@ -261,9 +306,9 @@ class Implicit final : public ConvSolver {
     return Applicability::yes();
   }
 
-  uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config&) const override {
+  uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
     if (p.direction == Op::kConvWeightGrad) {
-      const int slices = plan_weight_grad(forward_phase(p).gather, device).slices;
+      const int slices = plan_of(true, forward_phase(p).gather, blocking_of(config), device).slices;
       if (slices == 1 && p.dtype == c10::ScalarType::Float && dense_weights(p)) return 0;
       return sizeof(float) * slices * int64_t(p.k) * (p.c / p.groups) * p.taps();
     }
@@ -272,22 +317,40 @@ class Implicit final : public ConvSolver {
     return floats * sizeof(float);
   }
 
+  // The best guess; the best with half as many positions, with fewer summed channels, with other columns.
+  std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
+    const bool weight_grad = p.direction == Op::kConvWeightGrad;
+    const Gather gather = phases_of(p).front().gather;
+    const Plan best = plan_of(weight_grad, gather, {}, device);
+    const Gather& b = best.gather;
+    std::vector<Config> list = {Config{}};
+    const auto add = [&](auto&& admit) {
+      const Plan plan = best_plan(weight_grad, gather, device, admit);
+      if (plan.cycles > kWorthTrying * best.cycles) return;
+      list.push_back(Config{{plan.blocking.positions, plan.blocking.cols, plan.blocking.channels}});
+    };
+    add([&](const Plan& plan) { return 2 * positions_of(plan.gather) <= positions_of(b); });
+    add([&](const Plan& plan) { return plan.gather.channels < b.channels; });
+    add([&](const Plan& plan) { return plan.gather.block_cols != b.block_cols; });
+    return list;
+  }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     return 30 + cycles(p, device) / kCpuMegahertz;
   }
 
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config&) const override {
-    if (p.direction == Op::kConvWeightGrad) return std::make_unique<WeightGradInvoker>(p, device);
-    return std::make_unique<GatherInvoker>(p, device);
+                                                const Config& config) const override {
+    if (p.direction == Op::kConvWeightGrad)
+      return std::make_unique<WeightGradInvoker>(p, device, blocking_of(config));
+    return std::make_unique<GatherInvoker>(p, device, blocking_of(config));
   }
 
  private:
   static double cycles(const ConvProblem& p, const cl::Device& device) {
-    if (p.direction == Op::kConvWeightGrad) return plan_weight_grad(forward_phase(p).gather, device).cycles;
+    if (p.direction == Op::kConvWeightGrad) return plan_of(true, forward_phase(p).gather, {}, device).cycles;
     double sum = 0;
     for (const Phase& phase : phases_of(p))
-      sum += plan_gather(phase.gather, device).cycles +
+      sum += plan_of(false, phase.gather, {}, device).cycles +
              2.5 * packed_floats(phase.gather) / device.compute_units + 60000;
     return sum;
   }

@@ -24,6 +24,13 @@ uint64_t scratch_bytes(int m, int n, int k) {
   return 4 * (a + int64_t(m + kTileRows) * n + int64_t(k) * kTileColumns);
 }
 
+// Fewer rows until scratch suffices.
+void fit(Blocks& b, const GemmProblem& p, const cl::Device& device) {
+  while (scratch_bytes(b.m, b.n, b.k) > device.local_mem && b.m > kTileRows)
+    b.m = balanced(p.m, b.m / 2, kTileRows);
+  b.scratch = scratch_bytes(b.m, b.n, b.k);
+}
+
 // Blocks as large as half a typical second-level cache, but enough of them for every core.
 Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   Blocks b;
@@ -34,18 +41,24 @@ Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   const int64_t wanted = 2 * device.compute_units;
   while (tasks() < wanted && b.m > 24) b.m = balanced(p.m, b.m / 2, kTileRows);
   while (tasks() < wanted && b.n > kTileColumns) b.n = balanced(p.n, b.n / 2, kTileColumns);
-  while (scratch_bytes(b.m, b.n, b.k) > device.local_mem && b.m > kTileRows)
-    b.m = balanced(p.m, b.m / 2, kTileRows);
-  b.scratch = scratch_bytes(b.m, b.n, b.k);
+  fit(b, p, device);
+  return b;
+}
+
+// values[0..2] of a config are the blocks of m, n and k; zeros are the best guess.
+Blocks blocks_of(const GemmProblem& p, const cl::Device& device, const Config& config) {
+  if (config.values[0] == 0) return choose_blocks(p, device);
+  Blocks b{config.values[0], config.values[1], config.values[2], 0};
+  fit(b, p, device);
   return b;
 }
 
 class PackedInvoker final : public Invoker<GemmProblem> {
  public:
-  PackedInvoker(const GemmProblem& problem, cl::Device& device)
+  PackedInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : swap_(columns_are_rows(problem)),
         problem_(swap_ ? transposed(problem) : problem),
-        blocks_(choose_blocks(problem_, device)),
+        blocks_(blocks_of(problem_, device, config)),
         kernel_(cpu_gemm_kernel(device, problem.dtype, "gemm_cpu")) {
     range_.dims = 3;
     range_.global[0] = ceil_div(problem_.m, blocks_.m);
@@ -85,6 +98,19 @@ class Packed final : public GemmSolver {
       return Applicability::no("too little local memory");
     return Applicability::yes();
   }
+  // The best guess; half as many rows; half as many columns; twice the depth with as many rows as scratch has
+  // room for.
+  std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
+    const GemmProblem q = columns_are_rows(p) ? transposed(p) : p;
+    const Blocks b = choose_blocks(q, device);
+    std::vector<Config> list = {Config{}};
+    const auto add = [&](int m, int n, int k) { list.push_back(Config{{m, n, k}}); };
+    if (b.m > 2 * kTileRows) add(balanced(q.m, b.m / 2, kTileRows), b.n, b.k);
+    if (b.n > kTileColumns) add(b.m, balanced(q.n, b.n / 2, kTileColumns), b.k);
+    if (b.k < q.k)
+      add(balanced(q.m, std::max(b.m / 2, kTileRows), kTileRows), b.n, balanced(q.k, 2 * b.k, 32));
+    return list;
+  }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     const GemmProblem q = columns_are_rows(p) ? transposed(p) : p;
     const Blocks b = choose_blocks(q, device);
@@ -96,8 +122,8 @@ class Packed final : public GemmSolver {
     return 15 + std::max(tasks / device.compute_units, 1.0) * cycles / kCpuMegahertz;
   }
   std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config&) const override {
-    return std::make_unique<PackedInvoker>(problem, device);
+                                                const Config& config) const override {
+    return std::make_unique<PackedInvoker>(problem, device, config);
   }
 };
 
