@@ -11,7 +11,7 @@
 #include "runtime/hooks.h"
 #include "runtime/host_allocator.h"
 #include "runtime/stream.h"
-#include "solver/solver.h"
+#include "solver/find.h"
 
 namespace py = pybind11;
 
@@ -64,7 +64,27 @@ py::dict kernel_stats() {
   result["loaded_from_pack"] = stats.loaded_from_pack;
   result["compile_seconds"] = stats.compile_seconds;
   result["launches"] = stats.launches;
+  result["specialised"] = dlb::solver::find_stats().specialised.load();
+  result["evicted"] = dlb::solver::evicted_choices();
   return result;
+}
+
+py::dict find_stats() {
+  const auto& stats = dlb::solver::find_stats();
+  py::dict result;
+  result["hits"] = stats.hits.load();
+  result["misses"] = stats.misses.load();
+  result["measured"] = stats.measured.load();
+  result["verified"] = stats.verified.load();
+  result["rejected"] = stats.rejected.load();
+  result["swapped"] = stats.swapped.load();
+  result["benchmark_seconds"] = static_cast<double>(stats.benchmark_ns.load()) * 1e-9;
+  return result;
+}
+
+void shutdown() {
+  dlb::solver::stop_background();
+  dlb::finish_all_queues();
 }
 
 }  // namespace
@@ -87,7 +107,7 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "synchronize", [](int i) { dlb::synchronize_device(index_or_current(i)); }, py::arg("device") = -1,
       py::call_guard<py::gil_scoped_release>());
-  m.def("shutdown", &dlb::finish_all_queues, py::call_guard<py::gil_scoped_release>());
+  m.def("shutdown", &shutdown, py::call_guard<py::gil_scoped_release>());
   m.def("is_in_bad_fork", &dlb::cl::in_bad_fork);
   m.def("opencl_library", &dlb::cl::library_name);
   m.def("cache_dir", &dlb::cl::cache_dir);
@@ -124,7 +144,22 @@ PYBIND11_MODULE(_C, m) {
   m.def("fallback_report", &dlb::fallback_report);
   m.def("reset_fallback_report", &dlb::reset_fallback_report);
   m.def("kernel_stats", &kernel_stats);
-  m.def("force_solver", &dlb::solver::force);
-  m.def("explain_problem", py::overload_cast<const std::string&, int>(&dlb::solver::explain), py::arg("key"),
-        py::arg("device") = 0);
+  namespace solver = dlb::solver;
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  m.def("find_stats", &find_stats);
+  m.def("force_solver", &solver::force);
+  m.def("solver_names", &solver::solver_names);
+  m.def("explain_problem", &solver::explain, py::arg("key"), py::arg("device") = 0, no_gil);
+  m.def("solutions", &solver::solutions, py::arg("key"), py::arg("device") = 0, no_gil);
+  m.def("tune_problem", &solver::tune, py::arg("key"), py::arg("device") = 0, no_gil);
+  m.def("solved_problems", &solver::solved_problems);
+  m.def("wait_for_background", &solver::wait_for_background, no_gil);
+  m.def("find_mode", &solver::find_mode_name);
+  m.def("set_find_mode", &solver::set_find_mode);
+  m.def("set_prefer_reusable", &solver::set_prefer_reusable, py::arg("everywhere"), py::arg("ops") = "");
+  m.def("exchange_thread_prefers_reusable", &solver::exchange_thread_prefers_reusable);
+  m.def("deterministic", &solver::deterministic);
+  m.def("set_deterministic", &solver::set_deterministic);
+  m.def("verbosity", &solver::verbosity);
+  m.def("set_verbosity", &solver::set_verbosity);
 }

@@ -238,7 +238,12 @@ std::string program_key(const Device& device, const std::string& options, const 
 }
 
 std::string find_key(const Device& device, const std::string& problem) {
-  return device.cache_tag + "\ndlbackend " DLB_VERSION "\n" + problem;
+  return device.cache_tag + "|" + std::to_string(device.compute_units) +
+         (device.cls == DeviceClass::kCpu ? "|cpu" : "|gpu") + "\n" + problem;
+}
+
+const char* library_version() {
+  return DLB_VERSION;
 }
 
 }  // namespace dlb::cl

@@ -70,9 +70,13 @@ DiskCache& program_disk_cache();
 // Results of measuring solvers, small texts; keys are find_key(). Under cache_dir(), over the packs.
 DiskCache& find_disk_cache();
 
-// A key's first line is the device's cache tag. Found results also depend on the library's version: another
-// one may have other solvers.
+// A key's first line is the device's cache tag; what measuring finds also depends on how many compute units
+// and which class of kernels this process uses. The library's version is in the payload: what another one
+// found is worth a second look, not nothing.
 std::string program_key(const Device& device, const std::string& options, const std::string& source);
 std::string find_key(const Device& device, const std::string& problem);
+
+// Of this library, as in pyproject.toml.
+const char* library_version();
 
 }  // namespace dlb::cl

@@ -16,6 +16,9 @@ constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 // One in-order queue of a device. Made on first use, lives as long as the process.
 class Stream {
  public:
+  // Of streams that PyTorch does not know: not in stream_of(), not waited for by synchronize_device().
+  static constexpr c10::StreamId kInternal = -1;
+
   Stream(cl::Device& device, c10::StreamId id);
 
   cl::Queue& queue() { return queue_; }

@@ -1,188 +1,460 @@
-// Choosing a solver: forced by name, else the applicable one with the lowest estimate; and running it.
+// Choosing a solution for a problem - remembered, stored, measured or estimated - and running it.
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <chrono>
+#include <cstdio>
+#include <deque>
 #include <sstream>
 
+#include "cl/disk_cache.h"
+#include "solver/background.h"
+#include "solver/find.h"
+#include "solver/find_record.h"
 #include "solver/invoker_cache.h"
+#include "solver/search.h"
+#include "solver/settings.h"
 #include "solver/solver.h"
 
 namespace dlb::solver {
 namespace {
 
-template <class Problem>
-const std::vector<const Solver<Problem>*>& solvers();
-template <>
-const std::vector<const GemmSolver*>& solvers<GemmProblem>() {
-  return gemm_solvers();
-}
-template <>
-const std::vector<const ConvSolver*>& solvers<ConvProblem>() {
-  return conv_solvers();
-}
+// Times the lowest estimate: what is not measured even when everything is. Estimates are not that far off,
+// and some solvers take many seconds to build where they are no use.
+constexpr double kMostEstimate = 10;
+constexpr size_t kMostSpecialised = 256;  // problems at once that have a program of their own
 
+// What runs for a problem now. Never changed: a better one replaces it in the cache.
 template <class Problem>
-InvokerCache<Problem>& cache() {
-  static auto* instance =
-      new InvokerCache<Problem>;  // never destroyed: threads may run ops while the process exits
+struct Choice {
+  SolutionPtr<Problem> taken, reusable;
+  std::shared_ptr<Search<Problem>> search;  // null when nothing is left to find out
+  std::string profile_name;                 // "ocl::conv_fwd::cpu_implicit"
+};
+template <class Problem>
+using ChoicePtr = std::shared_ptr<const Choice<Problem>>;
+template <class Problem>
+using Cache = InvokerCache<Problem, Choice<Problem>>;
+
+// Never destroyed: threads may run ops while the process exits.
+template <class Problem>
+Cache<Problem>& cache() {
+  static auto* instance = new Cache<Problem>;
+  return *instance;
+}
+// Of choices by estimate alone, while determinism is asked for.
+template <class Problem>
+Cache<Problem>& deterministic_cache() {
+  static auto* instance = new Cache<Problem>;
   return *instance;
 }
 
 template <class Problem>
-std::string names() {
-  std::string text;
-  for (const auto* solver : solvers<Problem>())
-    text += (text.empty() ? "" : ", ") + std::string(solver->name());
-  return text;
-}
-
-bool exists(Op op, const std::string& name) {
-  const auto has = [&](const auto& list) {
-    return std::any_of(list.begin(), list.end(), [&](const auto* solver) { return name == solver->name(); });
-  };
-  return op == Op::kGemm ? has(gemm_solvers()) : has(conv_solvers());
-}
-
-using Forced = std::array<std::string, kOps>;
-
-void force_one(Forced& forced, const std::string& item) {
-  const size_t colon = item.find(':');
-  const std::string name = colon == std::string::npos ? item : item.substr(colon + 1);
-  const std::string op = colon == std::string::npos ? "" : item.substr(0, colon);
-  bool op_known = op.empty(), name_known = false;
-  for (int i = 0; i < kOps; i++) {
-    if (!op.empty() && op != op_name(static_cast<Op>(i))) continue;
-    op_known = true;
-    if (exists(static_cast<Op>(i), name)) forced[i] = name, name_known = true;
-  }
-  TORCH_CHECK(op_known, "DLBACKEND_SOLVER: there is no op '", op,
-              "'. Ops: gemm, conv_fwd, conv_bwd_data, conv_bwd_weight.");
-  TORCH_CHECK(name_known, "DLBACKEND_SOLVER: no solver", op.empty() ? "" : " of " + op, " is named '", name,
-              "'. gemm: ", names<GemmProblem>(), "; conv_*: ", names<ConvProblem>(), ".");
-}
-
-Forced parse_forced(const std::string& specification) {
-  Forced forced;
-  std::istringstream in(specification);
-  for (std::string item; std::getline(in, item, ',');)
-    if (!item.empty()) force_one(forced, item);
-  return forced;
-}
-
-std::mutex forced_mutex;
-
-Forced& forced_locked() {
-  static Forced forced = [] {
-    const char* text = std::getenv("DLBACKEND_SOLVER");
-    return parse_forced(text ? text : "");
-  }();
-  return forced;
-}
-
-std::string forced_solver(Op op) {
-  std::lock_guard<std::mutex> lock(forced_mutex);
-  return forced_locked()[static_cast<int>(op)];
+ChoicePtr<Problem> make_choice(SolutionPtr<Problem> taken, SolutionPtr<Problem> reusable,
+                               std::shared_ptr<Search<Problem>> search = nullptr) {
+  auto choice = std::make_shared<Choice<Problem>>();
+  choice->taken = std::move(taken), choice->reusable = std::move(reusable);
+  choice->search = std::move(search);
+  return choice;
 }
 
 template <class Problem>
-std::string reasons(const Problem& problem, const cl::Device& device) {
+std::string reasons(const Problem& problem, const cl::Device& device, const char* separator) {
+  const Preference preference = preference_of(problem.op());
   std::string text;
-  for (const auto* solver : solvers<Problem>()) {
+  for (const auto* solver : solvers_for(problem)) {
     const Applicability can = solver->applicable(problem, device);
-    text += std::string("\n  ") + solver->name() + ": " + (can ? "applicable" : can.reason);
+    const char* reason =
+        can ? (preference.allows(solver->name()) ? "applicable" : "applicable, but not allowed") : can.reason;
+    text += separator + std::string(solver->name()) + ": " + reason;
   }
   return text;
 }
 
+// The solver with the lowest estimate of those that are allowed. Throws c10::Error when there is none.
 template <class Problem>
-const Solver<Problem>& choose_any(const Problem& problem, const cl::Device& device) {
-  const std::string forced = forced_solver(problem.op());
+const Solver<Problem>& lowest_estimate(const Problem& problem, const cl::Device& device,
+                                       bool only_deterministic = false) {
+  const Preference preference = preference_of(problem.op());
   const Solver<Problem>* best = nullptr;
   double best_estimate = 0;
-  for (const auto* solver : solvers<Problem>()) {
-    if (!forced.empty() && forced != solver->name()) continue;
-    if (!solver->applicable(problem, device)) continue;
+  for (const auto* solver : solvers_for(problem)) {
+    if (!preference.allows(solver->name()) || !solver->applicable(problem, device)) continue;
+    if (only_deterministic && !solver->is_deterministic(problem)) continue;
     const double estimate = solver->estimate(problem, device);
     if (!best || estimate < best_estimate) best = solver, best_estimate = estimate;
   }
   TORCH_CHECK(best,
-              forced.empty() ? "no solver" : "DLBACKEND_SOLVER: solver '" + forced + "' is not applicable",
-              " for ", key(problem), " on ", device.name, ". Solvers:", reasons(problem, device));
+              preference.forced.empty()
+                  ? std::string("no solver")
+                  : "DLBACKEND_SOLVER: solver '" + preference.forced + "' is not applicable",
+              " for ", key(problem), " on ", device.name, ". Solvers:", reasons(problem, device, "\n  "));
   return *best;
 }
 
+// The solution with the lowest estimate. One whose kernel does not build on this driver is passed over for
+// the next, with a warning; a forced one is not.
 template <class Problem>
-Solution<Problem> solve_any(const Problem& problem, cl::Device& device) {
-  const Solver<Problem>& solver = choose_any(problem, device);
-  const Config config = solver.configs(problem, device).front();
-  return {&solver, solver.invoker(problem, device, config), solver.workspace(problem, device, config)};
+SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device,
+                                 bool only_deterministic = false) {
+  std::string failed;
+  for (const auto& c : candidates_of(problem, device)) {
+    if (only_deterministic && !c.solver->is_deterministic(problem)) continue;
+    if (failed == c.solver->name()) continue;  // its other configs share the program
+    try {
+      SolutionPtr<Problem> solution = make_solution(problem, device, *c.solver, c.config);
+      if (vouch(problem, device, solution)) return solution;
+      failed = c.solver->name();
+    } catch (const cl::Error& error) {
+      if (error.code != CL_BUILD_PROGRAM_FAILURE || c.solver == solvers_for(problem).back() ||
+          !preference_of(problem.op()).forced.empty())
+        throw;
+      failed = c.solver->name();
+      TORCH_WARN("dlbackend: solver ", failed, " is not used, its kernel does not build: ", error.what());
+    }
+  }
+  lowest_estimate(problem, device, only_deterministic);  // throws everyone's reasons
+  TORCH_INTERNAL_ASSERT(false, key(problem));
+}
+
+void say_found(const std::string& how, const cl::Device& device, const std::string& key, const char* solver,
+               const Config& config, const std::string& others) {
+  if (verbosity() < 1) return;
+  say(1, "find,ocl:" + std::to_string(device.index) + "," + how + "," + solver + "," + config_text(config) +
+             "," + key + others);
+}
+
+// The solver of a stored result, if it is still what it was and may be taken.
+template <class Problem>
+const Solver<Problem>* usable(const FindResult& result, const Problem& problem, const cl::Device& device,
+                              const Preference& preference) {
+  for (const auto* solver : solvers_for(problem))
+    if (revision_name(*solver) == result.solver && preference.allows(solver->name()) &&
+        solver->applicable(problem, device))
+      return solver;
+  return nullptr;
+}
+
+// True when a solver has come that the record's measurements knew nothing of, or another library made them.
+template <class Problem>
+bool outdated(const FindRecord& record, const Problem& problem, const cl::Device& device) {
+  if (record.version != cl::library_version()) return true;
+  for (const auto* solver : solvers_for(problem))
+    if (solver->applicable(problem, device) && std::find(record.considered.begin(), record.considered.end(),
+                                                         revision_name(*solver)) == record.considered.end())
+      return true;
+  return false;
+}
+
+bool searches(FindMode mode) {
+  return mode != FindMode::kFast;
+}
+bool specialises(FindMode mode, Op op) {
+  return (mode == FindMode::kNormal || mode == FindMode::kHybrid || mode == FindMode::kTrustVerify) &&
+         may_specialise(op);
 }
 
 template <class Problem>
-void run_any(const Problem& problem, const typename Problem::Operands& operands, Stream& stream) {
-  auto solution = cache<Problem>().find(problem);
-  if (!solution) [[unlikely]] {
-    solution = std::make_shared<Solution<Problem>>(solve_any(problem, stream.device()));
-    cache<Problem>().insert(problem, solution);
+std::shared_ptr<Search<Problem>> search_from(const Problem& problem, cl::Device& device,
+                                             const std::string& key, SolutionPtr<Problem> taken,
+                                             std::vector<Candidate<Problem>> others) {
+  const bool specialise = specialises(find_mode(), problem.op());
+  const bool only_reference = others.size() <= 1 && taken->solver == solvers_for(problem).back();
+  if (only_reference && !specialise) return nullptr;
+  return std::make_shared<Search<Problem>>(problem, device, key, std::move(taken), std::move(others),
+                                           specialise);
+}
+
+// What the store knows, or null. The fastest solution that compiles nothing for these sizes starts; a faster
+// one of a program of its own is fetched behind it.
+template <class Problem>
+ChoicePtr<Problem> from_store(const Problem& problem, cl::Device& device, const std::string& key) {
+  const auto record = load_record(device, key);
+  if (!record) return nullptr;
+  const Preference preference = preference_of(problem.op());
+  const FindMode mode = find_mode();
+  SolutionPtr<Problem> taken;
+  std::vector<Candidate<Problem>> faster;
+  for (const FindResult& result : record->results) {
+    const Solver<Problem>* solver = usable(result, problem, device, preference);
+    if (!solver) continue;
+    if (result.config.specialised) {
+      Candidate<Problem> candidate;
+      candidate.solver = solver, candidate.config = result.config;
+      candidate.estimate = solver->estimate(problem, device);
+      if (!taken && specialises(mode, problem.op())) faster.push_back(candidate);
+      continue;
+    }
+    taken = make_solution(problem, device, *solver, result.config);
+    break;
   }
-  if (solution->workspace == 0) {
-    solution->invoker->run(stream, operands, MemRef{});
+  if (!taken) return nullptr;
+  find_stats().hits++;
+  std::shared_ptr<Search<Problem>> search;
+  if (searches(mode) && (mode == FindMode::kTrustVerify || outdated(*record, problem, device)))
+    search = search_from(problem, device, key, taken, candidates_of(problem, device));
+  else if (!faster.empty())
+    search = std::make_shared<Search<Problem>>(problem, device, key, taken, faster, false);
+  say_found("hit", device, key, taken->solver->name(), taken->config, "");
+  return make_choice<Problem>(taken, taken, search);
+}
+
+// Measures everything before the first run. Null when there is no memory for it.
+template <class Problem>
+ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, const std::string& key) {
+  std::vector<Candidate<Problem>> candidates = candidates_of(problem, device);
+  if (candidates.empty()) return nullptr;
+  const double most = kMostEstimate * candidates.front().estimate;
+  std::erase_if(candidates, [&](const auto& c) { return c.estimate > most; });
+  try {
+    measure_all(problem, device, candidates);
+  } catch (const cl::Error& error) {
+    say(1, "not measured," + key + "," + error.what());
+    return nullptr;
+  }
+  const auto taken = std::find_if(candidates.begin(), candidates.end(),
+                                  [](const auto& c) { return c.state == Candidate<Problem>::kTaken; });
+  if (taken == candidates.end()) return nullptr;
+  store_record(device, key, record_of(candidates));
+  std::shared_ptr<Search<Problem>> search;
+  if (specialises(find_mode(), problem.op()))
+    search = std::make_shared<Search<Problem>>(problem, device, key, taken->solution,
+                                               std::vector<Candidate<Problem>>{}, true);
+  return make_choice<Problem>(taken->solution, taken->solution, search);
+}
+
+template <class Problem>
+ChoicePtr<Problem> choose_new(const Problem& problem, cl::Device& device) {
+  const std::string text = key(problem);
+  sizes_change(problem.family(), hash(problem));
+  if (ChoicePtr<Problem> known = from_store(problem, device, text)) return known;
+  find_stats().misses++;
+  const FindMode mode = find_mode();
+  ChoicePtr<Problem> choice;
+  if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text);
+  if (!choice) {
+    const SolutionPtr<Problem> first = by_estimate(problem, device);
+    choice = make_choice<Problem>(
+        first, first,
+        searches(mode) ? search_from(problem, device, text, first, candidates_of(problem, device)) : nullptr);
+  }
+  say_found("miss", device, text, choice->taken->solver->name(), choice->taken->config,
+            reasons(problem, device, ","));
+  return choice;
+}
+
+// One thread chooses for a problem; others that meet it meanwhile wait for that.
+template <class Problem>
+ChoicePtr<Problem> choose_once(const Problem& problem, cl::Device& device) {
+  static auto* mutexes = new std::array<std::mutex, 64>;
+  std::lock_guard<std::mutex> lock((*mutexes)[hash(problem) % mutexes->size()]);
+  if (ChoicePtr<Problem> found = cache<Problem>().find(problem)) return found;
+  ChoicePtr<Problem> made = choose_new(problem, device);
+  cache<Problem>().insert(problem, made);
+  return made;
+}
+
+template <class Problem>
+ChoicePtr<Problem> choose_deterministic(const Problem& problem, cl::Device& device) {
+  auto& known = deterministic_cache<Problem>();
+  ChoicePtr<Problem> choice = known.find(problem);
+  if (choice) return choice;
+  const SolutionPtr<Problem> solution = by_estimate(problem, device, true);
+  say_found("deterministic", device, key(problem), solution->solver->name(), solution->config, "");
+  choice = make_choice<Problem>(solution, solution);
+  known.insert(problem, choice);
+  return choice;
+}
+
+// Bounds the programs made for single problems: the oldest goes when a new one comes.
+template <class Problem>
+void note_specialised(const Problem& problem, const ChoicePtr<Problem>& choice) {
+  static std::mutex mutex;
+  static auto* list = new std::deque<std::pair<Problem, ChoicePtr<Problem>>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  list->emplace_back(problem, choice);
+  if (list->size() <= kMostSpecialised) return;
+  const auto [old, its_choice] = list->front();
+  list->pop_front();
+  cache<Problem>().replace(old, its_choice, make_choice<Problem>(its_choice->reusable, its_choice->reusable));
+  find_stats().evicted++;
+}
+
+// Takes over what the search has found out.
+template <class Problem>
+void adopt(const Problem& problem, const ChoicePtr<Problem>& choice) {
+  const auto& search = choice->search;
+  const ChoicePtr<Problem> next =
+      make_choice<Problem>(search->taken(), search->reusable(), search->ended() ? nullptr : search);
+  cache<Problem>().replace(problem, choice, next);
+  if (next->taken != choice->taken && next->taken->config.specialised) note_specialised(problem, next);
+}
+
+template <class Problem>
+void run_solution(const Solution<Problem>& solution, const Problem& problem,
+                  const typename Problem::Operands& operands, Stream& stream) {
+  if (solution.workspace == 0) {
+    solution.invoker->run(stream, operands, MemRef{});
     return;
   }
   // Freed when this returns: later allocations of the stream come after the kernels that use it.
   const c10::DataPtr workspace =
-      allocate_bytes(solution->workspace, static_cast<c10::DeviceIndex>(problem.device));
-  solution->invoker->run(stream, operands, resolve(workspace, workspace.get()));
+      allocate_bytes(solution.workspace, static_cast<c10::DeviceIndex>(problem.device));
+  solution.invoker->run(stream, operands, resolve(workspace, workspace.get()));
+}
+
+// The solution that needs least memory, for when there is none for the workspace of the one taken.
+template <class Problem>
+SolutionPtr<Problem> leanest(const Problem& problem, cl::Device& device) {
+  const Candidate<Problem>* best = nullptr;
+  uint64_t least = 0;
+  const auto candidates = candidates_of(problem, device);
+  for (const auto& c : candidates) {
+    const uint64_t bytes = c.solver->workspace(problem, device, c.config);
+    if (!best || bytes < least) best = &c, least = bytes;
+  }
+  return make_solution(problem, device, *best->solver, best->config);
+}
+
+template <class Problem>
+void run_timed(const Solution<Problem>& solution, const Problem& problem,
+               const typename Problem::Operands& operands, Stream& stream) {
+  stream.synchronize();
+  const auto start = std::chrono::steady_clock::now();
+  run_solution(solution, problem, operands, stream);
+  stream.synchronize();
+  const double us =
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  char time[32];
+  std::snprintf(time, sizeof time, "%.1f us", us);
+  say(2, "run,ocl:" + std::to_string(problem.device) + "," + solution.solver->name() + "," + key(problem) +
+             "," + time);
+}
+
+template <class Problem>
+void run_any(const Problem& problem, const typename Problem::Operands& operands, Stream& stream) {
+  cl::Device& device = stream.device();
+  ChoicePtr<Problem> choice;
+  if (deterministic_now()) [[unlikely]]
+    choice = choose_deterministic(problem, device);
+  else if (!(choice = cache<Problem>().find(problem))) [[unlikely]]
+    choice = choose_once(problem, device);
+  if (choice->search && choice->search->step(operands, stream)) adopt(problem, choice);
+
+  const Solution<Problem>& solution = prefers_reusable(problem.op()) ? *choice->reusable : *choice->taken;
+  at::RecordFunction profiled(at::RecordScope::FUNCTION);
+  if (profiled.isActive()) [[unlikely]]
+    profiled.before(std::string("ocl::") + op_name(problem.op()) + "::" + solution.solver->name());
+  try {
+    if (verbosity() >= 2) [[unlikely]]
+      run_timed(solution, problem, operands, stream);
+    else
+      run_solution(solution, problem, operands, stream);
+  } catch (const c10::OutOfMemoryError&) {
+    const SolutionPtr<Problem> lean = leanest(problem, device);
+    if (lean->workspace >= solution.workspace) throw;
+    run_solution(*lean, problem, operands, stream);
+  }
 }
 
 template <class Problem>
 std::string explain_any(const Problem& problem) {
   const cl::Device& device = device_of(problem.device);
-  return std::string(choose_any(problem, device).name()) + " for " + key(problem) + reasons(problem, device);
+  const ChoicePtr<Problem> known = cache<Problem>().find(problem);
+  const char* name = known ? known->taken->solver->name() : lowest_estimate(problem, device).name();
+  return std::string(name) + " for " + key(problem) + reasons(problem, device, "\n  ");
+}
+
+std::string solution_line(const std::string& solver, const Config& config, double time, uint64_t workspace,
+                          double error, const std::string& state) {
+  std::ostringstream line;
+  line << solver << '\t' << config_text(config) << '\t' << (config.specialised ? "specialised" : "reusable")
+       << '\t';
+  time > 0 ? line << time << '\t' : line << "-\t";
+  line << workspace << '\t';
+  time > 0 ? line << error << '\t' : line << "-\t";
+  line << state << '\n';
+  return line.str();
+}
+
+template <class Problem>
+std::string solutions_any(const Problem& problem) {
+  cl::Device& device = device_of(problem.device);
+  const auto record = load_record(device, key(problem));
+  const ChoicePtr<Problem> known = cache<Problem>().find(problem);
+  const auto state = [&](const std::string& solver, const Config& config) {
+    const bool taken =
+        known && revision_name(*known->taken->solver) == solver && known->taken->config == config;
+    return std::string(taken ? "taken" : "applicable");
+  };
+  std::string text;
+  if (record)
+    for (const FindResult& r : record->results)
+      text += solution_line(r.solver, r.config, r.time, r.workspace, r.error, state(r.solver, r.config));
+  for (const auto& c : candidates_of(problem, device)) {
+    const std::string name = revision_name(*c.solver);
+    const bool listed =
+        record && std::any_of(record->results.begin(), record->results.end(),
+                              [&](const auto& r) { return r.solver == name && r.config == c.config; });
+    if (!listed)
+      text += solution_line(name, c.config, 0, c.solver->workspace(problem, device, c.config), 0,
+                            state(name, c.config));
+  }
+  return text;
+}
+
+template <class Problem>
+void tune_any(const Problem& problem) {
+  cl::Device& device = device_of(problem.device);
+  const ChoicePtr<Problem> choice = by_measuring(problem, device, key(problem));
+  TORCH_CHECK(choice, "no solution of ", key(problem), " could be measured on ", device.name,
+              ". Solvers:", reasons(problem, device, "\n  "));
+  cache<Problem>().insert(problem, choice);
+}
+
+template <class Visit>
+auto with_problem(const std::string& text, int device, Visit&& visit) {
+  return is_key_of<GemmProblem>(text) ? visit(parse_gemm_key(text, device))
+                                      : visit(parse_conv_key(text, device));
 }
 
 }  // namespace
 
-const GemmSolver& choose(const GemmProblem& problem, const cl::Device& device) {
-  return choose_any(problem, device);
-}
-const ConvSolver& choose(const ConvProblem& problem, const cl::Device& device) {
-  return choose_any(problem, device);
-}
-Solution<GemmProblem> solve(const GemmProblem& problem, cl::Device& device) {
-  return solve_any(problem, device);
-}
-Solution<ConvProblem> solve(const ConvProblem& problem, cl::Device& device) {
-  return solve_any(problem, device);
-}
 void run(const GemmProblem& problem, const GemmProblem::Operands& operands, Stream& stream) {
   run_any(problem, operands, stream);
 }
 void run(const ConvProblem& problem, const ConvProblem::Operands& operands, Stream& stream) {
   run_any(problem, operands, stream);
 }
-std::string explain(const GemmProblem& problem) {
-  return explain_any(problem);
-}
-std::string explain(const ConvProblem& problem) {
-  return explain_any(problem);
-}
 
 std::string explain(const std::string& key, int device) {
-  if (key.rfind("gemm:", 0) == 0) return explain(parse_gemm_key(key, device));
-  return explain(parse_conv_key(key, device));
+  return with_problem(key, device, [](const auto& problem) { return explain_any(problem); });
+}
+std::string solutions(const std::string& key, int device) {
+  return with_problem(key, device, [](const auto& problem) { return solutions_any(problem); });
+}
+void tune(const std::string& key, int device) {
+  with_problem(key, device, [](const auto& problem) { tune_any(problem); });
 }
 
-void force(const std::string& specification) {
-  Forced forced = parse_forced(specification);
-  {
-    std::lock_guard<std::mutex> lock(forced_mutex);
-    forced_locked() = std::move(forced);
-  }
+std::vector<std::string> solved_problems() {
+  std::vector<std::string> keys;
+  for (const auto& problem : cache<GemmProblem>().problems()) keys.push_back(key(problem));
+  for (const auto& problem : cache<ConvProblem>().problems()) keys.push_back(key(problem));
+  return keys;
+}
+
+uint64_t evicted_choices() {
+  return find_stats().evicted + cache<GemmProblem>().evicted() + cache<ConvProblem>().evicted();
+}
+
+void forget_choices() {
   cache<GemmProblem>().clear();
   cache<ConvProblem>().clear();
+  deterministic_cache<GemmProblem>().clear();
+  deterministic_cache<ConvProblem>().clear();
 }
 
 }  // namespace dlb::solver

@@ -1,19 +1,32 @@
 // The ordered solver lists: the one place that names every solver.
+#include <cstdlib>
+
 #include "solver/conv/solvers.h"
 #include "solver/gemm/solvers.h"
 #include "solver/solver.h"
 
 namespace dlb::solver {
+namespace {
+
+std::vector<const GemmSolver*> with_test_solvers(std::vector<const GemmSolver*> list) {
+  if (const char* which = std::getenv("DLBACKEND_TEST_SOLVERS")) {
+    const auto faulty = gemm_test_solvers(which);
+    list.insert(list.begin(), faulty.begin(), faulty.end());
+  }
+  return list;
+}
+
+}  // namespace
 
 const std::vector<const GemmSolver*>& gemm_solvers() {
-  static const std::vector<const GemmSolver*> list = {
+  static const std::vector<const GemmSolver*> list = with_test_solvers({
       gemm_cpu_gemv(),    // one or few rows: bound by reading B once, which packing would double
       gemm_cpu_small(),   // small products: nothing is copied that can be read where it lies
       gemm_cpu_packed(),  // everything else on CPU-like devices
       gemm_gpu_tiled(),   // everything on GPU-class devices
       gemm_clblast(),     // any device, any driver; seconds to start on a CPU, so only when forced there
       gemm_reference(),   // every dtype and layout, every device; what the others are checked against
-  };
+  });
   return list;
 }
 

@@ -1,6 +1,8 @@
 // Keys of problems: written and read through the problem's own list of fields.
 #include "solver/problem.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -130,6 +132,115 @@ void ConvProblem::normalize() {
     if (filter[i] == 1) ws[2 + i] = 0, dilation[i] = 1;
     if (out[i] == 1 && filter[i] == 1 && padding[i] == 0 && in[i] == 1) stride[i] = 1;
   }
+}
+
+namespace {
+
+// Elements from the first to the last of a tensor.
+int64_t extent(std::initializer_list<int64_t> sizes, const int64_t* strides) {
+  int64_t last = 0;
+  for (int64_t size : sizes) {
+    if (size == 0) return 0;
+    last += (size - 1) * *strides++;
+  }
+  return last + 1;
+}
+
+constexpr int kWindow = 8;              // of a part, along each dimension of the result
+constexpr double kMostPartFlops = 1e8;  // what a part may cost the reference solver
+
+}  // namespace
+
+std::vector<Span<GemmProblem::Operands>> GemmProblem::spans() const {
+  std::vector<Span<Operands>> list = {{&Operands::a, extent({batch, m, k}, a)},
+                                      {&Operands::b, extent({batch, k, n}, b)},
+                                      {&Operands::c, extent({batch, m, n}, c), true}};
+  if (has_d) list.push_back({&Operands::d, extent({batch, m, n}, d)});
+  return list;
+}
+
+std::vector<Part<GemmProblem>> GemmProblem::parts() const {
+  std::vector<Part<GemmProblem>> list;
+  for (const bool last : {false, true}) {
+    Part<GemmProblem> part{*this};
+    GemmProblem& p = part.problem;
+    p.batch = 1, p.m = std::min<int64_t>(m, 2 * kWindow), p.n = std::min<int64_t>(n, 2 * kWindow);
+    if (p.flops() > kMostPartFlops) continue;
+    const int64_t at = last ? batch - 1 : 0, row = last ? m - p.m : 0, column = last ? n - p.n : 0;
+    part.shift.a.offset = at * a[0] + row * a[1];
+    part.shift.b.offset = at * b[0] + column * b[2];
+    part.shift.c.offset = at * c[0] + row * c[1] + column * c[2];
+    part.shift.d.offset = at * d[0] + row * d[1] + column * d[2];
+    list.push_back(part);
+  }
+  return list;
+}
+
+uint64_t GemmProblem::family() const {
+  GemmProblem p = *this;  // the smaller of m and n, and batch, follow the input; the weight's sizes stay
+  (m < n ? p.m : p.n) = 0;
+  p.batch = batch > 1;
+  for (int64_t* strides : {p.a, p.b, p.c, p.d})
+    for (int i = 0; i < 3; i++) strides[i] = std::min<int64_t>(strides[i], 2);
+  return hash(p);
+}
+
+std::vector<Span<ConvProblem::Operands>> ConvProblem::spans() const {
+  std::vector<Span<Operands>> list = {
+      {&Operands::x, extent({n, c, in[0], in[1], in[2]}, xs), direction == Op::kConvInputGrad},
+      {&Operands::w, extent({k, c / groups, filter[0], filter[1], filter[2]}, ws),
+       direction == Op::kConvWeightGrad},
+      {&Operands::y, extent({n, k, out[0], out[1], out[2]}, ys), direction == Op::kConvForward}};
+  if (has_bias) list.push_back({&Operands::bias, direction == Op::kConvInputGrad ? c : k});
+  return list;
+}
+
+std::vector<Part<ConvProblem>> ConvProblem::parts() const {
+  std::vector<Part<ConvProblem>> list;
+  for (const bool last : {false, true}) {
+    Part<ConvProblem> part{*this};
+    ConvProblem& p = part.problem;
+    ConvProblem::Operands& shift = part.shift;
+    const int32_t group = last ? groups - 1 : 0;
+    p.groups = 1, p.c = c / groups, p.k = k / groups;
+    int64_t c0 = 0, k0 = 0, n0 = 0;
+    const auto crop = [last](int32_t& size, int32_t most, int64_t& begin) {
+      begin = last && size > most ? size - most : 0;
+      size = std::min(size, most);
+    };
+    if (direction != Op::kConvInputGrad) crop(p.k, direction == Op::kConvForward ? kWindow : 4, k0);
+    if (direction != Op::kConvForward) crop(p.c, direction == Op::kConvInputGrad ? kWindow : 4, c0);
+    if (direction != Op::kConvWeightGrad) crop(p.n, 1, n0);
+    shift.x.offset = n0 * xs[0] + (group * (c / groups) + c0) * xs[1];
+    shift.y.offset = n0 * ys[0] + (group * (k / groups) + k0) * ys[1];
+    shift.w.offset = (group * (k / groups) + k0) * ws[0] + c0 * ws[1];
+    shift.bias.offset =
+        direction == Op::kConvInputGrad ? group * (c / groups) + c0 : group * (k / groups) + k0;
+    // A window of the image is one with another padding.
+    for (int i = 0; i < 3 && direction != Op::kConvWeightGrad; i++) {
+      int64_t begin = 0;
+      if (direction == Op::kConvForward) {
+        crop(p.out[i], kWindow, begin);
+        p.padding[i] = padding[i] - static_cast<int32_t>(begin) * stride[i];
+        shift.y.offset += begin * ys[2 + i];
+      } else {
+        crop(p.in[i], kWindow, begin);
+        p.padding[i] = padding[i] + static_cast<int32_t>(begin);
+        shift.x.offset += begin * xs[2 + i];
+      }
+    }
+    if (p.flops() <= kMostPartFlops) list.push_back(part);
+  }
+  return list;
+}
+
+uint64_t ConvProblem::family() const {
+  ConvProblem p = *this;
+  p.n = 0;
+  for (int i = 0; i < 3; i++) p.in[i] = in[i] > 1, p.out[i] = out[i] > 1;
+  for (int64_t* strides : {p.xs, p.ws, p.ys})
+    for (int i = 0; i < 5; i++) strides[i] = std::min<int64_t>(strides[i], 2);
+  return hash(p);
 }
 
 std::string key(const GemmProblem& problem) {

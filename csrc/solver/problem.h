@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "cl/api.h"
 
@@ -30,6 +31,22 @@ struct Factor {
   double re = 1, im = 0;
 };
 
+// An operand of a problem: where its buffer stands in Operands, the elements from its first to its last one,
+// and whether it is the result.
+template <class Operands>
+struct Span {
+  Buffer Operands::*buffer;
+  int64_t elements = 0;
+  bool result = false;
+};
+
+// A part of a problem's result that is itself a problem, and what to add to the operands' offsets for it.
+template <class Problem>
+struct Part {
+  Problem problem;
+  typename Problem::Operands shift{};
+};
+
 // C[b,i,j] = alpha * sum_k A[b,i,k] * B[b,k,j] + beta * D[b,i,j]. All operands have one dtype; any strides,
 // zero (broadcast) included for A, B and D. C does not overlap A and B; D may be C itself.
 struct GemmProblem {
@@ -48,6 +65,11 @@ struct GemmProblem {
 
   Op op() const { return Op::kGemm; }
   double flops() const { return 2.0 * batch * m * n * k; }
+  std::vector<Span<Operands>> spans() const;
+  // Small parts at both ends of the result, for checking against the reference solver.
+  std::vector<Part<GemmProblem>> parts() const;
+  // Hash of what networks hardly change between calls, without the sizes that follow the input.
+  uint64_t family() const;
   // Makes the strides of dimensions with one element zero, so that they do not make two problems of one.
   void normalize();
   template <class Self, class Visit>
@@ -84,6 +106,9 @@ struct ConvProblem {
   int64_t out_pixels() const { return int64_t(out[0]) * out[1] * out[2]; }
   int64_t in_pixels() const { return int64_t(in[0]) * in[1] * in[2]; }
   double flops() const { return 2.0 * n * k * (c / groups) * taps() * out_pixels(); }
+  std::vector<Span<Operands>> spans() const;
+  std::vector<Part<ConvProblem>> parts() const;  // see GemmProblem
+  uint64_t family() const;
   void normalize();
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {
@@ -117,6 +142,12 @@ uint64_t hash(const Problem& p) noexcept {
 // "conv_fwd:float32 n=8 c=64 k=64 ... ": the same text on every machine; without the device's number.
 std::string key(const GemmProblem& problem);
 std::string key(const ConvProblem& problem);
+
+// Whether a key is of a Problem: by its op's name.
+template <class Problem>
+bool is_key_of(const std::string& key) {
+  return (key.rfind("gemm:", 0) == 0) == std::is_same_v<Problem, GemmProblem>;
+}
 
 // The problem of a key, for that device. Throws std::invalid_argument for text that key() does not make.
 GemmProblem parse_gemm_key(const std::string& key, int device);

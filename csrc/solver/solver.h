@@ -23,6 +23,9 @@ struct Applicability {
 // Tile sizes, splits: what a solver can vary for one problem. The meaning of the numbers is the solver's own.
 struct Config {
   int32_t values[6] = {};
+  // A program compiled for the problem's very sizes, in place of one that takes sizes as arguments.
+  bool specialised = false;
+  bool operator==(const Config&) const = default;
 };
 
 // A solver made ready for one problem: kernels built, launch sizes known. run() only sets arguments and
@@ -47,12 +50,19 @@ class Solver {
   virtual uint64_t workspace(const Problem& problem, const cl::Device& device, const Config& config) const {
     return 0;
   }
-  // True when no kernel is compiled for this problem's sizes alone.
-  virtual bool is_reusable(const Problem& problem) const { return true; }
-  // What could be tried, the best guess first. Never empty.
+  // What could be tried without compiling for the problem's sizes, the best guess first. Never empty.
   virtual std::vector<Config> configs(const Problem& problem, const cl::Device& device) const {
     return {Config{}};
   }
+  // Whether a config can also be compiled for the problem's sizes: it then gets the same config with
+  // `specialised` set.
+  virtual bool can_specialise(const Problem& problem, const cl::Device& device, const Config& config) const {
+    return false;
+  }
+  // Raise it when a change of the solver makes what was measured before worthless.
+  virtual int revision() const { return 1; }
+  // Whether equal inputs give equal bits in every run of every process.
+  virtual bool is_deterministic(const Problem& problem) const { return true; }
   // Expected time in microseconds with the first config; only compared between solvers of one op and device.
   virtual double estimate(const Problem& problem, const cl::Device& device) const = 0;
   // Builds or fetches the kernels. Throws what a failing build throws.
@@ -68,36 +78,29 @@ using ConvSolver = Solver<ConvProblem>;
 const std::vector<const GemmSolver*>& gemm_solvers();
 const std::vector<const ConvSolver*>& conv_solvers();
 
+inline const std::vector<const GemmSolver*>& solvers_for(const GemmProblem&) {
+  return gemm_solvers();
+}
+inline const std::vector<const ConvSolver*>& solvers_for(const ConvProblem&) {
+  return conv_solvers();
+}
+
 // A solver's work on one problem, ready to run.
 template <class Problem>
 struct Solution {
   const Solver<Problem>* solver = nullptr;
+  Config config;
   std::unique_ptr<Invoker<Problem>> invoker;
   uint64_t workspace = 0;  // bytes
 };
 
-// The solver that run() takes for a problem it has not seen: the forced one, else the applicable one with the
-// lowest estimate. Throws c10::Error with everyone's reasons when there is none.
-const GemmSolver& choose(const GemmProblem& problem, const cl::Device& device);
-const ConvSolver& choose(const ConvProblem& problem, const cl::Device& device);
+template <class Problem>
+using SolutionPtr = std::shared_ptr<const Solution<Problem>>;
 
-// choose() made ready with the solver's first config; remembers nothing.
-Solution<GemmProblem> solve(const GemmProblem& problem, cl::Device& device);
-Solution<ConvProblem> solve(const ConvProblem& problem, cl::Device& device);
-
-// Solves the problem on the stream: chosen on first sight, remembered, and run with workspace from the
-// allocator. A problem with an output of no elements must not get here; k = 0 (or no input channels) is fine.
+// Solves the problem on the stream, with workspace from the allocator: by what is remembered or on disk, else
+// as the find mode says (find.h). A problem with an output of no elements must not get here; k = 0 (or no
+// input channels) is fine.
 void run(const GemmProblem& problem, const GemmProblem::Operands& operands, Stream& stream);
 void run(const ConvProblem& problem, const ConvProblem::Operands& operands, Stream& stream);
-
-// Name of the solver that run() takes for a problem, and every solver with "taken" or why it is not.
-std::string explain(const GemmProblem& problem);
-std::string explain(const ConvProblem& problem);
-std::string explain(const std::string& key, int device);  // throws std::invalid_argument for what is no key
-
-// Forces solvers: "name", or "gemm:name,conv_fwd:name" per op; empty gives the choice back. Starts as
-// DLBACKEND_SOLVER. Throws c10::Error listing what there is for a name that no solver has. A forced solver
-// that cannot solve a problem makes run() throw, with the reasons of all.
-void force(const std::string& specification);
 
 }  // namespace dlb::solver

@@ -15,10 +15,21 @@ from dlbackend import _load
 
 _load.extension(torch)
 
-from dlbackend import _C, backend, ocl, template  # noqa: E402
+from dlbackend import _C, backend, ocl, solvers, template  # noqa: E402
 from dlbackend._build import VERSION as __version__  # noqa: E402
 
-__all__ = ["__version__", "fallback_report", "kernel_stats", "ocl", "reset_fallback_report", "template"]
+__all__ = [
+    "__version__",
+    "fallback_report",
+    "kernel_stats",
+    "ocl",
+    "prefer_reusable",
+    "reset_fallback_report",
+    "solvers",
+    "template",
+]
+
+prefer_reusable = backend.prefer_reusable_here
 
 
 def fallback_report() -> dict[str, int]:
@@ -32,8 +43,10 @@ def reset_fallback_report() -> None:
 
 
 def kernel_stats() -> dict[str, float]:
-    """This process's kernels: {"compiled", "loaded" (from the disk cache or a pack), "loaded_from_pack",
-    "compile_seconds", "launches"}."""
+    """What this process did with kernels: programs "compiled" from source and "loaded" from the disk cache or a pack
+    ("loaded_from_pack"), "compile_seconds", kernel "launches", programs "specialised" for one problem, and choices
+    "evicted" from the bounded caches in memory.
+    """
     return _C.kernel_stats()
 
 

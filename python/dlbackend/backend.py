@@ -1,6 +1,22 @@
-"""torch.backends.ocl: what this build of the device can do."""
+"""torch.backends.ocl: what this build of the device can do, and how it finds its kernels.
 
-from dlbackend import ocl
+    torch.backends.ocl.find_mode = "normal"      # also DLBACKEND_FIND_MODE
+    torch.backends.ocl.benchmark = True          # as torch.backends.cudnn.benchmark: the same as "normal"
+    torch.backends.ocl.deterministic = True      # the same solvers, so the same bits, in every process
+    torch.backends.ocl.prefer_reusable = True    # or ("conv_fwd", "gemm"): nothing compiled for single shapes
+
+Find modes say what happens to a problem (a GEMM or convolution with its sizes) that neither this process nor the find
+store on disk knows: "normal" measures every solver before the first run; "fast" takes the lowest estimate; "hybrid",
+the default, begins as "fast" does and measures between later runs, without ever waiting; "dynamic_hybrid" is that
+without kernels compiled for single shapes; "trust_verify" also measures what the store knows once more.
+"""
+
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dlbackend import _C, ocl
 
 
 def is_built() -> bool:
@@ -11,3 +27,92 @@ def is_built() -> bool:
 def is_available() -> bool:
     """Whether a device can be used; the same as torch.ocl.is_available()."""
     return ocl.is_available()
+
+
+@contextmanager
+def prefer_reusable_here() -> Iterator[None]:
+    """While it lasts, this thread's runs use kernels that take sizes as arguments, also where one compiled for the
+    problem is faster: for code whose shapes are known to change.
+    """
+    previous = _C.exchange_thread_prefers_reusable(True)
+    try:
+        yield
+    finally:
+        _C.exchange_thread_prefers_reusable(previous)
+
+
+@contextmanager
+def flags(
+    find_mode: str | None = None,
+    benchmark: bool | None = None,
+    deterministic: bool | None = None,
+    prefer_reusable: bool | tuple[str, ...] | None = None,
+) -> Iterator[None]:
+    """Sets what is not None, and puts it back at the end; as torch.backends.cudnn.flags."""
+    module = sys.modules[__name__]
+    wanted = {
+        "find_mode": find_mode,
+        "benchmark": benchmark,
+        "deterministic": deterministic,
+        "prefer_reusable": prefer_reusable,
+    }
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    names = {"find_mode" if name == "benchmark" else name for name in wanted}
+    previous = {name: getattr(module, name) for name in names}
+    try:
+        for name, value in wanted.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in previous.items():
+            setattr(module, name, value)
+
+
+class _Backend(types.ModuleType):
+    """The module's settings as attributes, as those of torch.backends.cudnn are."""
+
+    _prefer_reusable: bool | tuple[str, ...] = False
+
+    @property
+    def find_mode(self) -> str:
+        return _C.find_mode()
+
+    @find_mode.setter
+    def find_mode(self, name: str) -> None:
+        _C.set_find_mode(name)
+
+    @property
+    def benchmark(self) -> bool:
+        return _C.find_mode() == "normal"
+
+    @benchmark.setter
+    def benchmark(self, on: bool) -> None:
+        _C.set_find_mode("normal" if on else "fast")
+
+    @property
+    def deterministic(self) -> bool:
+        return _C.deterministic()
+
+    @deterministic.setter
+    def deterministic(self, on: bool) -> None:
+        _C.set_deterministic(on)
+
+    @property
+    def prefer_reusable(self) -> bool | tuple[str, ...]:
+        return self._prefer_reusable
+
+    @prefer_reusable.setter
+    def prefer_reusable(self, prefer: bool | tuple[str, ...]) -> None:
+        _C.set_prefer_reusable(prefer is True, "" if isinstance(prefer, bool) else ",".join(prefer))
+        self._prefer_reusable = prefer
+
+    @property
+    def verbose(self) -> int:
+        return _C.verbosity()
+
+    @verbose.setter
+    def verbose(self, level: int) -> None:
+        _C.set_verbosity(level)
+
+
+sys.modules[__name__].__class__ = _Backend

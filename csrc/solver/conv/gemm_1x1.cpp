@@ -3,6 +3,7 @@
 #include "solver/conv/solvers.h"
 #include "solver/conv/strides.h"
 #include "solver/kernel_source.h"
+#include "solver/search.h"
 
 namespace dlb::solver {
 namespace {
@@ -48,26 +49,37 @@ const char* product(const ConvProblem& p, GemmProblem& g) {
 
 class OneTapInvoker final : public Invoker<ConvProblem> {
  public:
-  OneTapInvoker(Op direction, bool bias, Solution<GemmProblem> gemm)
+  OneTapInvoker(Op direction, bool bias, SolutionPtr<GemmProblem> gemm)
       : direction_(direction), bias_(bias), gemm_(std::move(gemm)) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const Factor one{}, beta = bias_ ? one : Factor{0, 0, 0};
     switch (direction_) {
       case Op::kConvForward:
-        return gemm_.invoker->run(stream, {o.w, o.x, o.y, o.bias, one, beta}, workspace);
+        return gemm_->invoker->run(stream, {o.w, o.x, o.y, o.bias, one, beta}, workspace);
       case Op::kConvInputGrad:
-        return gemm_.invoker->run(stream, {o.w, o.y, o.x, o.bias, one, beta}, workspace);
+        return gemm_->invoker->run(stream, {o.w, o.y, o.x, o.bias, one, beta}, workspace);
       default:
-        return gemm_.invoker->run(stream, {o.y, o.x, o.w, Buffer{}, one, beta}, workspace);
+        return gemm_->invoker->run(stream, {o.y, o.x, o.w, Buffer{}, one, beta}, workspace);
     }
   }
 
  private:
   const Op direction_;
   const bool bias_;
-  const Solution<GemmProblem> gemm_;
+  const SolutionPtr<GemmProblem> gemm_;
 };
+
+// A config is a GEMM solver's place in gemm_solvers() and the first five values of its config.
+struct Inner {
+  const GemmSolver* solver;
+  Config config;
+};
+Inner inner_of(const Config& config) {
+  Inner inner{gemm_solvers()[static_cast<size_t>(config.values[0])], {}};
+  std::copy_n(config.values + 1, 5, inner.config.values);
+  return inner;
+}
 
 class OneTap final : public ConvSolver {
  public:
@@ -75,20 +87,35 @@ class OneTap final : public ConvSolver {
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     GemmProblem g;
-    return {product(p, g)};
+    if (const char* reason = product(p, g)) return Applicability::no(reason);
+    if (candidates_of(g, device).empty()) return Applicability::no("no GEMM solver is allowed");
+    return Applicability::yes();
   }
-  uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config&) const override {
-    const GemmProblem g = gemm_of(p);
-    const GemmSolver& solver = choose(g, device);
-    return solver.workspace(g, device, solver.configs(g, device).front());
+  uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
+    const Inner inner = inner_of(config);
+    return inner.solver->workspace(gemm_of(p), device, inner.config);
+  }
+  std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
+    std::vector<Config> list;
+    const auto candidates = candidates_of(gemm_of(p), device);
+    for (const auto& c : candidates) {
+      const bool hopeless = c.estimate > 4 * candidates.front().estimate;
+      if (!list.empty() && (hopeless || c.config.values[5] != 0)) continue;
+      Config config;
+      while (gemm_solvers()[static_cast<size_t>(config.values[0])] != c.solver) config.values[0]++;
+      std::copy_n(c.config.values, 5, config.values + 1);
+      list.push_back(config);
+    }
+    return list;
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    const GemmProblem g = gemm_of(p);
-    return choose(g, device).estimate(g, device);
+    return candidates_of(gemm_of(p), device).front().estimate;
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config&) const override {
-    return std::make_unique<OneTapInvoker>(p.direction, p.has_bias, solve(gemm_of(p), device));
+                                                const Config& config) const override {
+    const Inner inner = inner_of(config);
+    return std::make_unique<OneTapInvoker>(p.direction, p.has_bias,
+                                           make_solution(gemm_of(p), device, *inner.solver, inner.config));
   }
 
  private:

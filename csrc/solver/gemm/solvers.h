@@ -9,4 +9,6 @@ const GemmSolver* gemm_cpu_small();
 const GemmSolver* gemm_gpu_tiled();
 const GemmSolver* gemm_clblast();
 const GemmSolver* gemm_reference();
+// Wrong ones, for tests: those of "test_wrong", "test_late" and "test_fails" that `which` names.
+std::vector<const GemmSolver*> gemm_test_solvers(const std::string& which);
 }  // namespace dlb::solver

@@ -1,0 +1,39 @@
+// Synthetic operands for measuring solvers, and the comparison of two results. Elements as in element.clh.
+#if defined(T_COMPLEX_FLOAT) || defined(T_COMPLEX_DOUBLE)
+#define MAGNITUDE(v) (float)fmax(fabs((v).x), fabs((v).y))
+#define VALUE(a, b) ((ACC)(a, b))
+#elif defined(T_HALF) || defined(T_BFLOAT16) || defined(T_FLOAT) || defined(T_DOUBLE)
+#define MAGNITUDE(v) (float)fabs(v)
+#define VALUE(a, b) ((ACC)(a))
+#else
+#define MAGNITUDE(v) (float)((v) < 0 ? -(v) : (v))
+#define VALUE(a, b) ((ACC)((a) * 4.f))
+#endif
+
+// Fills p[0..count) with values in [-1, 1), integers with -3 to 3. Each work-item takes `each` neighbours.
+kernel void trial_fill(global T* p, long count, long each, uint seed) {
+  const long begin = get_global_id(0) * each, end = min(begin + each, count);
+  for (long i = begin; i < end; i++) {
+    uint h = ((uint)i ^ seed) * 0x9e3779b1u;
+    h = (h ^ (h >> 15)) * 0x85ebca77u;
+    h = (h ^ (h >> 13)) * 0xc2b2ae3du;
+    h ^= h >> 16;
+    const float a = (float)(h & 0xffff) / 32768.f - 1.f, b = (float)(h >> 16) / 32768.f - 1.f;
+    STORE(VALUE(a, b), p, i);
+  }
+}
+
+// report[2 * id] = the largest difference of the work-item's `each` elements, infinite where only one of them is
+// finite; report[2 * id + 1] = their largest magnitude in `want`.
+kernel void trial_compare(global const T* got, global const T* want, long count, long each, global float* report) {
+  const long id = get_global_id(0), begin = id * each, end = min(begin + each, count);
+  float difference = 0.f, magnitude = 0.f;
+  for (long i = begin; i < end; i++) {
+    const ACC g = LOAD(got, i), w = LOAD(want, i);
+    const float d = MAGNITUDE(g - w);
+    difference = fmax(difference, isnan(d) ? INFINITY : d);
+    magnitude = fmax(magnitude, MAGNITUDE(w));
+  }
+  report[2 * id] = difference;
+  report[2 * id + 1] = magnitude;
+}

@@ -1,0 +1,92 @@
+#include "solver/background.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "cl/api.h"
+#include "solver/find.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr int kLowestPriority = 19;
+
+struct Worker {
+  std::mutex mutex;
+  std::condition_variable wake, idle;
+  std::deque<std::function<void()>> tasks;
+  bool busy = false, started = false;
+  std::atomic<bool> stopping{false};
+  std::thread thread;
+
+  void work() {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kLowestPriority);
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      wake.wait(lock, [&] { return stopping || !tasks.empty(); });
+      if (stopping) return;
+      const std::function<void()> task = std::move(tasks.front());
+      tasks.pop_front();
+      busy = true;
+      lock.unlock();
+      try {
+        task();
+      } catch (...) {  // what it was to find out stays unknown
+      }
+      lock.lock();
+      busy = false;
+      if (tasks.empty()) idle.notify_all();
+    }
+  }
+};
+
+Worker& worker() {
+  static auto* instance = new Worker;
+  return *instance;
+}
+
+}  // namespace
+
+void in_background(std::function<void()> task) {
+  Worker& w = worker();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  if (w.stopping) return;
+  w.tasks.push_back(std::move(task));
+  if (!w.started) {
+    w.thread = std::thread([&w] { w.work(); });
+    w.started = true;
+  }
+  w.wake.notify_one();
+}
+
+bool background_stopping() noexcept {
+  return worker().stopping;
+}
+
+void wait_for_background() {
+  Worker& w = worker();
+  std::unique_lock<std::mutex> lock(w.mutex);
+  w.idle.wait(lock, [&] { return w.stopping || (w.tasks.empty() && !w.busy); });
+}
+
+void stop_background() noexcept {
+  if (cl::in_bad_fork()) return;  // the thread did not come along
+  Worker& w = worker();
+  {
+    std::lock_guard<std::mutex> lock(w.mutex);
+    w.stopping = true;
+    w.tasks.clear();
+    w.wake.notify_all();
+    w.idle.notify_all();
+  }
+  if (w.thread.joinable()) w.thread.join();
+}
+
+}  // namespace dlb::solver

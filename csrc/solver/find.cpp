@@ -1,0 +1,208 @@
+// Process-wide settings and counts of finding solvers.
+#include "solver/find.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+
+#include "solver/settings.h"
+#include "solver/solver.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr const char* kModes[] = {"normal", "fast", "hybrid", "dynamic_hybrid", "trust_verify"};
+
+FindMode parse_mode(const std::string& name) {
+  std::string known;
+  for (size_t i = 0; i < std::size(kModes); i++) {
+    if (name == kModes[i]) return static_cast<FindMode>(i);
+    known += (i ? ", " : "") + std::string(kModes[i]);
+  }
+  throw std::invalid_argument("find mode '" + name + "' does not exist; there are " + known);
+}
+
+FindMode initial_mode() {
+  const char* text = std::getenv("DLBACKEND_FIND_MODE");
+  if (!text || !*text) return FindMode::kHybrid;
+  try {
+    return parse_mode(text);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "DLBACKEND_FIND_MODE: ", error.what());
+  }
+}
+
+std::atomic<FindMode>& mode_cell() {
+  static std::atomic<FindMode> mode{initial_mode()};
+  return mode;
+}
+
+std::atomic<int>& verbosity_cell() {
+  static std::atomic<int> level{[] {
+    const char* text = std::getenv("DLBACKEND_VERBOSE");
+    return text ? std::atoi(text) : 0;
+  }()};
+  return level;
+}
+
+std::atomic<bool> g_deterministic{false};
+std::atomic<uint32_t> g_reusable_ops{0};  // a bit per op
+thread_local bool t_prefers_reusable = false;
+
+template <class List>
+std::string names_of(const List& list) {
+  std::string text;
+  for (const auto* solver : list) text += (text.empty() ? "" : ", ") + std::string(solver->name());
+  return text;
+}
+
+bool exists(Op op, const std::string& name) {
+  const auto has = [&](const auto& list) {
+    return std::any_of(list.begin(), list.end(), [&](const auto* solver) { return name == solver->name(); });
+  };
+  return op == Op::kGemm ? has(gemm_solvers()) : has(conv_solvers());
+}
+
+std::string op_names() {
+  std::string text;
+  for (int i = 0; i < kOps; i++) text += (i ? ", " : "") + std::string(op_name(static_cast<Op>(i)));
+  return text;
+}
+
+using Preferences = std::array<Preference, kOps>;
+
+// One "op:name", "name", "op:-name" or "-name".
+void add_preference(Preferences& preferences, const std::string& item) {
+  const size_t colon = item.find(':');
+  const std::string op = colon == std::string::npos ? "" : item.substr(0, colon);
+  std::string name = colon == std::string::npos ? item : item.substr(colon + 1);
+  const bool forbid = !name.empty() && name[0] == '-';
+  if (forbid) name.erase(0, 1);
+  bool op_known = op.empty(), name_known = false;
+  for (int i = 0; i < kOps; i++) {
+    if (!op.empty() && op != op_name(static_cast<Op>(i))) continue;
+    op_known = true;
+    if (!exists(static_cast<Op>(i), name)) continue;
+    name_known = true;
+    if (forbid)
+      preferences[i].forbidden.push_back(name);
+    else
+      preferences[i].forced = name;
+  }
+  TORCH_CHECK(op_known, "DLBACKEND_SOLVER: there is no op '", op, "'. Ops: ", op_names(), ".");
+  TORCH_CHECK(name_known, "DLBACKEND_SOLVER: no solver", op.empty() ? "" : " of " + op, " is named '", name,
+              "'. gemm: ", names_of(gemm_solvers()), "; conv_*: ", names_of(conv_solvers()), ".");
+}
+
+Preferences parse_preferences(const std::string& specification) {
+  Preferences preferences;
+  std::istringstream in(specification);
+  for (std::string item; std::getline(in, item, ',');)
+    if (!item.empty()) add_preference(preferences, item);
+  return preferences;
+}
+
+std::mutex g_preferences_mutex;
+
+Preferences& preferences_locked() {
+  static Preferences preferences = [] {
+    const char* text = std::getenv("DLBACKEND_SOLVER");
+    return parse_preferences(text ? text : "");
+  }();
+  return preferences;
+}
+
+}  // namespace
+
+FindMode find_mode() {
+  return mode_cell().load(std::memory_order_relaxed);
+}
+const char* find_mode_name() {
+  return kModes[static_cast<int>(find_mode())];
+}
+void set_find_mode(const std::string& name) {
+  mode_cell() = parse_mode(name);
+  forget_choices();
+}
+
+void set_prefer_reusable(bool everywhere, const std::string& ops) {
+  uint32_t mask = everywhere ? ~0u : 0;
+  std::istringstream in(ops);
+  for (std::string item; std::getline(in, item, ',');) {
+    const auto is = [&](int i) { return item == op_name(static_cast<Op>(i)); };
+    int op = 0;
+    while (op < kOps && !is(op)) op++;
+    TORCH_CHECK_VALUE(op < kOps, "there is no op '", item, "'. Ops: ", op_names(), ".");
+    mask |= 1u << op;
+  }
+  g_reusable_ops = mask;
+}
+bool exchange_thread_prefers_reusable(bool prefer) noexcept {
+  return std::exchange(t_prefers_reusable, prefer);
+}
+bool prefers_reusable(Op op) noexcept {
+  return t_prefers_reusable || !may_specialise(op);
+}
+bool may_specialise(Op op) noexcept {
+  return (g_reusable_ops.load(std::memory_order_relaxed) >> static_cast<int>(op) & 1) == 0;
+}
+
+void set_deterministic(bool deterministic) {
+  g_deterministic = deterministic;
+}
+bool deterministic() {
+  return g_deterministic.load(std::memory_order_relaxed);
+}
+
+bool Preference::allows(const std::string& name) const {
+  return (forced.empty() || forced == name) &&
+         std::find(forbidden.begin(), forbidden.end(), name) == forbidden.end();
+}
+
+Preference preference_of(Op op) {
+  std::lock_guard<std::mutex> lock(g_preferences_mutex);
+  return preferences_locked()[static_cast<size_t>(op)];
+}
+
+void force(const std::string& specification) {
+  Preferences preferences = parse_preferences(specification);
+  {
+    std::lock_guard<std::mutex> lock(g_preferences_mutex);
+    preferences_locked() = std::move(preferences);
+  }
+  forget_choices();
+}
+
+std::vector<std::string> solver_names() {
+  std::vector<std::string> names;
+  for (int i = 0; i < kOps; i++) {
+    const auto op = static_cast<Op>(i);
+    const auto add = [&](const auto& list) {
+      for (const auto* solver : list) names.push_back(std::string(op_name(op)) + ":" + solver->name());
+    };
+    op == Op::kGemm ? add(gemm_solvers()) : add(conv_solvers());
+  }
+  return names;
+}
+
+FindStats& find_stats() {
+  static auto* stats = new FindStats;
+  return *stats;
+}
+
+int verbosity() {
+  return verbosity_cell().load(std::memory_order_relaxed);
+}
+void set_verbosity(int level) {
+  verbosity_cell() = level;
+}
+void say(int level, const std::string& line) {
+  if (verbosity() >= level) std::fprintf(stderr, "dlbackend,%s\n", line.c_str());
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,83 @@
+// How solvers are found: modes, preferences, what is forced or forbidden, and what the process did so far.
+// Modes are MIOpen's, under MIOpen's names.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dlb::solver {
+
+// What happens to a problem that neither this process nor the find store knows:
+//   kNormal         every applicable solver and config is measured before the first run
+//   kFast           the lowest estimate runs; nothing is measured
+//   kHybrid         the lowest estimate runs; the others are measured between later runs, and compiled for
+//                   the problem's sizes when they pay
+//   kDynamicHybrid  as kHybrid, but nothing is ever compiled for a problem's sizes
+//   kTrustVerify    as kHybrid, and what the store knows is measured once more
+enum class FindMode : uint8_t { kNormal, kFast, kHybrid, kDynamicHybrid, kTrustVerify };
+
+// The process's mode; starts as DLBACKEND_FIND_MODE, else hybrid. Setting it forgets what was chosen so far.
+// Throws std::invalid_argument that lists the modes for another name.
+FindMode find_mode();
+const char* find_mode_name();
+void set_find_mode(const std::string& name);
+
+// Prefer kernels that take sizes as arguments over those compiled for a problem: for the process, for the
+// named ops ("conv_fwd,gemm"), and for the calling thread while a scope lasts.
+void set_prefer_reusable(bool everywhere, const std::string& ops);
+bool exchange_thread_prefers_reusable(bool prefer) noexcept;
+
+// Choose by estimate alone, so that every process takes the same solvers and gives the same bits. Also in
+// force while torch.use_deterministic_algorithms is.
+void set_deterministic(bool deterministic);
+bool deterministic();
+
+// Forces and forbids solvers: "name" or "-name", or "gemm:name,conv_fwd:-name" per op; empty gives the choice
+// back. Starts as DLBACKEND_SOLVER. Throws c10::Error listing what there is for a name that no solver has. A
+// forced solver that cannot solve a problem makes run() throw, with the reasons of all.
+void force(const std::string& specification);
+
+// The solvers of every op: "op:name".
+std::vector<std::string> solver_names();
+
+// Solver taken for a problem, and for every solver "applicable" or why it is not; one a line. Throws
+// std::invalid_argument for a key that no problem prints.
+std::string explain(const std::string& key, int device);
+
+// What is known of a problem's solutions, one a line, tab-separated: solver, config, "reusable" or
+// "specialised", microseconds (or "-"), workspace bytes, error (or "-"), state. Does not run anything.
+std::string solutions(const std::string& key, int device);
+
+// Measures all solvers of a problem now, whatever the mode, on synthetic data; takes and stores the best.
+void tune(const std::string& key, int device);
+
+// Keys of the problems that this process solved, newest last.
+std::vector<std::string> solved_problems();
+
+// Waits until no kernel is being built or checked in the background.
+void wait_for_background();
+// Stops the background thread; at process exit.
+void stop_background() noexcept;
+
+// Counts since the process started.
+struct FindStats {
+  std::atomic<uint64_t> hits{0};          // problems that the store knew
+  std::atomic<uint64_t> misses{0};        // problems that it did not
+  std::atomic<uint64_t> measured{0};      // measurements of a solution
+  std::atomic<uint64_t> verified{0};      // solutions compared with the reference
+  std::atomic<uint64_t> rejected{0};      // solutions found wrong, or that do not build
+  std::atomic<uint64_t> swapped{0};       // times a faster solution took over
+  std::atomic<uint64_t> specialised{0};   // programs built for one problem
+  std::atomic<uint64_t> evicted{0};       // specialised solutions given up because there were too many
+  std::atomic<uint64_t> benchmark_ns{0};  // measuring while the caller waited
+};
+FindStats& find_stats();
+// Problems forgotten because the invoker caches were full, and specialised solutions given up.
+uint64_t evicted_choices();
+
+// DLBACKEND_VERBOSE: 0 nothing, 1 what is found, 2 also every run with its time (which waits for it).
+int verbosity();
+void set_verbosity(int level);
+
+}  // namespace dlb::solver

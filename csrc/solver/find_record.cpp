@@ -1,0 +1,83 @@
+// Layout, in lines:  dlbackend-find 1 <version> / considered <name@revision>... / <name@revision> <config>
+// <microseconds> <workspace> <error>
+#include "solver/find_record.h"
+
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "cl/disk_cache.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr const char* kMagic = "dlbackend-find";
+
+std::optional<Config> parse_config(const std::string& text) {
+  Config config;
+  config.specialised = !text.empty() && text[0] == 's';
+  std::istringstream in(text.substr(config.specialised));
+  for (int i = 0; i < 6; i++) {
+    char comma = ',';
+    if (i && (!in.get(comma) || comma != ',')) return std::nullopt;
+    if (!(in >> config.values[i])) return std::nullopt;
+  }
+  return in.peek() == std::istringstream::traits_type::eof() ? std::optional(config) : std::nullopt;
+}
+
+}  // namespace
+
+std::string config_text(const Config& config) {
+  std::string text = config.specialised ? "s" : "";
+  for (int i = 0; i < 6; i++) text += (i ? "," : "") + std::to_string(config.values[i]);
+  return text;
+}
+
+std::string FindRecord::text() const {
+  std::string out = std::string(kMagic) + " 1 " + version + "\nconsidered";
+  for (const std::string& name : considered) out += " " + name;
+  out += "\n";
+  for (const FindResult& r : results) {
+    char numbers[96];
+    std::snprintf(numbers, sizeof numbers, " %.2f %llu %.3g\n", r.time,
+                  static_cast<unsigned long long>(r.workspace), r.error);
+    out += r.solver + " " + config_text(r.config) + numbers;
+  }
+  return out;
+}
+
+std::optional<FindRecord> FindRecord::parse(const std::string& text) {
+  std::istringstream lines(text);
+  FindRecord record;
+  std::string line, word;
+  int format = 0;
+  if (!std::getline(lines, line)) return std::nullopt;
+  if (std::istringstream in(line); !(in >> word >> format >> record.version) || word != kMagic || format != 1)
+    return std::nullopt;
+  if (!std::getline(lines, line)) return std::nullopt;
+  std::istringstream considered(line);
+  if (!(considered >> word) || word != "considered") return std::nullopt;
+  while (considered >> word) record.considered.push_back(word);
+  while (std::getline(lines, line)) {
+    FindResult r;
+    std::istringstream in(line);
+    std::string config;
+    if (!(in >> r.solver >> config >> r.time >> r.workspace >> r.error)) return std::nullopt;
+    const auto parsed = parse_config(config);
+    if (!parsed || !std::isfinite(r.time) || r.time < 0) return std::nullopt;
+    r.config = *parsed;
+    record.results.push_back(r);
+  }
+  return record;
+}
+
+std::optional<FindRecord> load_record(const cl::Device& device, const std::string& problem_key) {
+  const auto payload = cl::find_disk_cache().load(cl::find_key(device, problem_key));
+  return payload ? FindRecord::parse(*payload) : std::nullopt;
+}
+
+void store_record(const cl::Device& device, const std::string& problem_key, const FindRecord& record) {
+  cl::find_disk_cache().store(cl::find_key(device, problem_key), record.text());
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,37 @@
+// What measuring found out about one problem, as the find store keeps it: a small text, one line per
+// solution.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cl/device.h"
+#include "solver/solver.h"
+
+namespace dlb::solver {
+
+struct FindResult {
+  std::string solver;  // "name@revision"
+  Config config;
+  double time = 0;         // microseconds
+  uint64_t workspace = 0;  // bytes
+  double error = 0;        // relative to the largest result
+};
+
+struct FindRecord {
+  std::string version;                  // of the library that measured
+  std::vector<std::string> considered;  // "name@revision" of every solver that was applicable
+  std::vector<FindResult> results;      // right ones only, fastest first
+
+  std::string text() const;
+  // Nothing for a text that text() does not make.
+  static std::optional<FindRecord> parse(const std::string& text);
+};
+
+std::optional<FindRecord> load_record(const cl::Device& device, const std::string& problem_key);
+void store_record(const cl::Device& device, const std::string& problem_key, const FindRecord& record);
+
+// "3,0,0,0,0,0", with an "s" in front when specialised.
+std::string config_text(const Config& config);
+
+}  // namespace dlb::solver

@@ -1,0 +1,589 @@
+#include "solver/search.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "cl/disk_cache.h"
+#include "solver/background.h"
+#include "solver/settings.h"
+#include "solver/trial.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr double kMinimumGain = 0.97;      // a solution takes over below this share of the other's time
+constexpr double kHopeless = 1.15;         // one measurement above this share is enough
+constexpr size_t kMeasurements = 3;        // before a solution takes over
+constexpr uint32_t kSearchAfter = 2;       // runs; a problem seen once costs nothing
+constexpr uint32_t kSpecialiseAfter = 30;  // runs
+constexpr double kMostEstimate = 4;        // times the lowest estimate: beyond that not tried between runs
+constexpr double kMeasureShare = 0.2;      // of the time that passes, for measuring between runs
+constexpr double kMeasureBurst = 100e3;    // microseconds that may be saved up
+constexpr double kLongEnough = 150;        // microseconds of one mark-to-mark stretch
+constexpr int kMostRepeats = 20;
+constexpr size_t kManySizes = 6;  // problems of one family: sizes change from call to call
+constexpr size_t kMostFamilies = 4096;
+
+// Share of a device's time that measuring between runs may take.
+class Budget {
+ public:
+  // False while it is used up. May go below zero by one measurement.
+  bool take(double microseconds) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    left_ += kMeasureShare * std::chrono::duration<double, std::micro>(now - last_).count();
+    left_ = std::min(left_, kMeasureBurst);
+    last_ = now;
+    if (left_ <= 0) return false;
+    left_ -= microseconds;
+    return true;
+  }
+  void correct(double microseconds) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    left_ -= microseconds;
+  }
+
+ private:
+  std::mutex mutex_;
+  double left_ = 0;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// Of one device: what measuring between runs shares.
+struct Bench {
+  Budget budget;
+  std::mutex mutex;                // one measurement or check at a time
+  std::unique_ptr<Stream> stream;  // with timestamps; guarded by mutex
+};
+
+Bench& bench_of(const cl::Device& device) {
+  static auto* benches = new std::array<Bench, 64>;
+  return (*benches)[static_cast<size_t>(device.index)];
+}
+
+uint64_t result_bytes(const auto& problem) {
+  for (const auto& span : problem.spans())
+    if (span.result) return static_cast<uint64_t>(span.elements) * c10::elementSize(problem.dtype);
+  return 0;
+}
+
+double timestamp(cl_event event) {  // microseconds
+  cl_ulong ns = 0;
+  DLB_CL(clGetEventProfilingInfo, event, CL_PROFILING_COMMAND_END, sizeof ns, &ns, nullptr);
+  return static_cast<double>(ns) * 1e-3;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+template <class Problem>
+std::string describe(const Candidate<Problem>& c) {
+  char numbers[64];
+  std::snprintf(numbers, sizeof numbers, ",%.1f us,error %.2g", c.time, c.error);
+  return std::string(c.solver->name()) + "," + config_text(c.config) + "," + state_name(c.state) + numbers;
+}
+
+}  // namespace
+
+const char* state_name(int state) {
+  constexpr const char* names[] = {"waiting", "ready", "slower", "taken", "wrong", "failed"};
+  return names[state];
+}
+
+template <class Problem>
+SolutionPtr<Problem> make_solution(const Problem& problem, cl::Device& device, const Solver<Problem>& solver,
+                                   const Config& config) {
+  auto solution = std::make_shared<Solution<Problem>>();
+  solution->solver = &solver;
+  solution->config = config;
+  solution->invoker = solver.invoker(problem, device, config);
+  solution->workspace = solver.workspace(problem, device, config);
+  return solution;
+}
+
+template <class Problem>
+std::vector<Candidate<Problem>> candidates_of(const Problem& problem, const cl::Device& device) {
+  const Preference preference = preference_of(problem.op());
+  std::vector<Candidate<Problem>> list;
+  for (const auto* solver : solvers_for(problem)) {
+    if (!preference.allows(solver->name()) || !solver->applicable(problem, device)) continue;
+    const double estimate = solver->estimate(problem, device);
+    for (const Config& config : solver->configs(problem, device)) {
+      Candidate<Problem> candidate;
+      candidate.solver = solver, candidate.config = config, candidate.estimate = estimate;
+      list.push_back(candidate);
+    }
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const auto& a, const auto& b) { return a.estimate < b.estimate; });
+  return list;
+}
+
+template <class Problem>
+FindRecord record_of(const std::vector<Candidate<Problem>>& candidates) {
+  FindRecord record;
+  record.version = cl::library_version();
+  for (const auto& c : candidates) {
+    const std::string name = revision_name(*c.solver);
+    if (std::find(record.considered.begin(), record.considered.end(), name) == record.considered.end())
+      record.considered.push_back(name);
+    if (c.time > 0 && c.state != Candidate<Problem>::kWrong)
+      record.results.push_back({name, c.config, c.time, c.solution ? c.solution->workspace : 0, c.error});
+  }
+  std::stable_sort(record.results.begin(), record.results.end(),
+                   [](const auto& a, const auto& b) { return a.time < b.time; });
+  return record;
+}
+
+namespace {
+
+// Builds candidates on several threads; one that does not build becomes kFailed.
+template <class Problem>
+void build_all(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates) {
+  std::atomic<size_t> next{0};
+  const auto build = [&] {
+    for (size_t i; (i = next++) < candidates.size();) try {
+        Candidate<Problem>& c = candidates[i];
+        if (!c.solution) c.solution = make_solution(problem, device, *c.solver, c.config);
+      } catch (const std::exception& error) {
+        candidates[i].state = Candidate<Problem>::kFailed;
+        say(1, std::string("build failed,") + candidates[i].solver->name() + "," + error.what());
+      }
+  };
+  const size_t threads =
+      std::min<size_t>({candidates.size(), std::max(1u, std::thread::hardware_concurrency()), 8});
+  std::vector<std::thread> team;
+  for (size_t i = 1; i < threads; i++) team.emplace_back(build);
+  build();
+  for (std::thread& thread : team) thread.join();
+}
+
+// Compares one candidate with the reference solver's result at both ends, or with the anchor's everywhere.
+template <class Problem>
+void check_one(Trial<Problem>& trial, Candidate<Problem>& c, bool is_anchor, double allowed) {
+  try {
+    c.error = is_anchor ? trial.error_of_parts(*c.solution) : trial.error(*c.solution);
+    find_stats().verified++;
+    c.state = c.error <= allowed ? Candidate<Problem>::kReady : Candidate<Problem>::kWrong;
+  } catch (const std::exception& error) {
+    c.state = Candidate<Problem>::kFailed;
+    say(1, std::string("run failed,") + c.solver->name() + "," + error.what());
+  }
+  if (c.state != Candidate<Problem>::kReady) {
+    find_stats().rejected++;
+    say(1, "rejected," + describe(c));
+  }
+}
+
+// Checks all candidates: the first that agrees with the reference solver becomes what the others must agree
+// with. Returns its index, or the number of candidates when none is right.
+template <class Problem>
+size_t check_all(Trial<Problem>& trial, const Problem& problem, std::vector<Candidate<Problem>>& candidates) {
+  const double allowed = tolerance(problem.dtype);
+  size_t anchor = candidates.size();
+  for (size_t i = 0; i < candidates.size() && !background_stopping(); i++) {
+    Candidate<Problem>& c = candidates[i];
+    const bool unchecked = c.state == Candidate<Problem>::kWaiting || c.state == Candidate<Problem>::kTaken;
+    if (!c.solution || !unchecked) continue;
+    check_one(trial, c, anchor == candidates.size(), allowed);
+    if (c.state == Candidate<Problem>::kReady && anchor == candidates.size()) {
+      anchor = i;
+      trial.expect_last();
+    }
+  }
+  return anchor;
+}
+
+}  // namespace
+
+template <class Problem>
+bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem>& solution) {
+  const Solver<Problem>& solver = *solution->solver;
+  if (&solver == solvers_for(problem).back()) return true;  // the reference
+  static std::mutex mutex;
+  static auto* known = new std::unordered_map<std::string, bool>;
+  const std::string name = std::string("vouched ") + op_name(problem.op()) + " " + revision_name(solver) +
+                           " " + c10::toString(problem.dtype) + " " + cl::library_version();
+  const std::string here = std::to_string(device.index) + name;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (const auto it = known->find(here); it != known->end()) return it->second;
+  }
+  bool right = true;
+  const auto stored = cl::find_disk_cache().load(cl::find_key(device, name));
+  if (!stored || *stored != "right") {
+    Candidate<Problem> candidate;
+    candidate.solver = &solver, candidate.config = solution->config, candidate.solution = solution;
+    try {
+      Trial<Problem> trial(problem, device);
+      check_one(trial, candidate, true, tolerance(problem.dtype));
+    } catch (const cl::Error& error) {  // no memory for it now
+      say(1, "not checked," + name + "," + error.what());
+      return true;
+    }
+    right = candidate.state == Candidate<Problem>::kReady;
+    if (right)
+      cl::find_disk_cache().store(cl::find_key(device, name), "right");
+    else
+      TORCH_WARN("dlbackend: solver ", solver.name(), " gives wrong results for ", key(problem), " on ",
+                 device.name, " (", device.driver_version, ", error ", candidate.error,
+                 ") and is not used. Please report this.");
+  }
+  std::lock_guard<std::mutex> lock(mutex);
+  known->emplace(here, right);
+  return right;
+}
+
+template <class Problem>
+void measure_all(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates) {
+  const auto start = std::chrono::steady_clock::now();
+  build_all(problem, device, candidates);
+  Bench& bench = bench_of(device);
+  {
+    std::lock_guard<std::mutex> lock(bench.mutex);
+    synchronize_device(static_cast<c10::DeviceIndex>(device.index));  // nothing else runs meanwhile
+    Trial<Problem> trial(problem, device);
+    check_all(trial, problem, candidates);
+    double best = INFINITY;
+    for (Candidate<Problem>& c : candidates) {
+      if (c.state != Candidate<Problem>::kReady) continue;
+      c.time = trial.time(*c.solution, best * 2);
+      find_stats().measured++;
+      best = std::min(best, c.time);
+    }
+  }
+  // Not-a-gain is decided in the order of the estimates, as everywhere.
+  Candidate<Problem>* taken = nullptr;
+  for (Candidate<Problem>& c : candidates)
+    if (c.state == Candidate<Problem>::kReady && (!taken || c.time < taken->time * kMinimumGain)) taken = &c;
+  for (Candidate<Problem>& c : candidates) {
+    if (c.state == Candidate<Problem>::kReady)
+      c.state = &c == taken ? Candidate<Problem>::kTaken : Candidate<Problem>::kSlower;
+    say(1, "measured," + key(problem) + "," + describe(c));
+  }
+  find_stats().benchmark_ns += static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
+}
+
+bool sizes_change(uint64_t family, uint64_t problem) {
+  static std::mutex mutex;
+  static auto* families = new std::unordered_map<uint64_t, std::unordered_set<uint64_t>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (families->size() > kMostFamilies) families->clear();
+  auto& members = (*families)[family];
+  if (members.size() <= kManySizes) members.insert(problem);
+  return members.size() > kManySizes;
+}
+
+template <class Problem>
+Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string key,
+                        SolutionPtr<Problem> taken, std::vector<Candidate<Problem>> others, bool specialise)
+    : problem_(problem),
+      device_(device),
+      key_(std::move(key)),
+      may_specialise_(specialise),
+      taken_(taken),
+      reusable_(std::move(taken)) {
+  Candidate<Problem> current;
+  current.state = Candidate<Problem>::kTaken;
+  current.solver = taken_->solver, current.config = taken_->config, current.solution = taken_;
+  current.estimate = taken_->solver->estimate(problem, device);
+  candidates_.push_back(current);
+  for (auto& other : others)
+    if ((other.solver != taken_->solver || other.config != taken_->config) &&
+        other.estimate <= kMostEstimate * current.estimate)
+      candidates_.push_back(std::move(other));
+}
+
+template <class Problem>
+Search<Problem>::~Search() {
+  if (pending_.runs && !cl::in_bad_fork())
+    for (cl_event mark : pending_.marks) cl::api().clReleaseEvent(mark);
+}
+
+template <class Problem>
+SolutionPtr<Problem> Search<Problem>::taken() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return taken_;
+}
+template <class Problem>
+SolutionPtr<Problem> Search<Problem>::reusable() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return reusable_;
+}
+template <class Problem>
+bool Search<Problem>::ended() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return phase_ == kEnded;
+}
+template <class Problem>
+std::vector<Candidate<Problem>> Search<Problem>::candidates() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return candidates_;
+}
+
+template <class Problem>
+bool Search<Problem>::step(const typename Problem::Operands& operands, Stream& stream) {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock) return false;
+  runs_++;
+  try {
+    switch (phase_) {
+      case kNew:
+        if (runs_ < kSearchAfter) break;
+        phase_ = kPreparing;
+        in_background([self = this->shared_from_this()] { self->prepare(); });
+        break;
+      case kMeasuring:
+        if (!collect()) break;
+        if (!start_next(operands, stream)) finish();
+        break;
+      case kWatching:
+        if (runs_ >= kSpecialiseAfter && !specialise()) phase_ = kEnded, changed_ = true;
+        break;
+      case kPreparing:
+      case kEnded:
+        break;
+    }
+  } catch (const std::exception& error) {  // never the caller's business: its own run is untouched
+    say(1, "search ended," + key_ + "," + error.what());
+    phase_ = kEnded, changed_ = true;
+  }
+  return std::exchange(changed_, false);
+}
+
+// Builds and checks what waits. The anchor is the solution in use, unless that turns out to be wrong.
+template <class Problem>
+void Search<Problem>::prepare() {
+  std::vector<Candidate<Problem>> work = candidates();
+  for (auto& c : work) {
+    if (background_stopping()) return;
+    if (c.solution || c.state != Candidate<Problem>::kWaiting) continue;
+    try {
+      c.solution = make_solution(problem_, device_, *c.solver, c.config);
+    } catch (const std::exception& error) {
+      c.state = Candidate<Problem>::kFailed;
+      say(1, std::string("build failed,") + c.solver->name() + "," + error.what());
+    }
+  }
+  Bench& bench = bench_of(device_);
+  // What checking takes of the device's time; what the driver compiles meanwhile takes the host's.
+  const double cost = 2 * static_cast<double>(work.size()) * work.front().estimate;
+  while (!bench.budget.take(cost)) {
+    if (background_stopping()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  size_t anchor = work.size();
+  try {
+    std::lock_guard<std::mutex> bench_lock(bench.mutex);
+    const auto current = work.begin() + static_cast<ptrdiff_t>(taken_index_);
+    std::rotate(work.begin(), current, current + 1);
+    Trial<Problem> trial(problem_, device_);
+    anchor = check_all(trial, problem_, work);
+    if (anchor == work.size() && !background_stopping()) {  // none is right: then whatever is
+      for (const auto& c : candidates_of(problem_, device_))
+        if (std::none_of(work.begin(), work.end(),
+                         [&](const auto& w) { return w.solver == c.solver && w.config == c.config; }))
+          work.push_back(c);
+      build_all(problem_, device_, work);
+      anchor = check_all(trial, problem_, work);
+    }
+  } catch (const std::exception& error) {  // no memory for it now: stay with what works
+    say(1, "not checked," + key_ + "," + error.what());
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (anchor == work.size()) {
+    phase_ = kEnded, changed_ = true;
+    return;
+  }
+  candidates_ = std::move(work);
+  taken_index_ = 0;
+  if (anchor != 0) {
+    TORCH_WARN("dlbackend: solver ", candidates_[0].solver->name(), " gives wrong results for ", key_, " on ",
+               device_.name, " (", device_.driver_version, ", error ", candidates_[0].error, "); ",
+               candidates_[anchor].solver->name(), " takes its place. Please report this.");
+    taken_index_ = anchor;
+    taken_ = candidates_[anchor].solution;
+    if (!taken_->config.specialised) reusable_ = taken_;
+    changed_ = true;
+  }
+  candidates_[taken_index_].state = Candidate<Problem>::kTaken;
+  phase_ = kMeasuring;
+}
+
+// False while a measurement is under way.
+template <class Problem>
+bool Search<Problem>::collect() {
+  if (!pending_.runs) return true;
+  cl_int status = CL_QUEUED;
+  DLB_CL(clGetEventInfo, pending_.marks.back(), CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status,
+         nullptr);
+  if (status > CL_COMPLETE) return false;
+  std::array<double, 5> at{};
+  if (status == CL_COMPLETE)
+    for (size_t i = 0; i < at.size(); i++) at[i] = timestamp(pending_.marks[i]);
+  for (cl_event mark : pending_.marks) cl::api().clReleaseEvent(mark);
+  const double runs = 2.0 * pending_.runs;
+  const double taken = (at[1] - at[0] + at[4] - at[3]) / runs, other = (at[3] - at[1]) / runs;
+  pending_.runs = 0;
+  Candidate<Problem>& c = candidates_[pending_.candidate];
+  bench_of(device_).budget.correct(at[4] - at[0] - pending_.promised);
+  find_stats().measured++;
+  if (status != CL_COMPLETE || taken <= 0 || other <= 0)
+    c.state = Candidate<Problem>::kFailed;
+  else
+    judge(c, other / taken, taken);
+  return true;
+}
+
+template <class Problem>
+void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_time) {
+  Candidate<Problem>& current = candidates_[taken_index_];
+  current.time = current.time > 0 ? std::min(current.time, taken_time) : taken_time;
+  c.ratios.push_back(ratio);
+  const double middle = median(c.ratios);
+  c.time = current.time * middle;
+  if (middle > kHopeless || (c.ratios.size() >= kMeasurements && middle > kMinimumGain))
+    c.state = Candidate<Problem>::kSlower;
+  else if (c.ratios.size() >= kMeasurements)
+    take(c);
+  if (c.state != Candidate<Problem>::kReady) say(1, "measured," + key_ + "," + describe(c));
+}
+
+template <class Problem>
+void Search<Problem>::take(Candidate<Problem>& c) {
+  candidates_[taken_index_].state = Candidate<Problem>::kSlower;
+  c.state = Candidate<Problem>::kTaken;
+  taken_index_ = static_cast<size_t>(&c - candidates_.data());
+  taken_ = c.solution;
+  if (!c.config.specialised) reusable_ = taken_;
+  changed_ = true;
+  find_stats().swapped++;
+}
+
+// False when nothing is left to measure.
+template <class Problem>
+bool Search<Problem>::start_next(const typename Problem::Operands& operands, Stream& stream) {
+  for (size_t i = 0; i < candidates_.size(); i++)
+    if (candidates_[i].state == Candidate<Problem>::kReady) {
+      enqueue_pair(i, operands, stream);
+      return true;
+    }
+  return false;
+}
+
+// Old, new, new, old: drift and what the caches hold are the same for both. On a queue of its own, which the
+// stream waits for, so that only this queue needs timestamps.
+template <class Problem>
+void Search<Problem>::enqueue_pair(size_t index, const typename Problem::Operands& operands, Stream& stream) {
+  const Candidate<Problem>& c = candidates_[index];
+  const Candidate<Problem>& current = candidates_[taken_index_];
+  const double expected = current.time > 0 ? current.time : current.estimate;
+  const int runs = static_cast<int>(std::clamp(kLongEnough / expected, 1.0, double(kMostRepeats)));
+  Bench& bench = bench_of(device_);
+  std::unique_lock<std::mutex> lock(bench.mutex, std::try_to_lock);
+  const double cost = 4 * runs * expected;
+  if (!lock || !bench.budget.take(cost)) return;
+  if (!bench.stream) {
+    bench.stream = std::make_unique<Stream>(device_, Stream::kInternal);
+    bench.stream->enable_profiling();
+  }
+  Stream& timed = *bench.stream;
+  const auto device = static_cast<c10::DeviceIndex>(device_.index);
+  const c10::DataPtr result = allocate_bytes(result_bytes(problem_), device);
+  const uint64_t workspace_bytes = std::max(taken_->workspace, c.solution->workspace);
+  const c10::DataPtr workspace = workspace_bytes ? allocate_bytes(workspace_bytes, device) : c10::DataPtr();
+  const MemRef to = resolve(result, result.get());
+  const MemRef scratch = workspace_bytes ? resolve(workspace, workspace.get()) : MemRef{};
+  typename Problem::Operands redirected = operands;
+  redirect_result(problem_, redirected,
+                  Buffer{to.mem, static_cast<int64_t>(to.offset / c10::elementSize(problem_.dtype))});
+
+  const auto mark = [&](Stream& on) {
+    cl_event event = nullptr;
+    DLB_CL(clEnqueueMarkerWithWaitList, on.handle(), 0, nullptr, &event);
+    return event;
+  };
+  const auto repeat = [&](const Solution<Problem>& solution) {
+    for (int i = 0; i < runs; i++)
+      solution.invoker->run(timed, redirected, solution.workspace ? scratch : MemRef{});
+  };
+  const cl_event before = mark(stream);
+  DLB_CL(clFlush, stream.handle());
+  DLB_CL(clEnqueueBarrierWithWaitList, timed.handle(), 1, &before, nullptr);
+  cl::api().clReleaseEvent(before);
+  pending_ = {index, runs, {}, cost};
+  pending_.marks[0] = mark(timed);
+  repeat(*taken_);
+  pending_.marks[1] = mark(timed);
+  repeat(*c.solution);
+  pending_.marks[2] = mark(timed);
+  repeat(*c.solution);
+  pending_.marks[3] = mark(timed);
+  repeat(*taken_);
+  pending_.marks[4] = mark(timed);
+  DLB_CL(clFlush, timed.handle());
+  DLB_CL(clEnqueueBarrierWithWaitList, stream.handle(), 1, &pending_.marks[4], nullptr);
+}
+
+// All is measured: what is known goes to the store, and the winner may be compiled for these sizes.
+template <class Problem>
+bool Search<Problem>::finish() {
+  store();
+  phase_ = first_round_ && may_specialise_ ? kWatching : kEnded;
+  first_round_ = false;
+  changed_ = true;
+  return true;
+}
+
+template <class Problem>
+bool Search<Problem>::specialise() {
+  if (taken_->config.specialised || sizes_change(problem_.family(), hash(problem_)) ||
+      !taken_->solver->can_specialise(problem_, device_, taken_->config))
+    return false;
+  Candidate<Problem> candidate;
+  candidate.solver = taken_->solver, candidate.config = taken_->config;
+  candidate.config.specialised = true;
+  candidate.estimate = candidates_[taken_index_].estimate;
+  for (const auto& c : candidates_)
+    if (c.solver == candidate.solver && c.config == candidate.config) return false;
+  candidates_.push_back(candidate);
+  phase_ = kPreparing;
+  in_background([self = this->shared_from_this()] { self->prepare(); });
+  return true;
+}
+
+template <class Problem>
+void Search<Problem>::store() {
+  FindRecord record = record_of(candidates_);
+  if (record.results.empty()) {  // nothing to compare with: remembered, so that nobody looks again
+    const Candidate<Problem>& only = candidates_[taken_index_];
+    record.results.push_back(
+        {revision_name(*only.solver), only.config, 0, only.solution->workspace, only.error});
+  }
+  store_record(device_, key_, record);
+}
+
+#define DLB_SEARCH(Problem)                                                                        \
+  template SolutionPtr<Problem> make_solution(const Problem&, cl::Device&, const Solver<Problem>&, \
+                                              const Config&);                                      \
+  template std::vector<Candidate<Problem>> candidates_of(const Problem&, const cl::Device&);       \
+  template bool vouch(const Problem&, cl::Device&, const SolutionPtr<Problem>&);                   \
+  template void measure_all(const Problem&, cl::Device&, std::vector<Candidate<Problem>>&);        \
+  template FindRecord record_of(const std::vector<Candidate<Problem>>&);                           \
+  template class Search<Problem>;
+DLB_SEARCH(GemmProblem)
+DLB_SEARCH(ConvProblem)
+#undef DLB_SEARCH
+
+}  // namespace dlb::solver

@@ -1,0 +1,119 @@
+// The search for a problem's fastest solution between the runs of a program: other solutions are built and
+// checked in the background, then measured against the one in use, a pair at a time, on the operands of a
+// real run and into a result of their own. Nothing here waits for the device.
+#pragma once
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "solver/find_record.h"
+#include "solver/solver.h"
+
+namespace dlb::solver {
+
+// One way to solve a problem, while it is being looked at.
+template <class Problem>
+struct Candidate {
+  enum State : uint8_t { kWaiting, kReady, kSlower, kTaken, kWrong, kFailed };
+  const Solver<Problem>* solver = nullptr;
+  Config config;
+  double estimate = 0;  // microseconds
+  State state = kWaiting;
+  SolutionPtr<Problem> solution;
+  double error = 0, time = 0;  // relative; microseconds, 0 until measured
+  std::vector<double> ratios;  // its time over that of the solution in use, one per measurement
+};
+
+const char* state_name(int state);
+
+// "cpu_packed@1".
+template <class Problem>
+std::string revision_name(const Solver<Problem>& solver) {
+  return std::string(solver.name()) + "@" + std::to_string(solver.revision());
+}
+
+// Solver and config made ready. Throws what a failing build throws.
+template <class Problem>
+SolutionPtr<Problem> make_solution(const Problem& problem, cl::Device& device, const Solver<Problem>& solver,
+                                   const Config& config);
+
+// The applicable, allowed solvers with all their configs; the lowest estimate first, and a solver's configs
+// in its order.
+template <class Problem>
+std::vector<Candidate<Problem>> candidates_of(const Problem& problem, const cl::Device& device);
+
+// Whether a solver is known to be right on this device for this op and dtype: it was checked against the
+// reference once, by this process or an earlier one, with the first problem that it met. A check waits; a
+// solver found wrong is named in a warning and not used again by this process.
+template <class Problem>
+bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem>& solution);
+
+// Builds all candidates in parallel, checks them and measures the right ones; the fastest first. Waits for
+// the device. Candidates that are wrong or fail keep that state; throws cl::Error when there is no memory.
+template <class Problem>
+void measure_all(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates);
+
+template <class Problem>
+class Search : public std::enable_shared_from_this<Search<Problem>> {
+ public:
+  // `taken` is the solution in use; `others` are to be measured. With `specialise`, the winner is afterwards
+  // compiled for the problem's sizes and measured against itself.
+  Search(const Problem& problem, cl::Device& device, std::string key, SolutionPtr<Problem> taken,
+         std::vector<Candidate<Problem>> others, bool specialise);
+
+  ~Search();
+  Search(const Search&) = delete;
+
+  // Called at a run of the problem: notices finished measurements, starts the next. Returns true when `taken`
+  // or `reusable` changed or the search ended.
+  bool step(const typename Problem::Operands& operands, Stream& stream);
+
+  // State at the last change.
+  SolutionPtr<Problem> taken() const;
+  SolutionPtr<Problem> reusable() const;  // the fastest that takes sizes as arguments
+  bool ended() const;
+  std::vector<Candidate<Problem>> candidates() const;
+
+ private:
+  enum Phase : uint8_t { kNew, kPreparing, kMeasuring, kWatching, kEnded };
+  struct Pending {
+    size_t candidate = 0;
+    int runs = 0;
+    std::array<cl_event, 5> marks{};
+    double promised = 0;  // microseconds taken from the budget
+  };
+
+  void prepare();  // on the background thread
+  bool collect();
+  void judge(Candidate<Problem>& candidate, double ratio, double taken_time);
+  bool start_next(const typename Problem::Operands& operands, Stream& stream);
+  void enqueue_pair(size_t candidate, const typename Problem::Operands& operands, Stream& stream);
+  bool finish();
+  bool specialise();
+  void take(Candidate<Problem>& candidate);
+  void store();
+
+  const Problem problem_;
+  cl::Device& device_;
+  const std::string key_;
+  const bool may_specialise_;
+  mutable std::mutex mutex_;
+  Phase phase_ = kNew;
+  bool changed_ = false, first_round_ = true;
+  uint32_t runs_ = 0;
+  std::vector<Candidate<Problem>> candidates_;
+  size_t taken_index_ = 0;  // of candidates_; the solution in use is always one of them
+  SolutionPtr<Problem> taken_, reusable_;
+  Pending pending_;
+};
+
+// A problem's relatives that this process met; many mean that sizes change from call to call.
+bool sizes_change(uint64_t family, uint64_t problem);
+
+// The find record of what candidates showed.
+template <class Problem>
+FindRecord record_of(const std::vector<Candidate<Problem>>& candidates);
+
+}  // namespace dlb::solver

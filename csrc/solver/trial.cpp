@@ -1,0 +1,207 @@
+// Trials: see trial.h. Everything waits; only threads that may wait come here.
+#include "solver/trial.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <mutex>
+
+#include "solver/kernel_source.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr int64_t kGuard = 256;  // elements behind the result
+constexpr double kEnough = 20e3, kSteady = 0.02;
+constexpr int kMostRuns = 12;
+
+// The reference solver stands last in every list.
+template <class Problem>
+const Solver<Problem>& reference_for(const Problem& problem) {
+  return *solvers_for(problem).back();
+}
+
+uint64_t element_size(c10::ScalarType type) {
+  return c10::elementSize(type);
+}
+
+double microseconds_between(cl_event begin, cl_event end) {
+  cl_ulong from = 0, to = 0;
+  DLB_CL(clGetEventProfilingInfo, begin, CL_PROFILING_COMMAND_END, sizeof from, &from, nullptr);
+  DLB_CL(clGetEventProfilingInfo, end, CL_PROFILING_COMMAND_END, sizeof to, &to, nullptr);
+  return static_cast<double>(to - from) * 1e-3;
+}
+
+cl_event marker(Stream& stream) {
+  cl_event event = nullptr;
+  DLB_CL(clEnqueueMarkerWithWaitList, stream.handle(), 0, nullptr, &event);
+  return event;
+}
+
+}  // namespace
+
+ScratchBuffer::ScratchBuffer(cl::Device& device, uint64_t bytes) {
+  cl_int status = CL_SUCCESS;
+  mem_ = cl::api().clCreateBuffer(device.context(), CL_MEM_READ_WRITE, std::max<uint64_t>(bytes, 16), nullptr,
+                                  &status);
+  cl::check(status, "clCreateBuffer");
+}
+
+ScratchBuffer::~ScratchBuffer() {
+  if (!mem_) return;
+  cl::forget_buffer_arguments();
+  cl::api().clReleaseMemObject(mem_);
+}
+
+double tolerance(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Half:
+      return 2e-3;
+    case c10::ScalarType::BFloat16:
+      return 1e-2;
+    case c10::ScalarType::Float:
+    case c10::ScalarType::ComplexFloat:
+      return 3e-5;
+    case c10::ScalarType::Double:
+    case c10::ScalarType::ComplexDouble:
+      return 1e-12;
+    default:
+      return 0;
+  }
+}
+
+Stream& trial_stream(cl::Device& device) {
+  static std::mutex mutex;
+  static auto* streams = new std::array<Stream*, 64>{};
+  std::lock_guard<std::mutex> lock(mutex);
+  Stream*& stream = (*streams)[static_cast<size_t>(device.index)];
+  if (!stream) {
+    stream = new Stream(device, Stream::kInternal);
+    stream->enable_profiling();
+  }
+  return *stream;
+}
+
+template <class Problem>
+Trial<Problem>::Trial(const Problem& problem, cl::Device& device)
+    : problem_(problem), device_(device), stream_(trial_stream(device)) {
+  uint32_t seed = 1;
+  for (const auto& span : problem.spans()) {
+    if (span.result) {
+      elements_ = span.elements + kGuard;
+      got_ = std::make_unique<ScratchBuffer>(device, elements_ * element_size(problem.dtype));
+      want_ = std::make_unique<ScratchBuffer>(device, elements_ * element_size(problem.dtype));
+      operands_.*span.buffer = {got_->mem(), 0};
+      continue;
+    }
+    buffers_.emplace_back(device, span.elements * element_size(problem.dtype));
+    fill(buffers_.back().mem(), span.elements, seed++ * 0x51ed27u);
+    operands_.*span.buffer = {buffers_.back().mem(), 0};
+  }
+}
+
+template <class Problem>
+cl::Kernel& Trial<Problem>::kernel(const char* name) {
+  return cl::get_kernel(device_, sources({"element.clh", "trial.cl"}), element_option(problem_.dtype), name);
+}
+
+template <class Problem>
+void Trial<Problem>::fill(cl_mem mem, int64_t elements, uint32_t seed) {
+  const int64_t each = device_.cls == cl::DeviceClass::kCpu ? 16384 : 64;
+  kernel("trial_fill")
+      .launch(stream_.queue(), cl::Range::linear(ceil_div(elements, each), 1), mem, elements, each, seed);
+}
+
+// The results' buffer is cleared first, so that what a solution does not write is the same everywhere.
+template <class Problem>
+void Trial<Problem>::run(const Solution<Problem>& solution, const Problem& problem,
+                         typename Problem::Operands operands, cl_mem result,
+                         const typename Problem::Operands* shift) {
+  redirect_result(problem, operands, Buffer{result, 0});
+  if (shift)
+    for (const auto& span : problem.spans()) (operands.*span.buffer).offset += (shift->*span.buffer).offset;
+  if (solution.workspace > workspace_bytes_) {
+    stream_.synchronize();
+    workspace_ = std::make_unique<ScratchBuffer>(device_, solution.workspace);
+    workspace_bytes_ = solution.workspace;
+  }
+  solution.invoker->run(stream_, operands, solution.workspace ? MemRef{workspace_->mem(), 0} : MemRef{});
+}
+
+template <class Problem>
+double Trial<Problem>::compare(cl_mem got, cl_mem want) {
+  constexpr int64_t kItems = 1024;
+  const int64_t each = ceil_div(elements_, kItems), items = ceil_div(elements_, each);
+  std::vector<float> report(2 * kItems);
+  ScratchBuffer buffer(device_, report.size() * sizeof(float));
+  kernel("trial_compare")
+      .launch(stream_.queue(), cl::Range::linear(items, 1), got, want, elements_, each, buffer.mem());
+  DLB_CL(clEnqueueReadBuffer, stream_.handle(), buffer.mem(), CL_TRUE, 0, 2 * items * sizeof(float),
+         report.data(), 0, nullptr, nullptr);
+  float difference = 0, magnitude = 0;
+  for (int64_t i = 0; i < items; i++) {
+    difference = std::max(difference, report[2 * i]);
+    magnitude = std::max(magnitude, report[2 * i + 1]);
+  }
+  return difference == 0 ? 0 : difference / std::max(magnitude, 1e-30f);
+}
+
+template <class Problem>
+double Trial<Problem>::error_of_parts(const Solution<Problem>& solution) {
+  const uint64_t bytes = elements_ * element_size(problem_.dtype);
+  const cl_uint zero = 0;
+  DLB_CL(clEnqueueFillBuffer, stream_.handle(), got_->mem(), &zero, 1, 0, bytes, 0, nullptr, nullptr);
+  run(solution, problem_, operands_, got_->mem());
+  double worst = 0;
+  for (const auto& part : problem_.parts()) {
+    DLB_CL(clEnqueueCopyBuffer, stream_.handle(), got_->mem(), want_->mem(), 0, 0, bytes, 0, nullptr,
+           nullptr);
+    const Solution<Problem> reference{
+        &reference_for(problem_), {}, reference_for(problem_).invoker(part.problem, device_, {}), 0};
+    run(reference, part.problem, operands_, want_->mem(), &part.shift);
+    worst = std::max(worst, compare(got_->mem(), want_->mem()));
+  }
+  return worst;
+}
+
+template <class Problem>
+void Trial<Problem>::expect_last() {
+  std::swap(got_, want_);
+}
+
+template <class Problem>
+double Trial<Problem>::error(const Solution<Problem>& solution) {
+  const cl_uint zero = 0;
+  DLB_CL(clEnqueueFillBuffer, stream_.handle(), got_->mem(), &zero, 1, 0,
+         elements_ * element_size(problem_.dtype), 0, nullptr, nullptr);
+  run(solution, problem_, operands_, got_->mem());
+  return compare(got_->mem(), want_->mem());
+}
+
+// The fastest of several batches; a batch is long enough for the clock.
+template <class Problem>
+double Trial<Problem>::time(const Solution<Problem>& solution, double hopeless) {
+  double best = INFINITY, total = 0;
+  int batch = 1, steady = 0;
+  run(solution, problem_, operands_, got_->mem());  // builds what the driver builds at the first launch
+  stream_.synchronize();
+  for (int i = 0; i < kMostRuns && total < kEnough && steady < 2; i++) {
+    const cl_event begin = marker(stream_);
+    for (int j = 0; j < batch; j++) run(solution, problem_, operands_, got_->mem());
+    const cl_event end = marker(stream_);
+    stream_.check_wait(cl::api().clWaitForEvents(1, &end), "clWaitForEvents");
+    const double all = microseconds_between(begin, end), each = all / batch;
+    cl::api().clReleaseEvent(begin), cl::api().clReleaseEvent(end);
+    total += all;
+    if (each > hopeless) return each;
+    steady = i > 0 && each > best * (1 - kSteady) && each < best * (1 + kSteady) ? steady + 1 : 0;
+    best = std::min(best, each);
+    batch = static_cast<int>(std::clamp(200.0 / std::max(each, 1.0), 1.0, 50.0));
+  }
+  return best;
+}
+
+template class Trial<GemmProblem>;
+template class Trial<ConvProblem>;
+
+}  // namespace dlb::solver

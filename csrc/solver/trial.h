@@ -1,0 +1,76 @@
+// Tries solutions of a problem on synthetic operands: are they right, and how long do they take.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "solver/solver.h"
+
+namespace dlb::solver {
+
+// A buffer of its own, outside the caching allocator: tried once, given back to the driver.
+class ScratchBuffer {
+ public:
+  // Throws cl::Error when the driver has no memory.
+  ScratchBuffer(cl::Device& device, uint64_t bytes);
+  ~ScratchBuffer();
+  ScratchBuffer(ScratchBuffer&& other) noexcept : mem_(std::exchange(other.mem_, nullptr)) {}
+  ScratchBuffer(const ScratchBuffer&) = delete;
+  cl_mem mem() const { return mem_; }
+
+ private:
+  cl_mem mem_ = nullptr;
+};
+
+// The largest error that a right result may have, relative to the largest result: rounding of the dtype's
+// storage, and for the arithmetic in float what Winograd's F(4x4, 3x3), the least accurate algorithm here,
+// needs (docs/numerics.md). Zero for integers.
+double tolerance(c10::ScalarType type);
+
+// The queue that solutions are tried on, with timestamps; one per device.
+Stream& trial_stream(cl::Device& device);
+
+// Operands of one problem, and the result that solutions must give. One thread at a time per device.
+template <class Problem>
+class Trial {
+ public:
+  // Allocates and fills the operands. Throws cl::Error when memory does not suffice.
+  Trial(const Problem& problem, cl::Device& device);
+
+  // Error of a solution against the reference solver, on parts at both ends of the result; relative to the
+  // largest result. 0 when every part is too costly for the reference solver.
+  double error_of_parts(const Solution<Problem>& solution);
+
+  // Makes the last result the one that error() compares with.
+  void expect_last();
+
+  // Error of a solution against the expected result, everywhere, gaps and bytes behind it included.
+  double error(const Solution<Problem>& solution);
+
+  // Microseconds of one run, of several measured one after the other. Gives up early above `hopeless`.
+  double time(const Solution<Problem>& solution, double hopeless);
+
+ private:
+  void run(const Solution<Problem>& solution, const Problem& problem, typename Problem::Operands operands,
+           cl_mem result, const typename Problem::Operands* shift = nullptr);
+  double compare(cl_mem got, cl_mem want);
+  void fill(cl_mem mem, int64_t elements, uint32_t seed);
+  cl::Kernel& kernel(const char* name);
+
+  const Problem problem_;
+  cl::Device& device_;
+  Stream& stream_;
+  std::vector<ScratchBuffer> buffers_;
+  typename Problem::Operands operands_{};
+  int64_t elements_ = 0;  // of the result, with those behind it that nothing may touch
+  std::unique_ptr<ScratchBuffer> got_, want_, workspace_;
+  uint64_t workspace_bytes_ = 0;
+};
+
+// Enqueues a solution with its result in another buffer than the operands say.
+template <class Problem>
+void redirect_result(const Problem& problem, typename Problem::Operands& operands, Buffer to) {
+  for (const auto& span : problem.spans())
+    if (span.result) operands.*span.buffer = to;
+}
+
+}  // namespace dlb::solver
