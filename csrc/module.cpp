@@ -152,6 +152,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("explain_problem", &solver::explain, py::arg("key"), py::arg("device") = 0, no_gil);
   m.def("solutions", &solver::solutions, py::arg("key"), py::arg("device") = 0, no_gil);
   m.def("tune_problem", &solver::tune, py::arg("key"), py::arg("device") = 0, no_gil);
+  m.def("find_record", &solver::find_record, py::arg("key"), py::arg("device") = 0);
+  m.def("store_find_record", &solver::store_find_record, py::arg("key"), py::arg("text"),
+        py::arg("device") = 0);
   m.def("solved_problems", &solver::solved_problems);
   m.def("wait_for_background", &solver::wait_for_background, no_gil);
   m.def("find_mode", &solver::find_mode_name);

@@ -439,6 +439,17 @@ void tune(const std::string& key, int device) {
   with_problem(key, device, [](const auto& problem) { tune_any(problem); });
 }
 
+std::string find_record(const std::string& key, int device) {
+  return cl::find_disk_cache()
+      .load(cl::find_key(device_of(static_cast<c10::DeviceIndex>(device)), key))
+      .value_or("");
+}
+void store_find_record(const std::string& key, const std::string& text, int device) {
+  with_problem(key, device, [](const auto&) {});  // throws for what is no key
+  cl::find_disk_cache().store(cl::find_key(device_of(static_cast<c10::DeviceIndex>(device)), key), text);
+  forget_choices();
+}
+
 std::vector<std::string> solved_problems() {
   std::vector<std::string> keys;
   for (const auto& problem : cache<GemmProblem>().problems()) keys.push_back(key(problem));

@@ -52,7 +52,12 @@ std::string solutions(const std::string& key, int device);
 // Measures all solvers of a problem now, whatever the mode, on synthetic data; takes and stores the best.
 void tune(const std::string& key, int device);
 
-// Keys of the problems that this process solved, newest last.
+// The find store's record of a problem, empty when there is none; and storing one: its text must be one that
+// a find record prints, else it is found unusable when it is read. Forgets what was chosen so far.
+std::string find_record(const std::string& key, int device);
+void store_find_record(const std::string& key, const std::string& text, int device);
+
+// Keys of the problems that this process solved.
 std::vector<std::string> solved_problems();
 
 // Waits until no kernel is being built or checked in the background.

@@ -1,0 +1,252 @@
+"""Find modes, the find store, the search between runs, determinism, preferences; each in processes of their own, whose
+caches begin empty, where it matters."""
+
+import json
+
+import pytest
+import torch
+from fresh_process import fresh_python
+
+import dlbackend
+
+# Small, so that all is measured within a second; two solvers and more are applicable on every device.
+PRELUDE = """
+import json, torch, dlbackend
+torch.manual_seed(0)
+a, b = torch.randn(96, 80), torch.randn(80, 72)
+x, y = a.to("ocl"), b.to("ocl")
+def run(times=1):
+    for _ in range(times):
+        z = x @ y
+        torch.ocl.synchronize()
+    assert (z.cpu() - a @ b).abs().max() < 1e-4
+    return z
+def settle():
+    for _ in range(400):
+        run()
+        dlbackend.solvers.wait()
+def state():
+    problem, = dlbackend.solvers.problems()
+    taken = [s for s in dlbackend.solvers.solutions(problem) if s.taken]
+    return {**dlbackend.solvers.stats(), **dlbackend.kernel_stats(), "taken": taken[0].solver,
+            "timed": sum(s.microseconds is not None for s in dlbackend.solvers.solutions(problem))}
+"""
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Runs code in a fresh process on a cache folder that begins empty; returns what it prints as JSON."""
+
+    def run(code: str, **environment: str):
+        result = fresh_python(PRELUDE + code, DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), **environment)
+        assert result.returncode == 0, result.stderr
+        run.stderr = result.stderr
+        return json.loads(result.stdout.splitlines()[-1])
+
+    return run
+
+
+STATE = "print(json.dumps(state()))"
+
+
+def test_fast_measures_nothing(process):
+    state = process("run(20); dlbackend.solvers.wait(); run()\n" + STATE, DLBACKEND_FIND_MODE="fast")
+    assert state["misses"] == 1 and state["hits"] == 0
+    assert state["measured"] == 0 and state["timed"] == 0
+
+
+def test_normal_measures_before_the_first_run_and_remembers(process):
+    first = process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
+    assert first["measured"] >= 1 and first["benchmark_seconds"] > 0 and first["misses"] == 1
+    second = process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
+    assert second["hits"] == 1 and second["misses"] == 0
+    assert second["measured"] == 0 and second["benchmark_seconds"] == 0
+    assert second["taken"] == first["taken"]
+    assert second["compiled"] == 0
+
+
+def test_hybrid_never_waits_measures_between_runs_and_remembers(process):
+    once = process("run(1)\n" + STATE)
+    assert once["measured"] == 0 and once["benchmark_seconds"] == 0  # a problem seen once costs nothing
+    code = 'dlbackend.solvers.force("-clblast")\nrun(2); dlbackend.solvers.wait(); settle()\n' + STATE
+    first = process(code)
+    assert first["benchmark_seconds"] == 0 and first["misses"] == 1
+    assert first["verified"] >= 1
+    second = process("run(3)\n" + STATE)
+    assert second["hits"] == 1 and second["measured"] == 0
+
+
+def test_trust_verify_measures_again(process):
+    process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
+    trusted = process("run()\n" + STATE)
+    verified = process(
+        'dlbackend.solvers.force("-clblast")\nsettle()\n' + STATE, DLBACKEND_FIND_MODE="trust_verify"
+    )
+    assert trusted["verified"] == 0
+    assert verified["hits"] == 1 and verified["verified"] >= 1
+
+
+def test_record_of_another_version_is_used_and_measured_again(process, tmp_path):
+    code = 'problem = "gemm:float32 b=1 m=96 n=72 k=80 sa=0,80,1 sb=0,72,1 sc=0,72,1 sd=0,0,0 add=0"\n'
+    process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
+    process(
+        code
+        + """
+from dlbackend import _C
+text = _C.find_record(problem)
+assert text.startswith("dlbackend-find 1 "), text
+lines = text.split("\\n")
+lines[0] = "dlbackend-find 1 0.0.0-other"
+_C.store_find_record(problem, "\\n".join(lines))
+print("{}")
+"""
+    )
+    state = process('dlbackend.solvers.force("-clblast")\nsettle()\n' + STATE)
+    assert state["hits"] == 1 and state["verified"] >= 1
+
+
+@pytest.mark.parametrize("record", ["", "garbage", "dlbackend-find 1 1\nconsidered x@1\nx@1 0,0 1 2 3\n"])
+def test_unusable_record_is_a_miss(process, record):
+    code = f"""
+from dlbackend import _C
+problem = "gemm:float32 b=1 m=96 n=72 k=80 sa=0,80,1 sb=0,72,1 sc=0,72,1 sd=0,0,0 add=0"
+_C.store_find_record(problem, {record!r})
+run(3)
+"""
+    state = process(code + STATE)
+    assert state["hits"] == 0 and state["misses"] == 1
+
+
+def test_record_of_a_solver_that_is_gone_is_a_miss(process):
+    code = """
+from dlbackend import _C
+problem = "gemm:float32 b=1 m=96 n=72 k=80 sa=0,80,1 sb=0,72,1 sc=0,72,1 sd=0,0,0 add=0"
+_C.store_find_record(problem, "dlbackend-find 1 1\\nconsidered gone@3\\ngone@3 0,0,0,0,0,0 1.5 0 0\\n")
+run(3)
+"""
+    state = process(code + STATE)
+    assert state["hits"] == 0 and state["misses"] == 1
+
+
+@pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])
+def test_wrong_solver_is_never_taken(process, mode):
+    """It is the fastest, and its estimate the lowest."""
+    state = process(
+        'dlbackend.solvers.force("-clblast")\nrun(); settle()\n' + STATE,
+        DLBACKEND_TEST_SOLVERS="test_wrong",
+        DLBACKEND_FIND_MODE=mode,
+    )
+    assert state["rejected"] >= 1
+    assert not state["taken"].startswith("test_")
+    if mode != "normal":  # which measures, and rejects, before it would choose by estimate
+        assert "solver test_wrong gives wrong results" in process.stderr
+
+
+@pytest.mark.parametrize("mode", ["normal", "hybrid"])
+def test_wrong_and_unbuildable_solvers_lose_also_behind_the_estimate(process, mode):
+    state = process(
+        'dlbackend.solvers.force("-clblast")\nrun(); settle()\n' + STATE,
+        DLBACKEND_TEST_SOLVERS="test_late,test_fails",
+        DLBACKEND_FIND_MODE=mode,
+    )
+    assert not state["taken"].startswith("test_")
+
+
+def test_deterministic_ignores_store_and_measurements(process):
+    code = """
+torch.use_deterministic_algorithms(True)
+run(3)
+print(json.dumps({**dlbackend.solvers.stats(), "problems": dlbackend.solvers.problems()}))
+"""
+    process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
+    state = process(code, DLBACKEND_FIND_MODE="normal")
+    assert state["hits"] == state["misses"] == state["measured"] == 0
+    assert state["problems"] == []
+
+
+def test_unknown_mode_in_the_environment():
+    result = fresh_python(
+        "import torch, dlbackend; torch.ones(2, 2, device='ocl') @ torch.ones(2, 2, device='ocl')",
+        DLBACKEND_FIND_MODE="fastest",
+    )
+    assert "ValueError" in result.stderr and "dynamic_hybrid" in result.stderr
+
+
+def test_backends_settings():
+    ocl = torch.backends.ocl
+    before = ocl.find_mode
+    with ocl.flags(find_mode="fast", deterministic=True, prefer_reusable=("gemm",)):
+        assert ocl.find_mode == "fast" and ocl.benchmark is False and ocl.deterministic is True
+        assert ocl.prefer_reusable == ("gemm",)
+    assert ocl.find_mode == before and ocl.deterministic is False and ocl.prefer_reusable is False
+    with ocl.flags(benchmark=True):
+        assert ocl.find_mode == "normal"
+    with pytest.raises(ValueError, match="there are normal, fast"):
+        ocl.find_mode = "best"
+    with pytest.raises(ValueError, match="no op 'pooling'"):
+        ocl.prefer_reusable = ("pooling",)
+    assert ocl.find_mode == before
+
+
+def test_solutions_are_listed_and_sorted():
+    a = torch.randn(40, 50, device="ocl")
+    a @ a.T
+    problem = next(p for p in reversed(dlbackend.solvers.problems()) if " m=40 n=40 k=50 " in p)
+    for order in ("time", "workspace"):
+        found = dlbackend.solvers.solutions(problem, sort_by=order)
+        assert sum(s.taken for s in found) == 1
+        assert any(s.solver.startswith("reference@") for s in found)
+    assert [s.workspace for s in found] == sorted(s.workspace for s in found)
+    with pytest.raises(ValueError, match="sort_by"):
+        dlbackend.solvers.solutions(problem, sort_by="size")
+    with pytest.raises(ValueError, match="problem key"):
+        dlbackend.solvers.solutions("gemm:float32")
+
+
+def test_forbidding_a_solver():
+    key = "gemm:float32 b=1 m=64 n=64 k=64 sa=0,64,1 sb=0,64,1 sc=0,64,1 sd=0,0,0 add=0"
+    try:
+        first = dlbackend.solvers.explain(key).split()[0]
+        dlbackend.solvers.force(f"gemm:-{first}")
+        assert dlbackend.solvers.explain(key).split()[0] != first
+    finally:
+        dlbackend.solvers.force("")
+
+
+def test_verbose_says_what_was_found(process):
+    process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2")
+    lines = process.stderr.splitlines()
+    found = [line for line in lines if line.startswith("dlbackend,find,ocl:0,miss,")]
+    assert len(found) == 1 and "gemm:float32 b=1 m=96" in found[0]
+    assert "cpu_gemv: " in found[0]  # why others are not taken
+    assert sum(line.startswith("dlbackend,run,ocl:0,") and line.endswith(" us") for line in lines) == 2
+
+
+def test_many_threads_meet_a_new_problem(process):
+    code = """
+import threading
+start = threading.Barrier(8)
+wrong = []
+def work():
+    start.wait()
+    z = x @ y
+    torch.ocl.synchronize()
+    if (z.cpu() - a @ b).abs().max() > 1e-4: wrong.append(1)
+threads = [threading.Thread(target=work) for _ in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+assert not wrong
+"""
+    state = process(code + STATE, DLBACKEND_FIND_MODE="normal")
+    assert state["misses"] == 1
+
+
+def test_exit_while_the_background_works():
+    code = """
+import torch, dlbackend, torch.nn.functional as F
+x, w = torch.randn(2, 16, 20, 20, device="ocl"), torch.randn(32, 16, 3, 3, device="ocl")
+for _ in range(3): F.conv2d(x, w)
+print("done")
+"""
+    for _ in range(3):
+        result = fresh_python(code)
+        assert result.returncode == 0 and "done" in result.stdout, result.stderr
