@@ -1,9 +1,11 @@
 // Convolution solver "gemm_1x1": a convolution with one tap, stride 1 and no padding is a product of matrices
 // with pixels along one side. Uses whichever GEMM solver is best for it.
+#include <cmath>
+
+#include "solver/conv/inner_gemm.h"
 #include "solver/conv/solvers.h"
 #include "solver/conv/strides.h"
 #include "solver/kernel_source.h"
-#include "solver/search.h"
 
 namespace dlb::solver {
 namespace {
@@ -70,17 +72,6 @@ class OneTapInvoker final : public Invoker<ConvProblem> {
   const SolutionPtr<GemmProblem> gemm_;
 };
 
-// A config is a GEMM solver's place in gemm_solvers() and the first five values of its config.
-struct Inner {
-  const GemmSolver* solver;
-  Config config;
-};
-Inner inner_of(const Config& config) {
-  Inner inner{gemm_solvers()[static_cast<size_t>(config.values[0])], {}};
-  std::copy_n(config.values + 1, 5, inner.config.values);
-  return inner;
-}
-
 class OneTap final : public ConvSolver {
  public:
   const char* name() const override { return "gemm_1x1"; }
@@ -88,34 +79,22 @@ class OneTap final : public ConvSolver {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     GemmProblem g;
     if (const char* reason = product(p, g)) return Applicability::no(reason);
-    if (candidates_of(g, device).empty()) return Applicability::no("no GEMM solver is allowed");
+    if (std::isinf(inner_gemm_estimate(g, device))) return Applicability::no("no GEMM solver is allowed");
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
-    const Inner inner = inner_of(config);
-    return inner.solver->workspace(gemm_of(p), device, inner.config);
+    return inner_gemm_workspace(gemm_of(p), device, config);
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
-    std::vector<Config> list;
-    const auto candidates = candidates_of(gemm_of(p), device);
-    for (const auto& c : candidates) {
-      const bool hopeless = c.estimate > 4 * candidates.front().estimate;
-      if (!list.empty() && (hopeless || c.config.values[5] != 0)) continue;
-      Config config;
-      while (gemm_solvers()[static_cast<size_t>(config.values[0])] != c.solver) config.values[0]++;
-      std::copy_n(c.config.values, 5, config.values + 1);
-      list.push_back(config);
-    }
-    return list;
+    return inner_gemm_configs(gemm_of(p), device);
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    return candidates_of(gemm_of(p), device).front().estimate;
+    return inner_gemm_estimate(gemm_of(p), device);
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
                                                 const Config& config) const override {
-    const Inner inner = inner_of(config);
     return std::make_unique<OneTapInvoker>(p.direction, p.has_bias,
-                                           make_solution(gemm_of(p), device, *inner.solver, inner.config));
+                                           inner_gemm_solution(gemm_of(p), device, config));
   }
 
  private:

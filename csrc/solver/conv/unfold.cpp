@@ -1,6 +1,9 @@
 // Convolution solver "unfold": the image unfolded to a matrix in memory and one product of matrices per
 // group, by whichever GEMM solver is best for it; all directions, any device. Chellapilla, Puri and Simard,
 // "High Performance Convolutional Neural Networks for Document Processing" (2006).
+#include <cmath>
+
+#include "solver/conv/inner_gemm.h"
 #include "solver/conv/shape.h"
 #include "solver/conv/solvers.h"
 #include "solver/conv/strides.h"
@@ -103,10 +106,10 @@ ConvShape copy_of_y(const ConvProblem& p) {
 
 class UnfoldInvoker final : public Invoker<ConvProblem> {
  public:
-  UnfoldInvoker(const ConvProblem& p, cl::Device& device)
+  UnfoldInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : direction_(p.direction),
         product_(product(p)),
-        gemm_(solve(product_.gemm, device)),
+        gemm_(inner_gemm_solution(product_.gemm, device, config)),
         shape_(conv_shape(p)),
         y_shape_(copy_of_y(p)),
         element_(c10::elementSize(p.dtype)),
@@ -176,7 +179,7 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
     const Factor one{}, beta = product_.gemm.has_d ? one : Factor{0, 0, 0};
     const int64_t y_step = shape_.ys[0];
     for (int64_t i = 0; i < product_.repeats; i++) {
-      gemm_.invoker->run(stream, {a, b, c, d, one, beta}, workspace);
+      gemm_->invoker->run(stream, {a, b, c, d, one, beta}, workspace);
       b.offset += forward ? product_.image_step : y_step;
       c.offset += forward ? y_step : product_.image_step;
     }
@@ -184,7 +187,7 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
 
   const Op direction_;
   const Product product_;
-  const Solution<GemmProblem> gemm_;
+  const SolutionPtr<GemmProblem> gemm_;
   const ConvShape shape_, y_shape_;
   const uint64_t element_;  // bytes
   const int64_t image_items_, lanes_;
@@ -201,26 +204,30 @@ class Unfold final : public ConvSolver {
     if (p.direction == Op::kConvInputGrad && c10::elementSize(p.dtype) == 2)
       return Applicability::no("16-bit products would be rounded before they are summed");
     Product r;
-    return {product(p, r)};
+    if (const char* reason = product(p, r)) return Applicability::no(reason);
+    if (std::isinf(inner_gemm_estimate(r.gemm, device)))
+      return Applicability::no("no GEMM solver is allowed");
+    return Applicability::yes();
   }
-  uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config&) const override {
+  uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
     const Product r = product(p);
-    const GemmSolver& solver = choose(r.gemm, device);
-    return r.columns_bytes + r.y_bytes +
-           solver.workspace(r.gemm, device, solver.configs(r.gemm, device).front());
+    return r.columns_bytes + r.y_bytes + inner_gemm_workspace(r.gemm, device, config);
+  }
+  std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
+    return inner_gemm_configs(product(p).gemm, device);
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     const Product r = product(p);
     const double elements = double(p.n) * p.c * p.taps() * p.out_pixels();
     const double bytes = 2.0 * (r.columns_bytes + r.y_bytes);
-    const double gemm = choose(r.gemm, device).estimate(r.gemm, device) * r.repeats;
+    const double gemm = inner_gemm_estimate(r.gemm, device) * r.repeats;
     if (device.cls != cl::DeviceClass::kCpu) return 5 + bytes / 1.5e6 + gemm;
     const double cycles = elements * (p.direction == Op::kConvInputGrad ? 1.5 : 1.0) + bytes / 4;
     return 20 + cycles / kCpuMegahertz / device.compute_units + gemm;
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config&) const override {
-    return std::make_unique<UnfoldInvoker>(p, device);
+                                                const Config& config) const override {
+    return std::make_unique<UnfoldInvoker>(p, device, config);
   }
 };
 
