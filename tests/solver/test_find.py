@@ -79,9 +79,7 @@ def test_hybrid_never_waits_measures_between_runs_and_remembers(process):
 def test_trust_verify_measures_again(process):
     process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
     trusted = process("run()\n" + STATE)
-    verified = process(
-        'dlbackend.solvers.force("-clblast")\nsettle()\n' + STATE, DLBACKEND_FIND_MODE="trust_verify"
-    )
+    verified = process('dlbackend.solvers.force("-clblast")\nsettle()\n' + STATE, DLBACKEND_FIND_MODE="trust_verify")
     assert trusted["verified"] == 0
     assert verified["hits"] == 1 and verified["verified"] >= 1
 
