@@ -78,7 +78,16 @@ def model_table() -> None:
     print("| direct | " + " | ".join(f"{errors(f2(), c, seed=c)[1]:.1e}" for c in (16, 64, 256)) + " |")
 
 
-def device_table(device: str, solvers: list[str]) -> None:
+def weight_gradient(x: torch.Tensor, grad: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    ones = [1, 1]
+    result: torch.Tensor = torch.ops.aten.convolution_backward(
+        grad, x, w, None, ones, ones, ones, False, [0, 0], 1, [False, True, False]
+    )[1]
+    return result
+
+
+def device_table(device: str, solvers: list[str], weights: bool) -> None:
+    """Forward passes, or weight gradients."""
     from dlbackend import _C
 
     print("| channels, image | " + " | ".join(f"{s}: 2-norm, largest" for s in solvers) + " |")
@@ -86,11 +95,18 @@ def device_table(device: str, solvers: list[str]) -> None:
     for channels, size in ((16, 56), (64, 56), (128, 28), (256, 14), (512, 7)):
         torch.manual_seed(channels)
         x, w = torch.randn(2, channels, size, size), torch.randn(channels, channels, 3, 3)
-        exact = F.conv2d(x.double(), w.double(), padding=1)
+        y = torch.randn_like(x)
+        exact = (
+            weight_gradient(x.double(), y.double(), w.double())
+            if weights
+            else F.conv2d(x.double(), w.double(), padding=1)
+        )
         cells = []
         for solver in solvers:
-            _C.force_solver(f"conv_fwd:{solver}")
-            difference = F.conv2d(x.to(device), w.to(device), padding=1).cpu() - exact
+            _C.force_solver(f"conv_fwd:{solver},conv_bwd_weight:{solver}")
+            a, b, c = x.to(device), w.to(device), y.to(device)
+            result = weight_gradient(a, c, b) if weights else F.conv2d(a, b, padding=1)
+            difference = result.cpu() - exact
             norm, largest = difference.norm() / exact.norm(), difference.abs().max() / exact.std()
             cells.append(f"{norm:.1e}, {largest:.1e}")
         print(f"| {channels}, {size}x{size} | " + " | ".join(cells) + " |")
@@ -103,8 +119,9 @@ def main() -> None:
     parser.add_argument("--solvers", default="cpu_implicit,cpu_winograd")
     arguments = parser.parse_args()
     model_table()
-    print()
-    device_table(arguments.device, arguments.solvers.split(","))
+    for weights in (False, True):
+        print("\nWeight gradient" if weights else "\nForward")
+        device_table(arguments.device, arguments.solvers.split(","), weights)
 
 
 if __name__ == "__main__":

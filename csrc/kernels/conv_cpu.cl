@@ -171,25 +171,9 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_weight_grad(
     add = 1;
   }
 
-  // [(c, tap)][k] in scratch becomes [k][(c, tap)]
   const long total = (long)p.red * taps;
-  partial += op + (((long)slice * p.groups + g) * p.cols + j0) * total + (long)c0 * taps;
-  for (int j = 0; j < jn; j += 16) {
-    const int cn = min(16, jn - j);
-    int i = 0;
-    for (; cn == 16 && i + 16 <= rows; i += 16) {
-      VECTORS16(x) VECTORS16(y)
-      local const float* s = results + i * pitch + j;
-      global float* d = partial + j * total + i;
-#define LOAD_SUM(n, h) x##h = vload16(0, s + n * pitch);
-#define STORE_SUM(n, h) vstore16(x##h, 0, d + n * total);
-      EACH16(LOAD_SUM)
-      TRANSPOSE(x, y)
-      EACH16(STORE_SUM)
-    }
-    for (int q = 0; q < cn; q++)
-      for (int r = i; r < rows; r++) partial[(j + q) * total + r] = results[r * pitch + j + q];
-  }
+  store_taps(results, pitch, rows, jn, partial + op + (((long)slice * p.groups + g) * p.cols + j0) * total + (long)c0 * taps,
+             total);
 }
 
 // weights[k, c, taps] (strides ws) = sum over slices of partial[slice][k][c][tap], always in the same order. One

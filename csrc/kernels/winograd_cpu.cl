@@ -52,6 +52,31 @@ inline void output6(float16* x, int s) {  // to 4 elements
   x[2 * s] = A2 * sum_a + B2 * sum_b;
   x[3 * s] = A2 * POINT_A * dif_a + B2 * POINT_B * dif_b + x5;
 }
+// The weight gradient is F(3x3, mxm) with the same points: filters are the m x m tiles of the output's gradient, outputs
+// the taps.
+inline void grads4(float16* x, int s) {  // from 2 elements
+  const float16 x0 = x[0], x1 = x[s];
+  x[s] = 0.5f * (x0 + x1), x[2 * s] = 0.5f * (x0 - x1), x[3 * s] = x1;
+}
+inline void grads6(float16* x, int s) {  // from 4 elements
+  const float16 x0 = x[0], x1 = x[s], x2 = x[2 * s], x3 = x[3 * s];
+  const float16 even_a = NORM_A * x0 + NORM_A * A2 * x2, odd_a = NORM_A * POINT_A * x1 + NORM_A * POINT_A * A2 * x3;
+  const float16 even_b = NORM_B * x0 + NORM_B * B2 * x2, odd_b = NORM_B * POINT_B * x1 + NORM_B * POINT_B * B2 * x3;
+  x[0] = NORM_0 * x0;
+  x[s] = even_a + odd_a, x[2 * s] = even_a - odd_a;
+  x[3 * s] = even_b + odd_b, x[4 * s] = even_b - odd_b;
+  x[5 * s] = x3;
+}
+inline void taps4(float16* x, int s) {  // to 3 elements
+  const float16 x0 = x[0], x1 = x[s], x2 = x[2 * s], x3 = x[3 * s];
+  x[0] = x0 + x1 + x2, x[s] = x1 - x2, x[2 * s] = x1 + x2 - x3;
+}
+inline void taps6(float16* x, int s) {
+  const float16 x0 = x[0], x1 = x[s], x2 = x[2 * s], x3 = x[3 * s], x4 = x[4 * s], x5 = x[5 * s];
+  x[0] = x0 + (x1 + x2) + (x3 + x4);
+  x[s] = POINT_A * (x1 - x2) + POINT_B * (x3 - x4);
+  x[2 * s] = A2 * (x1 + x2) + B2 * (x3 + x4) + x5;
+}
 
 // Both dimensions of a transformation of a t x t tile, from `from` to `to` vectors that lie as a matrix of pitches.
 #define TRANSFORM(NAME, FROM, TO, STEP)                                                                      \
@@ -69,9 +94,30 @@ TRANSFORM(input4, 4, 4, 4)
 TRANSFORM(input6, 6, 6, 6)
 TRANSFORM(output4, 4, 2, 4)
 TRANSFORM(output6, 6, 4, 6)
+TRANSFORM(grads4, 2, 4, 4)
+TRANSFORM(grads6, 4, 6, 6)
+TRANSFORM(taps4, 4, 3, 4)
+TRANSFORM(taps6, 6, 3, 6)
 
 // Steps of an odd number of cache lines spread the elements of a tile over all cache sets.
 inline int odd_lines(int floats) { return floats / 16 % 2 ? floats : floats + 16; }
+
+// The tiles of a block: to[t * t][tile][channel] (steps of tile elements: step; of tiles: p.pitch) from pixels lo..lo +
+// size of its images, through `pixels`.
+inline void transform_images(const Gather* p, const Block* b, int m, global const T* in, const int* lo, const int* size,
+                             int count, local float* pixels, local float* to, int step) {
+  const int row_pitch = size[2] * p->pitch, padded = padded16(count);
+  for (int n = 0; n < b->size[0]; n++) {
+    load_pixels(in + (b->begin[0] + n) * p->is[0], p->is, p->in, lo, size, count, padded, pixels, p->pitch);
+    for (int h = 0; h + 2 < size[1]; h += m)
+      for (int w = 0; w + 2 < size[2]; w += m, to += p->pitch)
+        for (int i = 0; i < padded; i += 16) {
+          local const float* from = pixels + h * row_pitch + w * p->pitch + i;
+          if (m == 2) input4_tile(from, row_pitch, p->pitch, to + i, step);
+          else input6_tile(from, row_pitch, p->pitch, to + i, step);
+        }
+  }
+}
 
 #define WEIGHT_CHANNELS 16  // transformed at a time
 
@@ -168,7 +214,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu(global c
   const int t = m + 2, tile = t * t;
   const int tiles_h = (b.size[2] + m - 1) / m, tiles_w = (b.size[3] + m - 1) / m, tiles = b.size[0] * tiles_h * tiles_w;
   const int size[3] = {1, tiles_h * m + 2, tiles_w * m + 2};
-  const int row_pitch = size[2] * p.pitch, image_pitch = size[1] * row_pitch;
   const int tile_step = odd_lines(tiles * p.pitch), sum_step = odd_lines((tiles + MR - 1) / MR * MR * pitch);
   in += oi + (long)g * p.red * p.is[1];
   out += oo + ((long)g * p.cols + j0) * p.os[1];
@@ -179,24 +224,12 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu(global c
   local float* sums = y + 16 * 16;               // [t * t][tile][column]
   local float* panel = sums + tile * sum_step;   // [t * t][channel][column], weights
   local float* results = panel;                  // [position][column], once the sums are complete
-  local float* pixels = panel + tile * odd_lines(p.channels * min(NR, pitch));  // [image][row][column][channel]
-  local float* transformed = pixels + b.size[0] * image_pitch;                  // [t * t][tile][channel]
+  local float* pixels = panel + tile * odd_lines(p.channels * min(NR, pitch));  // [row][column][channel], one image
+  local float* transformed = pixels + size[1] * size[2] * p.pitch;              // [t * t][tile][channel]
   const int lo[3] = {b.begin[1] + p.first[0], b.begin[2] + p.first[1], b.begin[3] + p.first[2]};
   for (int c = 0; c < p.red; c += p.channels) {
-    const int count = min(p.channels, p.red - c), padded = padded16(count);
-    local float* to = transformed;
-    for (int n = 0; n < b.size[0]; n++) {
-      local const float* image = pixels + n * image_pitch;
-      load_pixels(in + (b.begin[0] + n) * p.is[0] + c * p.is[1], p.is, p.in, lo, size, count, padded,
-                  pixels + n * image_pitch, p.pitch);
-      for (int h = 0; h < tiles_h; h++)
-        for (int w = 0; w < tiles_w; w++, to += p.pitch)
-          for (int i = 0; i < padded; i += 16) {
-            local const float* from = image + h * m * row_pitch + w * m * p.pitch + i;
-            if (m == 2) input4_tile(from, row_pitch, p.pitch, to + i, tile_step);
-            else input6_tile(from, row_pitch, p.pitch, to + i, tile_step);
-          }
-    }
+    const int count = min(p.channels, p.red - c);
+    transform_images(&p, &b, m, in + c * p.is[1], lo, size, count, pixels, transformed, tile_step);
     const Walk walk = {count, 1, 1, 0, 1, 0};
     for (int j = 0; j < jn; j += NR) {
       const int width = min(NR, pitch - j), step = odd_lines(p.channels * width);
@@ -232,4 +265,93 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu(global c
           }
         }
   store_positions(&p, &b, results, pitch, jn, out, bias);
+}
+
+// Taps y[9][16 columns] of one channel the direct way, over the positions of some blocks.
+inline void direct_taps(const Gather* p, global const T* in, global const T* grad, int jn, int first_block,
+                        int end_block, local float* y) {
+  float16 sum[9];
+  for (int tap = 0; tap < 9; tap++) sum[tap] = 0.f;
+  for (int id = first_block; id < end_block; id++) {
+    const Block b = block_of(p, id);
+    for (int n = b.begin[0]; n < b.begin[0] + b.size[0]; n++)
+      for (int h = b.begin[2]; h < b.begin[2] + b.size[2]; h++)
+        for (int w = b.begin[3]; w < b.begin[3] + b.size[3]; w++) {
+          float d[16];
+          global const T* from = grad + n * p->os[0] + b.begin[1] * p->os[2] + h * p->os[3] + w * p->os[4];
+          for (int i = 0; i < 16; i++) d[i] = i < jn ? LOAD1(from + i * p->os[1]) : 0.f;
+          const int id0 = b.begin[1] + p->first[0];
+          for (int tap = 0; tap < 9; tap++) {
+            const int ih = h + p->first[1] + tap / 3, iw = w + p->first[2] + tap % 3;
+            if (id0 < 0 || id0 >= p->in[0] || ih < 0 || ih >= p->in[1] || iw < 0 || iw >= p->in[2]) continue;
+            const float x = LOAD1(in + n * p->is[0] + id0 * p->is[2] + ih * p->is[3] + iw * p->is[4]);
+            sum[tap] = fma((float16)(x), vload16(0, d), sum[tap]);
+          }
+        }
+  }
+  for (int tap = 0; tap < 9; tap++) vstore16(sum[tap], tap, y);
+}
+
+// Weight gradient: partial[slice][k][(c, tap)], as conv_cpu_weight_grad() of conv_cpu.cl. Range: slices of the blocks of
+// positions, blocks of at most 64 columns k, groups * blocks of p.channels input channels.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu_weight_grad(
+    global const T* in, long oi, global const T* grad, long og, global float* partial, long op, Gather p, int m,
+    int slices, int blocks, local float* scratch) {
+  const int slice = get_global_id(0), j0 = get_global_id(1) * p.block_cols;
+  const int c_blocks = (p.red + p.channels - 1) / p.channels;
+  const int g = get_global_id(2) / c_blocks, c0 = get_global_id(2) % c_blocks * p.channels;
+  const int jn = min(p.block_cols, p.cols - j0), count = min(p.channels, p.red - c0), pitch = padded16(jn);
+  const int t = m + 2, tile = t * t, sum_step = odd_lines((count + MR - 1) / MR * MR * pitch);
+  in += oi + ((long)g * p.red + c0) * p.is[1];
+  grad += og + ((long)g * p.cols + j0) * p.os[1];
+  local float* y = scratch;                          // [9][16 columns]
+  local float* sums = y + 16 * 16;                   // [t * t][channel][column]
+  local float* images = sums + tile * sum_step;      // [t * t][tile][channel]
+  local float* results = images;                     // [(channel, tap)][column], once the sums are complete
+  const int first_block = (long)blocks * slice / slices, end_block = (long)blocks * (slice + 1) / slices;
+  for (int id = first_block; id < end_block; id++) {
+    const Block b = block_of(&p, id);
+    const int tiles_h = (b.size[2] + m - 1) / m, tiles_w = (b.size[3] + m - 1) / m;
+    const int tiles = b.size[0] * tiles_h * tiles_w, image_step = odd_lines(tiles * p.pitch);
+    const int size[3] = {1, tiles_h * m + 2, tiles_w * m + 2}, grad_size[3] = {1, tiles_h * m, tiles_w * m};
+    const int lo[3] = {b.begin[1] + p.first[0], b.begin[2] + p.first[1], b.begin[3] + p.first[2]};
+    const int grad_step = odd_lines(tiles * pitch), row_pitch = grad_size[2] * pitch;
+    local float* grads = images + tile * image_step;  // [t * t][tile][column]
+    local float* pixels = grads + tile * grad_step;   // of one image, then of one gradient
+    transform_images(&p, &b, m, in, lo, size, count, pixels, images, image_step);
+    local float* to = grads;
+    for (int n = 0; n < b.size[0]; n++) {
+      load_pixels(grad + (b.begin[0] + n) * p.os[0], p.os, p.q, b.begin + 1, grad_size, jn, pitch, pixels, pitch);
+      for (int h = 0; h < grad_size[1]; h += m)
+        for (int w = 0; w < grad_size[2]; w += m, to += pitch)
+          for (int j = 0; j < pitch; j += 16) {
+            local const float* from = pixels + h * row_pitch + w * pitch + j;
+            if (m == 2) grads4_tile(from, row_pitch, pitch, to + j, grad_step);
+            else grads6_tile(from, row_pitch, pitch, to + j, grad_step);
+          }
+    }
+    const Walk walk = {tiles, p.pitch, 1, 0, 1, 0};
+    for (int e = 0; e < tile; e++)
+      for (int i = 0; i < count; i += MR) {
+        int row[MR];
+        for (int r = 0; r < MR; r++) row[r] = min(i + r, count - 1);
+        tile_local(pitch / 16, images + e * image_step, row, walk, grads + e * grad_step,
+                   sums + e * sum_step + i * pitch, pitch, id > first_block);
+      }
+  }
+
+  for (int c = 0; c < count; c++)
+    for (int j = 0; j < jn; j += 16) {
+      local const float* from = sums + c * pitch + j;
+      if (m == 2) taps4_tile(from, 4 * sum_step, sum_step, y, 16);
+      else taps6_tile(from, 6 * sum_step, sum_step, y, 16);
+      float16 finite = 0.f;
+      for (int i = 0; i < 9; i++) finite += 0.f * vload16(i, y);
+      if (any(isnan(finite)))
+        direct_taps(&p, in + c * p.is[1], grad + j * p.os[1], min(16, jn - j), first_block, end_block, y);
+      for (int i = 0; i < 9; i++) vstore16(vload16(i, y), 0, results + (c * 9 + i) * pitch + j);
+    }
+  const long total = (long)p.red * 9;
+  store_taps(results, pitch, count * 9, jn, partial + op + (((long)slice * p.groups + g) * p.cols + j0) * total + c0 * 9L,
+             total);
 }

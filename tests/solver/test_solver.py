@@ -162,7 +162,7 @@ def test_every_conv_solver(solver, case):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_winograd_layouts(size, dtype):
     tolerance = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
-    _C.force_solver("conv_fwd:cpu_winograd,conv_bwd_data:cpu_winograd")
+    _C.force_solver(",".join(f"{op}:cpu_winograd" for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")))
     x, w = torch.randn(2, 36, 2 * size[0], size[1]).to(dtype), torch.randn(33, 36, 3, 3).to(dtype)
     views = (
         lambda t: t,
@@ -172,14 +172,15 @@ def test_winograd_layouts(size, dtype):
     for view_x in views:
         for view_w in views:
             for padding in ((1, 1), (2, 0)):
-                a = view_x(x).to("ocl")[:, :, ::2].requires_grad_()
-                b = view_x(x).double()[:, :, ::2].requires_grad_()
-                y, want = F.conv2d(a, view_w(w).to("ocl"), padding=padding), F.conv2d(b, w.double(), padding=padding)
+                a, b = (t[:, :, ::2].requires_grad_() for t in (view_x(x).to("ocl"), view_x(x).double()))
+                aw, bw = view_w(w).to("ocl").requires_grad_(), w.double().requires_grad_()
+                y, want = F.conv2d(a, aw, padding=padding), F.conv2d(b, bw, padding=padding)
                 assert relative_error(y.detach(), want.detach()) < tolerance
                 grad = torch.randn(want.shape).to(dtype)
                 y.backward(view_x(grad).to("ocl"))
                 want.backward(grad.double())
                 assert relative_error(a.grad, b.grad) < tolerance
+                assert relative_error(aw.grad, bw.grad) < tolerance
 
 
 UNFOLDED = [  # rank, channels, filters, groups, stride, padding, dilation, transposed
@@ -228,6 +229,19 @@ def test_winograd_keeps_infinities_where_they_are():
     expected = F.conv2d(x, w, padding=1)
     assert not expected.isfinite().all()
     torch.testing.assert_close(result, expected, equal_nan=True, rtol=1e-5, atol=1e-4)
+    grad = torch.randn(expected.shape)
+    x[1] = torch.randn(x[1].shape)
+
+    def weight_grad(device: str) -> torch.Tensor:
+        a, b = x.to(device), w.to(device).requires_grad_()
+        F.conv2d(a, b, padding=1).backward(grad.to(device))
+        return b.grad.cpu()
+
+    _C.force_solver("conv_bwd_weight:cpu_winograd")
+    result, expected = weight_grad("ocl"), weight_grad("cpu")
+    assert expected.isinf().any()
+    assert expected.isfinite().any()
+    torch.testing.assert_close(result, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(not CPU_LIKE, reason="names the solvers for CPU-like devices")

@@ -8,6 +8,23 @@
 #include "solver/kernel_source.h"
 
 namespace dlb::solver {
+
+cl::Kernel& conv_cpu_kernel(cl::Device& device, const ConvProblem& p, const char* name) {
+  return cl::get_kernel(device,
+                        sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "conv_cpu.cl"}),
+                        element_option(p.dtype), name);
+}
+
+bool dense_weights(const ConvProblem& p) {
+  int64_t expected = 1;
+  const int64_t sizes[5] = {p.k, p.c / p.groups, p.filter[0], p.filter[1], p.filter[2]};
+  for (int i = 4; i >= 0; i--) {
+    if (sizes[i] != 1 && p.ws[i] != expected) return false;
+    expected *= sizes[i];
+  }
+  return true;
+}
+
 namespace {
 
 constexpr int kTileRows = 6, kTileColumns = 64;        // MR and NR of cpu_tile.clh
@@ -195,12 +212,6 @@ Plan plan_of(bool weight_grad, const Gather& gather, const Blocking& blocking, c
 
 const char* const kDoesNotFit = "the image rows that one output needs do not fit in local memory";
 
-cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
-  return cl::get_kernel(device,
-                        sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "conv_cpu.cl"}),
-                        element_option(p.dtype), name);
-}
-
 cl::Range range3(int64_t x, int64_t y, int64_t z) {
   cl::Range range;
   range.dims = 3;
@@ -216,8 +227,8 @@ class GatherInvoker final : public Invoker<ConvProblem> {
  public:
   GatherInvoker(const ConvProblem& p, cl::Device& device, const Blocking& blocking)
       : input_grad_(p.direction == Op::kConvInputGrad),
-        pack_(kernel_of(device, p, "conv_cpu_pack")),
-        compute_(kernel_of(device, p, "conv_cpu")) {
+        pack_(conv_cpu_kernel(device, p, "conv_cpu_pack")),
+        compute_(conv_cpu_kernel(device, p, "conv_cpu")) {
     for (const Phase& phase : phases_of(p)) {
       const Plan plan = plan_of(false, phase.gather, blocking, device);
       const Gather& g = plan.gather;
@@ -261,8 +272,8 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Blocking& blocking)
       : plan_(plan_of(true, forward_phase(p).gather, blocking, device)),
-        compute_(kernel_of(device, p, "conv_cpu_weight_grad")),
-        reduce_(kernel_of(device, p, "conv_cpu_reduce")),
+        compute_(conv_cpu_kernel(device, p, "conv_cpu_weight_grad")),
+        reduce_(conv_cpu_kernel(device, p, "conv_cpu_reduce")),
         compute_range_(range3(plan_.slices, plan_.col_blocks, plan_.gather.groups * plan_.channel_blocks)),
         reduce_range_(range3(p.k, 1, 1)) {}
 
@@ -283,16 +294,6 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
   cl::Kernel &compute_, &reduce_;
   const cl::Range compute_range_, reduce_range_;
 };
-
-bool dense_weights(const ConvProblem& p) {
-  int64_t expected = 1;
-  const int64_t sizes[5] = {p.k, p.c / p.groups, p.filter[0], p.filter[1], p.filter[2]};
-  for (int i = 4; i >= 0; i--) {
-    if (sizes[i] != 1 && p.ws[i] != expected) return false;
-    expected *= sizes[i];
-  }
-  return true;
-}
 
 class Implicit final : public ConvSolver {
  public:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cl/program.h"
 #include "solver/problem.h"
 
 namespace dlb::solver {
@@ -34,5 +35,11 @@ std::vector<Phase> input_grad_phases(const ConvProblem& problem);
 
 // Phases of the problem's direction.
 std::vector<Phase> phases_of(const ConvProblem& problem);
+
+// A kernel of conv_cpu.cl.
+cl::Kernel& conv_cpu_kernel(cl::Device& device, const ConvProblem& problem, const char* name);
+
+// Whether the weights lie in memory as [k][c][filter].
+bool dense_weights(const ConvProblem& problem);
 
 }  // namespace dlb::solver
