@@ -183,6 +183,29 @@ def test_winograd_layouts(size, dtype):
                 assert relative_error(aw.grad, bw.grad) < tolerance
 
 
+def test_every_config_is_right():
+    """Each blocking that measuring may pick gives the reference's result."""
+    seen = set(dlbackend.solvers.problems())
+    for c, k, groups, size, stride in ((40, 96, 1, (29, 18), 1), (36, 72, 2, (13, 31), 2)):
+        x = torch.randn(3, c, *size, device="ocl", requires_grad=True)
+        w = torch.randn(k, c // groups, 3, 3, device="ocl", requires_grad=True)
+        F.conv2d(x, w, None, stride, 1, 1, groups).sum().backward()
+    torch.randn(131, 700, device="ocl") @ torch.randn(300, 700, device="ocl").mT
+    torch.randn(7, 50, 90, device="ocl") @ torch.randn(7, 90, 70, device="ocl")
+    problems = set(dlbackend.solvers.problems()) - seen
+    assert len(problems) == 8
+    for problem in problems:
+        rejected = _C.find_stats()["rejected"]
+        _C.tune_problem(problem)
+        solutions = dlbackend.solvers.solutions(problem)
+        assert _C.find_stats()["rejected"] == rejected, solutions
+        checked = [s for s in solutions if s.error is not None]
+        assert all(s.error < 1e-5 for s in checked)
+        if CPU_LIKE:
+            assert len({s.solver for s in checked}) >= 2, solutions
+            assert len(checked) >= 4, solutions
+
+
 UNFOLDED = [  # rank, channels, filters, groups, stride, padding, dilation, transposed
     (1, 5, 4, 1, 2, 1, 1, False),
     (2, 6, 8, 2, 1, 2, 2, False),
