@@ -155,6 +155,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("find_record", &solver::find_record, py::arg("key"), py::arg("device") = 0);
   m.def("store_find_record", &solver::store_find_record, py::arg("key"), py::arg("text"),
         py::arg("device") = 0);
+  m.def("find_place", &solver::find_place, py::arg("device") = 0);
+  m.def("load_find_record", &solver::load_find_record, py::arg("place"), py::arg("key"), py::arg("text"));
+  m.def("drop_find_records", &solver::drop_find_records);
   m.def("solved_problems", &solver::solved_problems);
   m.def("wait_for_background", &solver::wait_for_background, no_gil);
   m.def("find_mode", &solver::find_mode_name);

@@ -57,6 +57,13 @@ void tune(const std::string& key, int device);
 std::string find_record(const std::string& key, int device);
 void store_find_record(const std::string& key, const std::string& text, int device);
 
+// What find records hold for: a device's identity, compute units and class, as text.
+std::string find_place(int device);
+// Gives this process a find record that goes before the store's, on every device of that place; an empty text
+// hides the store's. Throws std::invalid_argument for another text. Opens no driver.
+void load_find_record(const std::string& place, const std::string& key, const std::string& text);
+void drop_find_records();  // the store's hold again
+
 // Keys of the problems that this process solved.
 std::vector<std::string> solved_problems();
 

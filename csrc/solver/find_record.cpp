@@ -2,11 +2,18 @@
 // <microseconds> <workspace> <error>
 #include "solver/find_record.h"
 
+#include <c10/util/Exception.h>
+
 #include <cmath>
 #include <cstdio>
+#include <mutex>
+#include <set>
 #include <sstream>
+#include <stdexcept>
+#include <unordered_map>
 
 #include "cl/disk_cache.h"
+#include "solver/settings.h"
 
 namespace dlb::solver {
 namespace {
@@ -25,7 +32,60 @@ std::optional<Config> parse_config(const std::string& text) {
   return in.peek() == std::istringstream::traits_type::eof() ? std::optional(config) : std::nullopt;
 }
 
+// Records that the process was given. A problem's place is the first line of its key in the store.
+struct Loaded {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::string> texts;  // by key in the store
+  std::set<std::string> places;
+};
+
+Loaded& loaded() {
+  static auto* instance = new Loaded;
+  return *instance;
+}
+
+std::optional<std::string> loaded_text(const std::string& key) {
+  Loaded& given = loaded();
+  std::lock_guard<std::mutex> lock(given.mutex);
+  if (given.places.empty()) return std::nullopt;
+  if (const auto it = given.texts.find(key); it != given.texts.end()) return it->second;
+  const std::string place = key.substr(0, key.find('\n'));
+  if (!given.places.count(place))
+    TORCH_WARN_ONCE("dlbackend: the tuning that was loaded is of ", *given.places.begin(),
+                    "; its solver choices do not apply to ", place, ".");
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::string find_place(int device) {
+  const std::string key = cl::find_key(device_of(static_cast<c10::DeviceIndex>(device)), "");
+  return key.substr(0, key.find('\n'));
+}
+
+void load_find_record(const std::string& place, const std::string& problem_key, const std::string& text) {
+  if (!text.empty() && !FindRecord::parse(text))
+    throw std::invalid_argument("not a find record of this version of dlbackend: " + text.substr(0, 80));
+  if (place.empty() || place.find('\n') != std::string::npos)
+    throw std::invalid_argument("not a place of find records: '" + place + "'");
+  Loaded& given = loaded();
+  {
+    std::lock_guard<std::mutex> lock(given.mutex);
+    given.texts.insert_or_assign(place + "\n" + problem_key, text);
+    given.places.insert(place);
+  }
+  forget_choices();
+}
+
+void drop_find_records() {
+  Loaded& given = loaded();
+  {
+    std::lock_guard<std::mutex> lock(given.mutex);
+    given.texts.clear();
+    given.places.clear();
+  }
+  forget_choices();
+}
 
 std::string config_text(const Config& config) {
   std::string text = config.specialised ? "s" : "";
@@ -72,8 +132,10 @@ std::optional<FindRecord> FindRecord::parse(const std::string& text) {
 }
 
 std::optional<FindRecord> load_record(const cl::Device& device, const std::string& problem_key) {
-  const auto payload = cl::find_disk_cache().load(cl::find_key(device, problem_key));
-  return payload ? FindRecord::parse(*payload) : std::nullopt;
+  const std::string key = cl::find_key(device, problem_key);
+  auto text = loaded_text(key);
+  if (!text) text = cl::find_disk_cache().load(key);
+  return text ? FindRecord::parse(*text) : std::nullopt;
 }
 
 void store_record(const cl::Device& device, const std::string& problem_key, const FindRecord& record) {

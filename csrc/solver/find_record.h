@@ -28,6 +28,7 @@ struct FindRecord {
   static std::optional<FindRecord> parse(const std::string& text);
 };
 
+// What the process was given for the problem (load_find_record() of find.h), else what the store knows.
 std::optional<FindRecord> load_record(const cl::Device& device, const std::string& problem_key);
 void store_record(const cl::Device& device, const std::string& problem_key, const FindRecord& record);
 

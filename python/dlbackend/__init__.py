@@ -17,16 +17,21 @@ _load.extension(torch)
 
 from dlbackend import _C, backend, ocl, solvers, template  # noqa: E402
 from dlbackend._build import VERSION as __version__  # noqa: E402
+from dlbackend.tuner import tune  # noqa: E402
+from dlbackend.tuning import Tuning, load_environment, load_tuning  # noqa: E402
 
 __all__ = [
+    "Tuning",
     "__version__",
     "fallback_report",
     "kernel_stats",
+    "load_tuning",
     "ocl",
     "prefer_reusable",
     "reset_fallback_report",
     "solvers",
     "template",
+    "tune",
 ]
 
 prefer_reusable = backend.prefer_reusable_here
@@ -51,4 +56,5 @@ def kernel_stats() -> dict[str, float]:
 
 
 _load.take_slot(torch, _C, ocl, backend)
+load_environment()
 atexit.register(_C.shutdown)

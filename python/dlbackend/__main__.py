@@ -1,9 +1,9 @@
-"""Command-line tools: python -m dlbackend info | doctor | cache."""
+"""Command-line tools: python -m dlbackend info | doctor | cache | tune."""
 
 import argparse
 import sys
 
-from dlbackend import cache, doctor, info
+from dlbackend import cache, doctor, info, tune_command
 
 
 def main() -> int:
@@ -16,6 +16,8 @@ def main() -> int:
         commands.add_parser(name, help=about, description=about).set_defaults(run=lambda _, run=run: run())
     about = "what is kept on disk between processes: show, check, clear, carry to other machines"
     cache.add_arguments(commands.add_parser("cache", help=about, description=about))
+    about = "measure a model's precisions, memory layouts, fusions and solvers; keep the fastest as JSON"
+    tune_command.add_arguments(commands.add_parser("tune", help=about, description=about))
     args = parser.parse_args()
     return int(args.run(args))
 

@@ -1,0 +1,153 @@
+"""python -m dlbackend tune: the tuner for torchvision's networks and for functions that return a model."""
+
+import argparse
+import importlib
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from dlbackend import tuner, tuning, variant
+from dlbackend.tuning import Tuning
+
+SEED = 0
+
+
+def torchvision_net(name: str, batch: int, size: int, weights: str | None) -> tuple[nn.Module, Any]:
+    """A network of torchvision with random images, (batch, 3, size, size). Without weights, batch norms get the
+    statistics of random images: a net whose numbers grow from layer to layer says nothing about float16.
+    """
+    try:
+        import torchvision
+    except (ImportError, RuntimeError) as error:
+        raise SystemExit(
+            f"tune {name} needs torchvision, which cannot be imported: {error}\n"
+            "pip install --no-deps torchvision  (the version for your torch), or name a function: module:function"
+        ) from error
+    try:
+        model: nn.Module = torchvision.models.get_model(name, weights=weights)
+    except ValueError as error:
+        known = ", ".join(torchvision.models.list_models(module=torchvision.models))
+        raise SystemExit(f"torchvision has no {name} with these weights ({error}); there are {known}") from error
+    if weights is None:
+        calibrate(model, torch.randn(max(4, batch), 3, size, size))
+    return model, torch.randn(batch, 3, size, size)
+
+
+def calibrate(model: nn.Module, inputs: torch.Tensor) -> None:
+    """Gives batch norms the mean and variance of these inputs' features."""
+    kept = {}
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            kept[module], module.momentum = module.momentum, 1.0
+    if kept:
+        with torch.no_grad():
+            model.train()(inputs)
+    for module, momentum in kept.items():
+        module.momentum = momentum
+
+
+def load_function(name: str) -> tuple[nn.Module, Any, tuner.Loss]:
+    """What `module:function` returns: (model, inputs), or (model, inputs, loss)."""
+    module, _, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise SystemExit(f"tune {name}: {error}") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
+        raise SystemExit(f"{name}() must return (model, inputs) or (model, inputs, loss)")
+    return made[0], made[1], made[2] if len(made) == 3 else tuner.squared
+
+
+def replay(path: str, model: nn.Module, inputs: Any, loss: tuner.Loss, device: str) -> int:
+    """Measures the winner of a tuning again, from its JSON, in turns with the slowest."""
+    found = tuning.load_tuning(path, device)
+    model.train(found.data["training"])
+    again = tuner.replay(found, model, inputs, device, loss)
+    for what, entry, now in zip(("winner", "slowest"), (found.winner, found.slowest), again, strict=True):
+        then = entry["milliseconds"]
+        print(f"{what:<8} {then:9.2f} ms tuned, {now:9.2f} ms now ({now / then - 1:+.1%})")
+    print(
+        f"slowest / winner: {found.slowest['milliseconds'] / found.winner['milliseconds']:.2f}x tuned, "
+        f"{again[1] / again[0]:.2f}x now"
+    )
+    return 0
+
+
+def main(args: argparse.Namespace) -> int:
+    torch.manual_seed(SEED)
+    try:
+        if ":" in args.net:
+            model, inputs, loss = load_function(args.net)
+        else:
+            model, inputs = torchvision_net(args.net, args.batch, args.input_size, args.weights)
+            loss = tuner.squared
+        if args.replay:
+            return replay(args.replay, model, inputs, loss, args.device)
+        found = tuner.tune(
+            model,
+            inputs,
+            device=args.device,
+            precision=args.precision,
+            layout=args.layout,
+            fusion=args.fusion,
+            solvers=args.solvers,
+            search=args.search,
+            budget=args.budget,
+            training=args.train,
+            loss=loss,
+            max_error=args.max_error,
+            name=args.net,
+        )
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"dlbackend tune: {error}", file=sys.stderr)
+        return 1
+    return report(found, args)
+
+
+def report(found: Tuning, args: argparse.Namespace) -> int:
+    print(found.table())
+    ratio = found.slowest["milliseconds"] / found.winner["milliseconds"]
+    print(f"the winner is {ratio:.2f}x as fast as the slowest")
+    if args.out:
+        found.save(args.out)
+        print(f"{args.out}: dlbackend.load_tuning({args.out!r}).apply(model)")
+    if args.picture:
+        try:
+            found.picture(args.picture)
+        except ImportError as error:
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `tune`; sets `run`."""
+    parser.add_argument("net", metavar="NET", help="a network of torchvision, or module:function (see docs/tuning.md)")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--input-size", type=int, default=224, help="height and width of the images")
+    parser.add_argument("--weights", help="torchvision's name of weights, as DEFAULT; otherwise random")
+    for knob, default, values in (
+        ("precision", "fp32", variant.PRECISIONS),
+        ("layout", "pick", variant.LAYOUTS),
+        ("fusion", "pick", variant.FUSIONS),
+        ("solvers", "pick", variant.SOLVERS),
+    ):
+        about = f"pick, or of {', '.join(values)} (several by comma); default {default}"
+        parser.add_argument(f"--{knob}", default=default, metavar="VALUES", help=about)
+    parser.add_argument("--search", choices=("guided", "exhaustive"), default="guided")
+    parser.add_argument(
+        "--budget", type=float, default=300, metavar="SECONDS", help="begin no measurement after so long"
+    )
+    parser.add_argument("--max-error", type=float, default=0.1, help="relative L2 error with which none may win")
+    parser.add_argument("--train", action="store_true", help="forward and backward instead of forward")
+    parser.add_argument("--device", default="ocl:0")
+    parser.add_argument("--out", metavar="JSON", help="file for the result")
+    parser.add_argument("--picture", metavar="PNG", help="file for bars of whole-model and per-layer times")
+    parser.add_argument("--replay", metavar="JSON", help="tune nothing: measure this tuning's winner again")
+    parser.set_defaults(run=main)

@@ -1,0 +1,388 @@
+"""The whole-model tuner: what it measures and writes, what a tuning brings back, and what it refuses."""
+
+import copy
+import json
+import sys
+import warnings
+
+import pytest
+import torch
+from common import DEVICE
+from fresh_process import fresh_python
+from torch import nn
+
+import dlbackend
+from dlbackend import tuner, tuning, variant
+from dlbackend.__main__ import main
+from dlbackend.variant import Configuration
+
+NET = """
+import torch
+from torch import nn
+
+
+def net():
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 12, 3, stride=2),
+        nn.BatchNorm2d(12),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(12, 5),
+    )
+    return model.eval(), torch.randn(2, 3, 12, 12)
+"""
+
+
+def net():
+    scope: dict = {}
+    exec(NET, scope)
+    return scope["net"]()
+
+
+def fresh_norms(model):
+    """Batch norms as after training: no statistic is 0 or 1."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            if module.affine:
+                nn.init.uniform_(module.weight, 0.5, 2)
+                nn.init.normal_(module.bias)
+    return model
+
+
+@pytest.fixture(scope="module")
+def tuned():
+    """A tuning of net() on PoCL's few programs: float32, both layouts, both fusions."""
+    model, x = net()
+    before = copy.deepcopy(model.state_dict())
+    mode, state = torch.backends.ocl.find_mode, torch.get_rng_state()
+    found = dlbackend.tune(model, x, layout="pick", fusion="pick", solvers="pick", budget=200)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert torch.backends.ocl.find_mode == mode
+    assert torch.equal(torch.get_rng_state(), state)
+    return found
+
+
+def test_json_says_what_was_measured(tuned, tmp_path):
+    tuned.save(tmp_path / "t.json")
+    data = json.loads((tmp_path / "t.json").read_text())
+    assert data == tuned.data
+    assert (data["schema"], data["version"], data["training"]) == ("dlbackend-tuning", 1, False)
+    assert data["device"]["name"] == torch.ocl.get_device_name(0)
+    assert data["inputs"] == [{"shape": [2, 3, 12, 12], "dtype": "float32"}]
+    assert data["model"]["parameters"] == sum(p.numel() for p in net()[0].parameters())
+    assert len(data["configurations"]) >= 4
+    for entry in data["configurations"]:
+        assert entry["milliseconds"] > 0
+        assert entry["accuracy"]["finite"]
+        assert entry["accuracy"]["relative_l2"] < 1e-5
+        assert entry["accuracy"]["top1_agreement"] == 1
+        assert [x["name"] for x in entry["layers"]] == [str(i) for i in range(8)]
+        assert sum(x["milliseconds"] for x in entry["layers"]) > 0
+        assert any(key.startswith("conv_fwd:float32") for key in entry["solutions"])
+    assert data["knobs"]["layout"]["tried"] == ["nchw", "nhwc", "per-layer"]
+    assert {e["layout"] for e in data["configurations"]} >= {"nchw", "nhwc"}
+    assert {e["fusion"] for e in data["configurations"]} == {"on", "off"}
+    assert {e["solvers"] for e in data["configurations"]} == {"measured", "heuristic"}
+    finals = [e["milliseconds"] for e in data["configurations"] if e["final"] and not e["rejected"]]
+    assert tuned.winner["milliseconds"] == min(finals)
+    assert set(data["records"]) == set(tuned.winner["solutions"])
+    assert all("  <- winner" in line for line in tuned.table().splitlines() if "winner" in line)
+
+
+def test_the_winner_comes_back(tuned, tmp_path):
+    model, x = net()
+    expected = copy.deepcopy(model).double()(x.double())
+    tuned.save(tmp_path / "t.json")
+    again = dlbackend.load_tuning(tmp_path / "t.json")
+    made = again.apply(model).to(DEVICE)
+    assert made.configuration == tuning.configuration_of(tuned.winner)
+    with torch.no_grad():
+        torch.testing.assert_close(made(x.to(DEVICE)).cpu().double(), expected, rtol=1e-5, atol=1e-5)
+    assert type(model[1]) is nn.BatchNorm2d  # the model itself is as it was
+    assert again.apply(model, inplace=True).module is model
+    tuning._loaded.clear()
+    tuning.restore_solvers()
+
+
+def test_a_process_takes_the_solvers_of_a_tuning(tuned, tmp_path):
+    data = copy.deepcopy(tuned.data)
+    key = next(key for key in data["records"] if key.startswith("conv_fwd"))
+    head = data["records"][key].splitlines()[:2]
+    reference = next(name for name in head[1].split() if name.startswith("reference"))
+    data["records"][key] = "\n".join([*head, f"{reference} 0,0,0,0,0,0 1.00 0 0", ""])
+    (tmp_path / "t.json").write_text(json.dumps(data))
+    (tmp_path / "t_net.py").write_text(NET)
+    code = f"""
+import sys, torch, dlbackend
+sys.path.insert(0, {str(tmp_path)!r})
+import t_net
+if len(sys.argv) < 2:
+    tuning = dlbackend.load_tuning({str(tmp_path / "t.json")!r})
+else:
+    tuning = dlbackend.load_tuning()
+model, x = t_net.net()
+with torch.no_grad():
+    tuning.apply(model).to("ocl:0")(x.to("ocl:0"))
+print(dlbackend.solvers.explain({key!r}).split()[0], dlbackend.solvers.stats()["measured"])
+"""
+    empty = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache")}
+    assert fresh_python(code, **empty).stdout == "reference 0\n"
+    by_environment = code.replace("len(sys.argv) < 2", "False")
+    done = fresh_python(by_environment, DLBACKEND_TUNING=str(tmp_path / "t.json"), **empty)
+    assert done.stdout == "reference 0\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"schema": "other"}, ValueError, "not a tuning"),
+        ({"version": 99}, ValueError, "schema version 99"),
+        ({"records": None}, ValueError, "records missing"),
+        ({"configurations": []}, ValueError, "needs one winner"),
+        ({"device": {"name": "GTX 960"}}, RuntimeError, "another device: its name is 'GTX 960'"),
+        ({"device": {"compute_units": 4711}}, RuntimeError, "its compute_units is 4711"),
+    ],
+)
+def test_refused(tuned, change, error, message):
+    data = copy.deepcopy(tuned.data)
+    for key, value in change.items():
+        if value is None:
+            del data[key]
+        elif isinstance(value, dict):
+            data[key].update(value)
+        else:
+            data[key] = value
+    with pytest.raises(error, match=message):
+        dlbackend.load_tuning(data)
+
+
+def test_unreadable_files(tmp_path):
+    (tmp_path / "t.json").write_text("{")
+    with pytest.raises(ValueError, match=r"t\.json: "):
+        dlbackend.load_tuning(tmp_path / "t.json")
+    with pytest.raises(FileNotFoundError):
+        dlbackend.load_tuning(tmp_path / "none.json")
+    with pytest.raises(ValueError, match="DLBACKEND_TUNING to name one"):
+        dlbackend.load_tuning()
+
+
+def test_another_driver_keeps_all_but_the_solvers(tuned, monkeypatch):
+    data = copy.deepcopy(tuned.data)
+    data["device"].update(driver="0.1", place="another")
+    monkeypatch.setattr(dlbackend.Tuning, "load_solvers", lambda _: pytest.fail("loaded"))
+    with pytest.warns(UserWarning, match=r"made with driver 0\.1 .* solver choices are found anew"):
+        again = dlbackend.load_tuning(data)
+    again.apply(net()[0])
+
+
+def test_another_model_or_mode_is_refused(tuned):
+    with pytest.raises(ValueError, match="has others"):
+        tuned.apply(nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="call eval"):
+        tuned.apply(net()[0].train())
+
+
+def test_picture(tuned, tmp_path, monkeypatch):
+    from PIL import Image
+
+    tuned.picture(tmp_path / "t.png")
+    with Image.open(tmp_path / "t.png") as image:
+        assert len(image.convert("RGB").getcolors(1 << 20) or []) > 50
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        tuned.picture(tmp_path / "u.png")
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize(("bias", "affine", "groups"), [(True, True, 1), (False, True, 2), (True, False, 4)])
+def test_folding(dimensions, bias, affine, groups):
+    convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1]
+    norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dimensions - 1]
+    model = nn.Sequential(convolution(4, 8, 3, groups=groups, bias=bias), norm(8, affine=affine), nn.ReLU())
+    fresh_norms(model).eval()
+    x = torch.randn(2, 4, *[6] * dimensions)
+    expected = copy.deepcopy(model).double()(x.double())
+    assert variant.fold_batch_norms(model) == 1
+    assert type(model[1]) is nn.Identity
+    with torch.no_grad():
+        torch.testing.assert_close(model.to(DEVICE)(x.to(DEVICE)).cpu().double(), expected, rtol=2e-5, atol=2e-5)
+
+
+class Branches(nn.Module):
+    """Only `a` and its norm may be folded."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(4))
+        self.na, self.nb, self.nc = (nn.BatchNorm2d(4) for _ in range(3))
+        self.nd = nn.BatchNorm2d(4, track_running_stats=False)
+
+    def forward(self, x):
+        x = self.na(self.a(x))
+        y = self.b(x)
+        x = self.nb(y) + y  # read twice
+        x = self.nc(self.c(self.c(x)))  # called twice
+        return self.nd(self.d(x))  # statistics of the batch
+
+
+def test_what_is_not_folded():
+    model = fresh_norms(Branches().eval())
+    x = torch.randn(2, 4, 5, 5)
+    expected = copy.deepcopy(model).double()(x.double())
+    assert variant.fold_batch_norms(model) == 1
+    assert type(model.na) is nn.Identity
+    torch.testing.assert_close(model(x).double(), expected, rtol=1e-4, atol=1e-4)
+    hooked = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)).eval()
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert variant.foldable(hooked) == []
+    with pytest.raises(ValueError, match="inference only"):
+        variant.fold_batch_norms(Branches())
+
+    class Untraceable(Branches):
+        def forward(self, x):
+            return self.na(self.a(x)) if x.sum() > 0 else x
+
+    with pytest.raises(ValueError, match=r"torch\.fx cannot trace"):
+        variant.fold_batch_norms(Untraceable().eval())
+
+
+def test_layouts_of_layers():
+    model = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.ConvTranspose2d(6, 8, 3), nn.Conv2d(8, 5, 3)).eval()
+    x = torch.randn(2, 4, 9, 9)
+    expected = copy.deepcopy(model).double()(x.double())
+    assert variant.layered(model) == ["0", "2", "3"]
+    layers = (("0", "nchw"), ("2", "nhwc"), ("3", "nchw"))
+    made = variant.make_variant(model, Configuration(layout="per-layer", layers=layers)).to(DEVICE)
+    seen = []
+    for layer in (0, 2, 3):
+        model[layer].register_forward_hook(
+            lambda _, args, out: seen.extend(t.is_contiguous(memory_format=torch.channels_last) for t in (args[0], out))
+        )
+    with torch.no_grad():
+        result = made(x.to(DEVICE))
+    assert seen == [False, False, True, True, False, False]
+    torch.testing.assert_close(result.cpu().double(), expected, rtol=2e-5, atol=2e-5)
+    with pytest.raises(ValueError, match="no convolution named '7'"):
+        variant.make_variant(model, Configuration(layout="per-layer", layers=(("7", "nhwc"),)))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "autocast-fp16", "autocast-bf16"])
+def test_precisions_take_and_give_float32(precision):
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    x = torch.randn(4, 8)
+    made = variant.make_variant(copy.deepcopy(model), Configuration(precision=precision)).to(DEVICE)
+    with torch.no_grad():
+        result = made(x.to(DEVICE))
+    assert result.dtype == torch.float32
+    error = (result.cpu() - model(x)).norm() / model(x).norm()
+    assert 0 < error < 0.03
+
+
+def test_layouts_by_gain_of_each_layer():
+    """All layers that gain, then the half that gains most; not those that gain nothing."""
+    model = nn.Sequential(*(nn.Conv2d(4, 4, 1) for _ in range(5))).eval()
+    run = tuner._Tuner(model, torch.randn(1, 4, 4, 4), 0, False, tuner.squared, 10, 1, False)
+    times = {"nchw": [5, 5, 5, 5, 5], "nhwc": [1, 2, 3, 9, 9]}
+    for layout, layers in times.items():
+        entry = tuner._Entry(Configuration(layout=layout), samples=[30 if layout == "nhwc" else 25])
+        entry.layers = [{"name": str(i), "milliseconds": ms} for i, ms in enumerate(layers)]
+        run.entries[entry.configuration] = entry
+    tried = list(run._layouts_of_layers(*run.entries))
+    assert [[name for name, layout in c.layers if layout == "nhwc"] for c in tried] == [["0", "1", "2"], ["0"]]
+    assert {c.layout for c in tried} == {"per-layer"}
+
+
+def test_budget():
+    model, x = net()
+    found = dlbackend.tune(model, x, precision="pick", budget=0)
+    assert len(found.data["configurations"]) == 1
+    assert not found.data["search"]["complete"]
+    assert "TF32" in found.data["knobs"]["precision"]["not_offered"]["tf32"]
+    assert "TF32" in found.table()
+
+
+def test_exhaustive_measures_every_combination():
+    model, x = net()
+    options = {"layout": "nchw,nhwc", "fusion": "on", "solvers": ("heuristic",), "search": "exhaustive"}
+    found = dlbackend.tune(model, x, **options)
+    assert [e["layout"] for e in found.data["configurations"]] == ["nchw", "nhwc"]
+    assert found.data["search"]["complete"]
+    assert found.data["knobs"]["solvers"] == {"tried": ["heuristic"], "not_offered": {}, "asked": "heuristic"}
+
+
+def test_training():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(), nn.Linear(16, 4)).train()
+    found = dlbackend.tune(
+        model, {"input": torch.randn(8, 16)}, precision="fp32,autocast-bf16", solvers="heuristic", training=True
+    )
+    assert "autocast" in variant.refusal(Configuration("fp16"), True)
+    assert "inference only" in found.data["knobs"]["fusion"]["not_offered"]["on"]
+    assert found.data["knobs"]["layout"]["tried"] == ["nchw"]
+    by_precision = {e["precision"]: e["accuracy"]["relative_l2"] for e in found.data["configurations"]}
+    assert by_precision["fp32"] < 1e-5 < by_precision["autocast-bf16"] < 0.05
+    made = found.apply(model).to(DEVICE)
+    made(torch.randn(8, 16, device=DEVICE)).sum().backward()
+    assert next(made.parameters()).grad is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp8"}, "precision 'fp8' does not exist; there are pick, fp32"),
+        ({"precision": "tf32"}, "tf32 is not offered: no solver"),
+        ({"fusion": "on"}, "there is no batch norm"),
+        ({"layout": "nhwc"}, "no convolution"),
+        ({"search": "clever"}, "guided"),
+        ({"device": "cpu"}, "devices of type ocl"),
+    ],
+)
+def test_knobs_that_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        dlbackend.tune(nn.Linear(3, 3), torch.randn(2, 3), **options)
+
+
+def test_command(tmp_path, monkeypatch, capsys):
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dlbackend", "tune", *arguments])
+        return main()
+
+    (tmp_path / "t_net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    knobs = ("--layout", "nchw", "--fusion", "on", "--solvers", "heuristic")
+    assert command("t_net:net", *knobs, "--out", "t.json", "--picture", "t.png") == 0
+    assert "<- winner" in capsys.readouterr().out
+    assert (tmp_path / "t.png").exists()
+    assert command("t_net:net", "--replay", "t.json") == 0
+    assert "ms now" in capsys.readouterr().out
+    assert command("t_net:net", "--precision", "tf32") == 1
+    assert "tf32 is not offered" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="No module named 'nowhere'"):
+        command("nowhere:net")
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(SystemExit, match="needs torchvision"):
+        command("resnet18")
+    tuning._loaded.clear()
+    tuning.restore_solvers()
+
+
+def test_what_does_not_apply_is_a_warning(tmp_path):
+    (tmp_path / "t.json").write_text("{}")
+    done = fresh_python(
+        "import torch, dlbackend; from dlbackend import _C\n"
+        "_C.load_find_record('elsewhere', 'gemm', '')\n"
+        "torch.ones(3, 3, device='ocl') @ torch.ones(3, 3, device='ocl')",
+        DLBACKEND_TUNING=str(tmp_path / "t.json"),
+    )
+    assert "DLBACKEND_TUNING is not used" in done.stderr
+    assert "the tuning that was loaded is of elsewhere" in done.stderr
+    with pytest.raises(ValueError, match="not a find record"):
+        dlbackend._C.load_find_record("elsewhere", "gemm", "nonsense")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dlbackend._C.drop_find_records()
