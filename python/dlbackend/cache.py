@@ -41,7 +41,7 @@ class Entry:
         tag, _, rest = key.decode(errors="replace").partition("\n")
         _, _, subject = rest.partition("\n")
         if kind == "program":
-            names = re.findall(r"\bkernel\s[^(;]*?\bvoid\s+(\w+)", subject)
+            names = re.findall(r"\bkernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)*void\s+(\w+)", subject)
             return cls(kind, place, tag, size, used, ", ".join(names), "")
         return cls(kind, place, tag, size, used, subject, payload.decode(errors="replace"))
 
