@@ -120,6 +120,7 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("driver_version", &dlb::cl::Device::driver_version)
       .def_readonly("version", &dlb::cl::Device::version)
       .def_readonly("cache_tag", &dlb::cl::Device::cache_tag)
+      .def_readonly("late_code", &dlb::cl::Device::late_code)
       .def_property_readonly("type", &type_name)
       .def_readonly("total_memory", &dlb::cl::Device::global_mem)
       .def_readonly("max_alloc", &dlb::cl::Device::max_alloc)

@@ -2,12 +2,17 @@
 // with an entry as text, empty for a sound one.
 #include "module_stores.h"
 
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cl/disk_cache.h"
 #include "cl/pack.h"
+#include "cl/program.h"
 
 namespace py = pybind11;
 
@@ -89,6 +94,39 @@ void bind_disk_cache(py::module_& m) {
   m.def("find_cache", &dlb::cl::find_disk_cache, py::return_value_policy::reference);
 }
 
+// `progress` is called with the number of programs done, by a thread that builds; false, or an error in it,
+// ends.
+size_t prefetch(int device, const std::vector<std::pair<std::string, std::string>>& programs,
+                unsigned threads, const std::function<bool(size_t)>& progress) {
+  std::vector<dlb::cl::ProgramSource> sources;
+  for (const auto& [source, options] : programs) sources.push_back({source, options});
+  std::exception_ptr error;
+  py::gil_scoped_release release;
+  const size_t ready = dlb::cl::prefetch(dlb::cl::device(device), sources, threads, [&](size_t done) {
+    if (!progress) return true;
+    py::gil_scoped_acquire acquire;
+    try {
+      return progress(done);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+      return false;
+    }
+  });
+  if (error) std::rethrow_exception(error);
+  return ready;
+}
+
+void bind_programs(py::module_& m) {
+  m.def("prefetch", &prefetch, py::arg("device"), py::arg("programs"), py::arg("threads") = 0,
+        py::arg("progress") = nullptr);
+  m.def("complete_binary", [](int device, const std::string& key) {
+    py::gil_scoped_release release;
+    const std::string binary = dlb::cl::complete_binary(dlb::cl::device(device), key);
+    py::gil_scoped_acquire acquire;
+    return py::bytes(binary);
+  });
+}
+
 void bind_packs(py::module_& m) {
   py::class_<Pack>(m, "Pack")
       .def(py::init<std::string>(), py::arg("path"))
@@ -122,4 +160,5 @@ void bind_packs(py::module_& m) {
 void bind_stores(py::module_& m) {
   bind_disk_cache(m);
   bind_packs(m);
+  bind_programs(m);
 }

@@ -174,7 +174,7 @@ def test_export_and_import(filled, tmp_path):
 
 
 def test_export_takes_this_machines_devices(filled, tmp_path):
-    own = _C.device_properties(0).cache_tag.encode() + b"\n\nkernel void mine() {}"
+    own = _C.device_properties(0).cache_tag.encode() + b"\n\nkernel void broken("
     store_in(filled.programs).store(own, b"binary")
     pack = tmp_path / "mine.pack"
     (status, out, _), (find_status, find_out, _) = filled(f"export {pack}", f"export --find --all {pack}.find")
@@ -182,10 +182,38 @@ def test_export_takes_this_machines_devices(filled, tmp_path):
     assert f"{pack}: 1 program, 0 find" in out
     assert "0 program, 1 find" in find_out
     read = _C.Pack(str(pack)).read(0)
-    assert read == ("", "program", own, b"binary")
+    assert read == ("", "program", own, b"binary")  # as stored: the driver does not build it
     (status, _, errors), *_ = filled(f"export {pack}", DLBACKEND_DEVICES="")
     assert status == 1
     assert "--all" in errors
+
+
+def test_exported_programs_have_the_code_that_the_driver_made_later(cli, tmp_path):
+    """PoCL compiles a kernel for a work-group size at its first launch: a fleet shall not have to."""
+    if not _C.device_properties(0).late_code:
+        pytest.skip("this driver makes all machine code when it builds a program")
+    run = "import torch, dlbackend; print(torch.ones(9).to('ocl:0').add(1).sum().item(), dlbackend.kernel_stats())"
+    variables = {
+        "DLBACKEND_CACHE_DIR": str(cli.folder),
+        "DLBACKEND_PACKS": "",
+        "POCL_CACHE_DIR": str(tmp_path / "pocl"),
+    }
+    assert fresh_python(run, **variables).stdout.startswith("18.0")
+    pack, as_stored = tmp_path / "x.pack", tmp_path / "stored.pack"
+    results = cli(f"export {pack}", f"export --as-stored {as_stored}", **variables)
+    assert [status for status, *_ in results] == [0, 0]
+    stored, complete = ([size for _, size in _C.Pack(str(p)).items()] for p in (as_stored, pack))
+    assert len(stored) == len(complete) >= 2
+    assert all(a < b for a, b in zip(stored, complete, strict=True))
+    cold = {
+        **variables,
+        "DLBACKEND_CACHE_DIR": "",
+        "DLBACKEND_PACKS": str(pack),
+        "POCL_CACHE_DIR": str(tmp_path / "cold"),
+    }
+    result = fresh_python(run, **cold)
+    assert result.stdout.startswith("18.0"), result.stderr
+    assert f"'loaded_from_pack': {len(complete)}" in result.stdout
 
 
 def test_import_of_damaged_packs(cli, tmp_path):

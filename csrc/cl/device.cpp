@@ -76,7 +76,9 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->fp16 = has_word(extensions, "cl_khr_fp16");
   device->int64_atomics = has_word(extensions, "cl_khr_int64_base_atomics");
   device->host_memory = (device->type & CL_DEVICE_TYPE_CPU) != 0;
-  device->flush_needed = device->platform_name != "Portable Computing Language";
+  const bool pocl = device->platform_name == "Portable Computing Language";
+  device->flush_needed = !pocl;
+  device->late_code = pocl;
   // Never the driver's default language version: it differs between drivers and their releases.
   // Warnings (a loop that was not vectorised) would go to the user's terminal on some drivers.
   device->build_options = "-cl-std=CL1.2 -w";

@@ -35,6 +35,7 @@ struct Device {
   // Quirks, by platform: what the driver does that others do not.
   bool host_memory = false;  // the device computes in host memory, so copies are memcpy
   bool flush_needed = true;  // enqueued work may sit in the driver until clFlush
+  bool late_code = false;    // kernels get machine code per work-group size at their first launch
 
   std::string build_options;  // passed to every build
   std::string cache_tag;      // identifies device, driver and platform in disk caches

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -128,6 +129,33 @@ ProgramEntry& entry_for(const Hash128& key) {
   return *entry;
 }
 
+// An entry whose program is built, locked.
+class BuiltEntry {
+ public:
+  explicit BuiltEntry(ProgramEntry& entry) : entry_(entry), lock_(entry.mutex) {}
+  ProgramEntry* operator->() const { return &entry_; }
+
+ private:
+  ProgramEntry& entry_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+BuiltEntry ready_entry(Device& device, const std::string& source, const std::string& options) {
+  const std::string all_options =
+      options.empty() ? device.build_options : device.build_options + " " + options;
+  const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
+  BuiltEntry entry(entry_for(key));
+  if (entry->failure) throw Error(*entry->failure);
+  if (entry->program) return entry;
+  try {
+    entry->program = build(device, source, all_options, key);
+  } catch (const Error& error) {
+    if (error.code == CL_BUILD_PROGRAM_FAILURE) entry->failure = std::make_unique<Error>(error);
+    throw;
+  }
+  return entry;
+}
+
 }  // namespace
 
 KernelStats kernel_stats() {
@@ -185,28 +213,55 @@ void Kernel::pass_milestone(Queue& queue) {
 
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name) {
-  const std::string all_options =
-      options.empty() ? device.build_options : device.build_options + " " + options;
-  const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
-  ProgramEntry& entry = entry_for(key);
-  std::lock_guard<std::mutex> lock(entry.mutex);
-  if (entry.failure) throw Error(*entry.failure);
-  if (!entry.program) {
-    try {
-      entry.program = build(device, source, all_options, key);
-    } catch (const Error& error) {
-      if (error.code == CL_BUILD_PROGRAM_FAILURE) entry.failure = std::make_unique<Error>(error);
-      throw;
-    }
-  }
-  auto& kernel = entry.kernels[name];
+  const BuiltEntry entry = ready_entry(device, source, options);
+  auto& kernel = entry->kernels[name];
   if (!kernel) {
     cl_int status = CL_SUCCESS;
-    cl_kernel handle = api().clCreateKernel(entry.program, name.c_str(), &status);
+    cl_kernel handle = api().clCreateKernel(entry->program, name.c_str(), &status);
     if (status != CL_SUCCESS) throw_error(status, "clCreateKernel", "kernel " + name);
     kernel = std::make_unique<Kernel>(device, handle, name);
   }
   return *kernel;
+}
+
+size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsigned threads,
+                const std::function<bool(size_t)>& progress) {
+  std::atomic<size_t> next{0}, ready{0};
+  std::mutex mutex;
+  size_t done = 0;
+  bool stop = false;
+  auto work = [&] {
+    for (size_t i = next++; i < programs.size(); i = next++) {
+      try {
+        ready_entry(device, programs[i].source, programs[i].options);
+        ready++;
+      } catch (...) {  // the first use throws it again
+      }
+      std::lock_guard<std::mutex> lock(mutex);
+      done++;
+      stop = stop || (progress && !progress(done));
+      if (stop) return;
+    }
+  };
+  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  const size_t helpers = std::min<size_t>(threads, programs.size());
+  device.context();  // throws here, not in a thread
+  std::vector<std::thread> pool;
+  for (size_t i = 1; i < helpers; ++i) pool.emplace_back(work);
+  work();
+  for (std::thread& thread : pool) thread.join();
+  return ready;
+}
+
+std::string complete_binary(Device& device, const std::string& key) {
+  const size_t options = device.cache_tag.size() + 1, source = key.find('\n', options) + 1;
+  if (key.compare(0, options, device.cache_tag + "\n") != 0 || source == 0)
+    throw Error(CL_INVALID_VALUE, "not a key of a program of " + device.name);
+  const std::string text = key.substr(source);
+  cl_program program = compile(device, text, key.substr(options, source - 1 - options), hash128(key));
+  const std::string binary = binary_of(program);
+  api().clReleaseProgram(program);
+  return binary;
 }
 
 std::string recent_kernels(const Queue& queue) {

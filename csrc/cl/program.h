@@ -5,9 +5,11 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "cl/api.h"
 #include "cl/device.h"
@@ -160,6 +162,22 @@ class Kernel {
 // with the build log, and the name of a file that holds the numbered source, when the program does not build.
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name);
+
+struct ProgramSource {
+  std::string source, options;  // as for get_kernel()
+};
+
+// Builds or loads programs ahead of their first use, in up to `threads` threads (0: as many as the host has
+// cores), and returns how many are ready. One that does not build is left for its first use to report.
+// `progress(done)` is called after each program, by one thread at a time; where it returns false, no more are
+// started.
+size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsigned threads = 0,
+                const std::function<bool(size_t)>& progress = {});
+
+// The binary of the program of a program_key() of this device, built from its source by the driver. On
+// devices with late_code it holds the machine code of every kernel and work-group size that the driver's own
+// cache has, which the binary that was stored when the program was new does not. Throws Error.
+std::string complete_binary(Device& device, const std::string& key);
 
 // Names of the last kernels launched on the queue, oldest first, for messages about errors reported late.
 std::string recent_kernels(const Queue& queue);

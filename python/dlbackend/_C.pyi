@@ -1,4 +1,6 @@
 # Types of the extension module (csrc/module.cpp). Device indices are those of "ocl:N"; sizes are bytes.
+from collections.abc import Callable, Sequence
+
 import torch
 
 class _OclDeviceProperties:
@@ -8,6 +10,7 @@ class _OclDeviceProperties:
     driver_version: str
     version: str
     cache_tag: str  # identifies device, driver and platform: the first line of the keys in stores
+    late_code: bool  # kernels get machine code per work-group size at their first launch
     type: str  # "cpu", "gpu" or "accelerator"
     total_memory: int
     max_alloc: int
@@ -91,6 +94,14 @@ class PackWriter:  # RuntimeError when the system refuses
     def finish(self) -> None: ...
     def discard(self) -> None: ...
 
+# Builds or loads (source, options) programs in parallel; how many are ready. progress(done) -> go on?
+def prefetch(
+    device: int,
+    programs: Sequence[tuple[str, str]],
+    threads: int = 0,
+    progress: Callable[[int], bool] | None = None,
+) -> int: ...
+def complete_binary(device: int, key: bytes) -> bytes: ...  # a program of a store, with what the driver added later
 def program_cache() -> DiskCache: ...
 def find_cache() -> DiskCache: ...
 def system_packs() -> list[Pack]: ...

@@ -152,10 +152,20 @@ def clear(args: argparse.Namespace) -> int:
     return 0
 
 
+def _complete(device: int, key: bytes, stored: bytes) -> bytes:
+    """A program with the machine code that its driver has made since it was stored, where drivers add some later."""
+    if not _C.device_properties(device).late_code:
+        return stored
+    try:
+        return _C.complete_binary(device, key)
+    except RuntimeError:  # the driver builds it no longer: what was stored may still load
+        return stored
+
+
 def export(args: argparse.Namespace) -> int:
     """Writes a pack with the user's entries of this machine's devices, or with --all of every device."""
-    tags = {ocl.get_device_properties(index).cache_tag.encode() for index in range(ocl.device_count())}
-    if not tags and not args.all:
+    here = {_C.device_properties(index).cache_tag.encode(): index for index in range(ocl.device_count())}
+    if not here and not args.all:
         print("No device here whose entries could be told from others'. --all exports all.", file=sys.stderr)
         return 1
     writer = _C.PackWriter(args.file)
@@ -164,9 +174,13 @@ def export(args: argparse.Namespace) -> int:
         for store in stores(args):
             for name, *_ in progress(sorted(store.files()), f"export {store.kind}"):
                 fault, kind, key, payload = store.read(name) or GONE
-                if not fault and (args.all or key.partition(b"\n")[0] in tags):
-                    writer.add(kind, key, payload)
-                    counts[kind] += 1
+                device = here.get(key.partition(b"\n")[0])
+                if fault or (device is None and not args.all):
+                    continue
+                if kind == "program" and device is not None and not args.as_stored:
+                    payload = _complete(device, key, payload)
+                writer.add(kind, key, payload)
+                counts[kind] += 1
         writer.finish()
     finally:
         writer.discard()
@@ -275,14 +289,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         command = commands.add_parser(name, help=about, description=about, parents=list(parents))
         command.set_defaults(run=_reporting(run))
-        if name == "list":
-            command.add_argument("--json", action="store_true", help="as a JSON array, with full device tags")
-        elif name == "clear":
-            command.add_argument("--older-than", type=_days, metavar="DAYS", help="only those not used for so long")
-        elif name == "export":
-            command.add_argument("file", metavar="FILE")
-            command.add_argument("--all", action="store_true", help="entries of every device")
-        elif name == "import":
-            command.add_argument("file", metavar="FILE")
-        elif name == "verify":
-            command.add_argument("--repair", action="store_true", help="remove wrong entries; packs stay as they are")
+        _add_options(name, command)
+
+
+def _add_options(name: str, command: argparse.ArgumentParser) -> None:
+    if name == "list":
+        command.add_argument("--json", action="store_true", help="as a JSON array, with full device tags")
+    elif name == "clear":
+        command.add_argument("--older-than", type=_days, metavar="DAYS", help="only those not used for so long")
+    elif name == "export":
+        command.add_argument("file", metavar="FILE")
+        command.add_argument("--all", action="store_true", help="entries of every device")
+        about = "do not ask the driver for machine code that it made later (PoCL: per work-group size)"
+        command.add_argument("--as-stored", action="store_true", help=about)
+    elif name == "import":
+        command.add_argument("file", metavar="FILE")
+    elif name == "verify":
+        command.add_argument("--repair", action="store_true", help="remove wrong entries; packs stay as they are")

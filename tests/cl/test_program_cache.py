@@ -173,3 +173,48 @@ def test_folder_is_private_and_default_location_honours_xdg(tmp_path):
     folder = Path(result.stdout.strip())
     assert folder == tmp_path / "dlbackend"
     assert folder.stat().st_mode & 0o077 == 0
+
+
+PREFETCH = """
+import threading, dlbackend
+_C = dlbackend._C
+body = "kernel void %s(global float* y) { y[get_global_id(0)] = %d.0f; }"
+programs = [(body % (f"k{i}", i), "-DUNUSED" if i % 2 else "") for i in range(6)]
+programs += [("kernel void broken(", ""), programs[0]]
+seen = []
+def progress(done):
+    seen.append((done, threading.get_ident()))
+    return True
+assert _C.prefetch(0, programs, 3, progress) == 7
+assert [done for done, _ in seen] == list(range(1, 9))
+first = dlbackend.kernel_stats()
+assert _C.prefetch(0, programs) == 7
+stats = dlbackend.kernel_stats()
+assert (stats["compiled"], stats["loaded"]) == (first["compiled"], first["loaded"])  # still in memory
+print(int(stats["compiled"]), int(stats["loaded"]))
+"""
+
+
+def test_prefetch(run):
+    """Programs are built in parallel, once each; one that does not build disturbs nothing; then they are loaded."""
+    assert counts(run(PREFETCH)) == (6, 0)
+    assert len(list(run.programs.iterdir())) == 6
+    assert counts(run(PREFETCH)) == (0, 6)
+
+
+def test_prefetch_ends_when_told_and_raises_what_its_callback_raises(run):
+    code = """
+import dlbackend
+programs = [(f"kernel void k(global int* y) {{ *y = {i}; }}", "") for i in range(5)]
+assert dlbackend._C.prefetch(0, programs, 1, lambda done: done < 2) == 2
+def fail(done):
+    raise KeyError("mine")
+try:
+    dlbackend._C.prefetch(0, programs, 2, fail)
+except KeyError as error:
+    print(error.args)
+assert dlbackend._C.prefetch(0, []) == 0
+"""
+    result = run(code)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "('mine',)\n"
