@@ -15,7 +15,7 @@ from dlbackend import _C
 DAY = 86400
 TAG = "Platform|1.2|A Device|1.2|driver 3"
 PROGRAM = f"{TAG}\n-cl-std=CL1.2\nkernel void first(int a) {{}}\nkernel __attribute__((x)) void second() {{}}".encode()
-FIND = f"{TAG}\ndlbackend 9\ngemm:m=3".encode()
+FIND = f"{TAG}|2|cpu\ngemm:m=3".encode()
 
 # Runs commands one after the other in one process: [[status, stdout, stderr], ...].
 DRIVER = """
@@ -186,6 +186,29 @@ def test_export_takes_this_machines_devices(filled, tmp_path):
     (status, _, errors), *_ = filled(f"export {pack}", DLBACKEND_DEVICES="")
     assert status == 1
     assert "--all" in errors
+
+
+MULTIPLY = """
+import json, torch, dlbackend
+a, b = torch.randn(96, 80), torch.randn(80, 72)
+assert ((a.to("ocl") @ b.to("ocl")).cpu() - a @ b).abs().max() < 1e-4
+print(json.dumps({**dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
+"""
+
+
+def test_another_machine_starts_warm(cli, tmp_path):
+    """What one machine compiled and measured is used by another through a pack, and it stores nothing itself."""
+    variables = {"DLBACKEND_CACHE_DIR": str(cli.folder), "DLBACKEND_PACKS": "", "DLBACKEND_FIND_MODE": "normal"}
+    first = json.loads(fresh_python(MULTIPLY, **variables).stdout)
+    assert first["measured"] >= 1
+    pack = tmp_path / "x.pack"
+    ((status, out, _), (_, listed, _)) = cli(f"export {pack}", f"list --json --find {pack}")
+    assert status == 0
+    assert any(entry["what"].startswith("gemm:float32 b=1 m=96") for entry in json.loads(listed)), out
+    other = {**variables, "DLBACKEND_CACHE_DIR": str(tmp_path / "other"), "DLBACKEND_PACKS": str(pack)}
+    second = json.loads(fresh_python(MULTIPLY, **other).stdout)
+    assert (second["hits"], second["misses"], second["measured"], second["compiled"]) == (1, 0, 0, 0)
+    assert not list((tmp_path / "other").glob("*/*.bin"))
 
 
 def test_exported_programs_have_the_code_that_the_driver_made_later(cli, tmp_path):

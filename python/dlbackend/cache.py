@@ -12,16 +12,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from dlbackend import _C, ocl
+from dlbackend.progress import progress
 
 MIB = 1 << 20
 GONE = ("removed meanwhile", "", b"", b"")
-T = TypeVar("T")
 
 
 @dataclass
@@ -38,8 +37,7 @@ class Entry:
 
     @classmethod
     def of(cls, kind: str, place: str, key: bytes, payload: bytes, size: int, used: float | None) -> "Entry":
-        tag, _, rest = key.decode(errors="replace").partition("\n")
-        _, _, subject = rest.partition("\n")
+        tag, _, subject = key.decode(errors="replace").partition("\n")
         if kind == "program":
             names = re.findall(r"\bkernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)*void\s+(\w+)", subject)
             return cls(kind, place, tag, size, used, ", ".join(names), "")
@@ -50,18 +48,6 @@ class Entry:
         """The device's own name, out of the tag: platform|platform version|name|device version|driver version."""
         parts = self.device.split("|")
         return parts[2] if len(parts) > 2 else self.device
-
-
-def progress(items: Sequence[T], what: str) -> Iterator[T]:
-    """The items, with a bar on a terminal's stderr."""
-    shown = 0.0
-    for done, item in enumerate(items, 1):
-        yield item
-        if sys.stderr.isatty() and (done == len(items) or time.monotonic() - shown > 0.1):
-            shown = time.monotonic()
-            bar = "#" * (30 * done // len(items))
-            end = "\n" if done == len(items) else ""
-            print(f"\r{what} [{bar:<30}] {done}/{len(items)}", end=end, file=sys.stderr, flush=True)
 
 
 def stores(args: argparse.Namespace) -> list[_C.DiskCache]:
@@ -162,10 +148,18 @@ def _complete(device: int, key: bytes, stored: bytes) -> bytes:
         return stored
 
 
+def _device_of(key: bytes) -> int | None:
+    """The device here that a key belongs to: its first line is the device's tag, for found results with "|" and more."""
+    place = key.partition(b"\n")[0] + b"|"
+    for index in range(ocl.device_count()):
+        if place.startswith(_C.device_properties(index).cache_tag.encode() + b"|"):
+            return index
+    return None
+
+
 def export(args: argparse.Namespace) -> int:
     """Writes a pack with the user's entries of this machine's devices, or with --all of every device."""
-    here = {_C.device_properties(index).cache_tag.encode(): index for index in range(ocl.device_count())}
-    if not here and not args.all:
+    if ocl.device_count() == 0 and not args.all:
         print("No device here whose entries could be told from others'. --all exports all.", file=sys.stderr)
         return 1
     writer = _C.PackWriter(args.file)
@@ -174,7 +168,7 @@ def export(args: argparse.Namespace) -> int:
         for store in stores(args):
             for name, *_ in progress(sorted(store.files()), f"export {store.kind}"):
                 fault, kind, key, payload = store.read(name) or GONE
-                device = here.get(key.partition(b"\n")[0])
+                device = _device_of(key)
                 if fault or (device is None and not args.all):
                     continue
                 if kind == "program" and device is not None and not args.as_stored:

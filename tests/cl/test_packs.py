@@ -13,9 +13,9 @@ from dlbackend import _C
 
 ENTRIES = [
     ("program", b"device\n-O2\nkernel void a()", b"binary of a"),
-    ("find", b"device\ndlbackend 0\ngemm:1", b"solver x: 10 us"),
+    ("find", b"device|2|cpu\ngemm:1", b"solver x: 10 us"),
     ("program", b"device\n-O2\nkernel void b()", os.urandom(5000)),
-    ("find", b"other\ndlbackend 0\ngemm:1", b""),
+    ("find", b"other|2|cpu\ngemm:1", b""),
 ]
 
 
