@@ -15,14 +15,18 @@ constexpr GpuTile kTiles[] = {
     {"-DTM=64 -DTN=64 -DTK=16 -DWM=4 -DWN=8 -DLANES_M=4", 64, 64, 16, 4, 8, 0.84},
     // few rows: grouped convolutions, small batches of a linear layer
     {"-DTM=16 -DTN=128 -DTK=16 -DWM=8 -DWN=4 -DLANES_M=2", 16, 128, 16, 8, 4, 0.55},
+    // large products: a third less to load than the wide tile, a third fewer work-items in flight; its speed
+    // and the next one's are guesses
+    {"-DTM=128 -DTN=128 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 128, 128, 16, 8, 8, 1.0},
+    // the square one with the wide one's blocks: fewer reads of local memory, more registers
+    {"-DTM=64 -DTN=64 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 64, 64, 16, 8, 8, 0.9},
 };
+static_assert(std::size(kTiles) == kGpuTiles);
 
-constexpr double kFlopsPerMicrosecond = 0.33e6;  // of one compute unit, float32
-constexpr double kBytesPerMicrosecond = 3e6;     // of the device
-constexpr double kLaunch = 3;                    // microseconds, of a dependent kernel
-constexpr int64_t kSetup = 32;                   // a tile's start and end cost as much as this depth
-constexpr int64_t kShortestPart = 64;            // of the reduction; shorter ones only add partial results
-constexpr uint64_t kPartialBytes = uint64_t(256) << 20;
+constexpr int64_t kSetup = 32;         // a tile's start and end cost as much as this depth
+constexpr int64_t kShortestPart = 64;  // of the reduction; shorter ones only add partial results
+constexpr size_t kMostConfigs = 6;
+constexpr double kHopeless = 3;  // times the expected time of the first config
 
 // How much of a compute unit's speed so many work-groups reach: one alone waits for its loads.
 double occupancy(double groups) {
@@ -30,8 +34,10 @@ double occupancy(double groups) {
 }
 
 uint64_t local_bytes(const GpuTile& tile, c10::ScalarType type) {
-  // two tiles of each operand, and up to 11 KiB of the convolution's tables
-  return 2 * partial_bytes(type) * tile.k * (tile.m + 4 + tile.n + 4) + (11 << 10);
+  // two tiles of each operand, and the convolution's tables: at most 20 bytes for each column and for two k
+  // of each work-item
+  return 2 * partial_bytes(type) * tile.k * (tile.m + 4 + tile.n + 4) + 20 * (tile.n + 2 * tile.items()) +
+         256;
 }
 
 }  // namespace
@@ -40,8 +46,21 @@ const GpuTile& gpu_tile(int index) {
   return kTiles[index];
 }
 
+std::string gpu_options(const cl::Device& device, c10::ScalarType type) {
+  // On CPUs only tests run these kernels. PoCL 3.1 takes seconds to optimise a tile there, and optimises the
+  // loops that fill a convolution's tables wrongly.
+  const bool cpu = device.type & CL_DEVICE_TYPE_CPU;
+  const bool plain = cpu && device.platform_name == "Portable Computing Language";
+  return element_option(type) + (plain ? " -cl-opt-disable" : "");
+}
+
+std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type) {
+  return gpu_options(device, type) + " " + kTiles[tile].options;
+}
+
 bool gpu_tile_fits(int tile, const cl::Device& device, c10::ScalarType type) {
-  return local_bytes(kTiles[tile], type) <= device.local_mem;
+  return local_bytes(kTiles[tile], type) <= device.local_mem &&
+         kTiles[tile].items() <= int64_t(device.max_work_group);
 }
 
 const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type) {
@@ -54,8 +73,8 @@ const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type) {
   return nullptr;
 }
 
-void consider_gpu_tile(GpuPlan& best, int index, double tiles, int64_t k, double outputs, bool may_split,
-                       const cl::Device& device) {
+void add_gpu_plans(std::vector<GpuPlan>& plans, int index, double tiles, int64_t k, double outputs,
+                   bool may_split, const cl::Device& device) {
   const GpuTile& tile = kTiles[index];
   const double units = device.compute_units;
   int64_t previous = 0;
@@ -66,18 +85,41 @@ void consider_gpu_tile(GpuPlan& best, int index, double tiles, int64_t k, double
     const int64_t splits = std::clamp<int64_t>(static_cast<int64_t>(load * units / tiles), 1, most);
     if (splits == previous) continue;
     previous = splits;
-    if (splits > 1 && (!may_split || splits * outputs * sizeof(float) > kPartialBytes)) break;
+    if (splits > 1 && (!may_split || splits * outputs * sizeof(float) > kGpuPartialBytes)) break;
     const double groups = std::ceil(tiles * splits / units);
     const double flops = 2.0 * tile.m * tile.n * (round_up(ceil_div(k, splits), tile.k) + kSetup);
-    double time = kLaunch + groups * flops / (kFlopsPerMicrosecond * tile.speed * occupancy(groups));
-    if (splits > 1) time += kLaunch + (2 * splits + 1) * outputs * sizeof(float) / kBytesPerMicrosecond;
-    if (best.tile < 0 || time < best.time) best = {index, static_cast<int>(splits), time};
+    double time = kGpuLaunch + groups * flops / (kGpuFlopsPerMicrosecond * tile.speed * occupancy(groups));
+    if (splits > 1) time += kGpuLaunch + (2 * splits + 1) * outputs * sizeof(float) / kGpuBytesPerMicrosecond;
+    plans.push_back({index, static_cast<int>(splits), time});
   }
+}
+
+const GpuPlan& fastest(const std::vector<GpuPlan>& plans) {
+  return *std::min_element(plans.begin(), plans.end(),
+                           [](const auto& a, const auto& b) { return a.time < b.time; });
+}
+
+std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans) {
+  std::stable_sort(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+  std::vector<GpuPlan> chosen = {first};
+  const auto add = [&](auto&& differs) {
+    for (const GpuPlan& plan : plans)
+      if (chosen.size() < kMostConfigs && plan.time < kHopeless * first.time &&
+          std::all_of(chosen.begin(), chosen.end(), [&](const auto& other) { return differs(plan, other); }))
+        chosen.push_back(plan);
+  };
+  add([](const auto& a, const auto& b) { return a.tile != b.tile; });
+  add([](const auto& a, const auto& b) {
+    return a.tile != b.tile || a.splits >= 2 * b.splits || b.splits >= 2 * a.splits;
+  });
+  std::vector<Config> configs;
+  for (const GpuPlan& plan : chosen) configs.push_back(Config{{plan.tile, plan.splits}});
+  return configs;
 }
 
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name) {
   return cl::get_kernel(device, sources({"gpu_tile.clh", "gemm_gpu.cl", "split_reduce.cl"}),
-                        element_option(type) + " " + kTiles[tile].options, name);
+                        gpu_tile_options(tile, device, type), name);
 }
 
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,

@@ -1,10 +1,13 @@
 // What the tiled solvers for GPU-class devices share: tile shapes, the time a launch takes, the parts in
 // which a long reduction is divided, and the launch that adds the parts.
 #pragma once
+#include <vector>
+
 #include "cl/program.h"
 #include "runtime/allocator.h"
 #include "solver/kernel_source.h"
 #include "solver/problem.h"
+#include "solver/solver.h"
 
 namespace dlb::solver {
 
@@ -17,9 +20,20 @@ struct GpuTile {
   int items() const { return m / block_m * (n / block_n); }
 };
 
-// Few shapes, so that a process builds few programs (about 0.6 s each).
-enum GpuTileIndex { kWideTile, kSquareTile, kThinTile };
+// The first three suffice for a first guess, so that a process builds few programs; the others are for those
+// who measure.
+enum GpuTileIndex { kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile, kGpuTiles };
 const GpuTile& gpu_tile(int index);
+
+// Build options of a solver's kernels for GPU-class devices, without and with a tile.
+std::string gpu_options(const cl::Device& device, c10::ScalarType type);
+std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type);
+
+// Rates of the device that the constants of all estimates for GPU-class devices were measured on, an H200.
+constexpr double kGpuFlopsPerMicrosecond = 0.33e6;          // of one compute unit, float32
+constexpr double kGpuBytesPerMicrosecond = 3e6;             // of the device
+constexpr double kGpuLaunch = 3;                            // microseconds, of a dependent kernel
+constexpr uint64_t kGpuPartialBytes = uint64_t(256) << 20;  // of partial results, at most
 
 // False with the reason for devices and dtypes that the tiled kernels are not for.
 const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type);
@@ -31,10 +45,15 @@ struct GpuPlan {
   double time = 0;
 };
 
-// Considers `tile` for `tiles` independent tiles with a reduction of depth k and `outputs` results. Divides
-// the reduction only where may_split and the partial results stay within a bound.
-void consider_gpu_tile(GpuPlan& best, int tile, double tiles, int64_t k, double outputs, bool may_split,
-                       const cl::Device& device);
+// Adds the plans worth a thought for `tiles` independent tiles with a reduction of depth k and `outputs`
+// results. Divides the reduction only where may_split and the partial results stay within a bound.
+void add_gpu_plans(std::vector<GpuPlan>& plans, int tile, double tiles, int64_t k, double outputs,
+                   bool may_split, const cl::Device& device);
+const GpuPlan& fastest(const std::vector<GpuPlan>& plans);
+
+// Configs {tile, parts}: `first`, then the best of each other tile and unlike divisions of the reduction,
+// leaving out what cannot win.
+std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans);
 
 // Elements of a partial result: float, or double for float64.
 inline uint64_t partial_bytes(c10::ScalarType type) {

@@ -144,9 +144,10 @@ Plan plan_of(const ConvProblem& p, int m, const cl::Device& device) {
 }
 
 cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
-  return cl::get_kernel(device,
-                        sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "winograd_cpu.cl"}),
-                        element_option(p.dtype), name);
+  return cl::get_kernel(
+      device,
+      sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "winograd.clh", "winograd_cpu.cl"}),
+      element_option(p.dtype) + " -DWINOGRAD_TYPE=float16", name);
 }
 
 class WinogradInvoker final : public Invoker<ConvProblem> {

@@ -74,7 +74,7 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
         forward_(runs_forward(p)),
         arguments_(arguments_of(p, splits)),
         kernel_(cl::get_kernel(device, sources({"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"}),
-                               element_option(p.dtype), kernel_name(p))) {
+                               gpu_options(device, p.dtype), kernel_name(p))) {
     if (p.direction == Op::kConvWeightGrad) {
       range_.dims = 2;
       range_.local[0] = kItems;
@@ -88,7 +88,7 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
     }
     if (splits == 1) return;
     reduce_ = &cl::get_kernel(device, sources({"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"}),
-                              element_option(p.dtype), "split_reduce");
+                              gpu_options(device, p.dtype), "split_reduce");
     evenly_spaced(p.filter, p.ws, split_.c_n);
     split_.c_m = p.ws[0], split_.batch = 1, split_.m = p.k, split_.n = p.taps(), split_.splits = splits;
   }

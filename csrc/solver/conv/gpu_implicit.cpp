@@ -117,21 +117,25 @@ int64_t outputs_of(const ConvProblem& p) {
                                          : int64_t(p.n) * p.c * p.in_pixels();
 }
 
-GpuPlan plan(const ConvProblem& p, const cl::Device& device) {
+std::vector<GpuPlan> plans(const ConvProblem& p, std::initializer_list<int> tiles, const cl::Device& device) {
   const Roles r = roles_of(p);
   const int64_t columns = columns_of(p, r), phases = phases_of_stride(p).reached;
   const int64_t depth = r.weight_grad ? int64_t(p.n) * r.y_pixels : ceil_div(r.channels * r.taps, phases);
+  std::vector<GpuPlan> list;
+  for (int index : tiles) {
+    const GpuTile& tile = gpu_tile(index);
+    if (!gpu_tile_fits(index, device, p.dtype) || (index == kThinTile && r.rows > 2 * tile.m)) continue;
+    const double count = double(ceil_div(r.rows, tile.m)) * ceil_div(columns, tile.n) * phases * p.groups;
+    add_gpu_plans(list, index, count, depth, outputs_of(p), can_split(p), device);
+  }
+  return list;
+}
+
+GpuPlan plan(const ConvProblem& p, const cl::Device& device) {
   // One general tile per direction, so that a network builds few programs. The weight gradient has few
   // columns, and what the wide tile gains on deep layers (a tenth) it loses twofold on the first.
-  const bool wide = !r.weight_grad && gpu_tile_fits(kWideTile, device, p.dtype);
-  GpuPlan best;
-  for (int index : {wide ? kWideTile : kSquareTile, kThinTile}) {
-    const GpuTile& tile = gpu_tile(index);
-    if (index == kThinTile && r.rows > 2 * tile.m) continue;
-    const double tiles = double(ceil_div(r.rows, tile.m)) * ceil_div(columns, tile.n) * phases * p.groups;
-    consider_gpu_tile(best, index, tiles, depth, outputs_of(p), can_split(p), device);
-  }
-  return best;
+  const bool wide = p.direction != Op::kConvWeightGrad && gpu_tile_fits(kWideTile, device, p.dtype);
+  return fastest(plans(p, {wide ? kWideTile : kSquareTile, kThinTile}, device));
 }
 
 // Gives each axis whose taps can leave x its place in the validity masks; false when the masks are too short.
@@ -236,9 +240,9 @@ SplitReduce reduce_of(const ConvProblem& p, int splits) {
   return s;
 }
 
-std::string options_of(const Roles& r, const ConvProblem& p, int tile) {
+std::string options_of(const Roles& r, const ConvProblem& p, int tile, const cl::Device& device) {
   Arguments a{};
-  std::string options = element_option(p.dtype) + " " + gpu_tile(tile).options;
+  std::string options = gpu_tile_options(tile, device, p.dtype);
   if (r.weight_grad) options += " -DWGRAD=1";
   if (x_vector(r)) options += " -DX_VECTOR=1";
   if (!set_bits(a, p, r)) options += " -DWIDE=1";
@@ -253,7 +257,7 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
         has_bias_(p.has_bias),
         arguments_(arguments_of(p, roles_of(p), config.values[1])),
         kernel_(cl::get_kernel(device, sources({"gpu_tile.clh", "conv_gpu.cl"}),
-                               options_of(roles_of(p), p, config.values[0]), "conv_gpu")) {
+                               options_of(roles_of(p), p, config.values[0], device), "conv_gpu")) {
     const Roles r = roles_of(p);
     const GpuTile& tile = gpu_tile(config.values[0]);
     set_bits(arguments_, p, r);
@@ -309,9 +313,6 @@ class Implicit final : public ConvSolver {
   const char* name() const override { return "gpu_implicit"; }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
-    // PoCL 3.1 vectorises the loops that fill the tables wrongly; conv_gpu.cl is for GPUs, which it is not
-    if ((device.type & CL_DEVICE_TYPE_CPU) && device.platform_name == "Portable Computing Language")
-      return Applicability::no("PoCL on CPUs miscompiles this kernel");
     if (p.c == 0) return Applicability::no("no input channels");
     // x and y are reached up to the padding beyond their ends before the test says that nothing is there
     const int64_t limit = INT32_MAX / 2;
@@ -325,8 +326,8 @@ class Implicit final : public ConvSolver {
     return config.values[1] == 1 ? 0 : partial_bytes(p.dtype) * config.values[1] * outputs_of(p);
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
-    const GpuPlan best = plan(p, device);
-    return {Config{{best.tile, best.splits}}};
+    return gpu_configs(plan(p, device),
+                       plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile}, device));
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     // gathering and testing each element costs more than a product's plain reads

@@ -36,16 +36,21 @@ double tiles_of(const GemmProblem& p, const GpuTile& tile) {
   return double(p.batch) * ceil_div(p.m, tile.m) * ceil_div(p.n, tile.n);
 }
 
-GpuPlan plan(const GemmProblem& problem, const cl::Device& device) {
+std::vector<GpuPlan> plans(const GemmProblem& problem, std::initializer_list<int> tiles,
+                           const cl::Device& device) {
   const GemmProblem p = oriented(problem);
-  GpuPlan best;
+  std::vector<GpuPlan> list;
+  for (int tile : tiles)
+    if (gpu_tile_fits(tile, device, p.dtype) && (tile != kThinTile || p.m <= 2 * kThinRows))
+      add_gpu_plans(list, tile, tiles_of(p, gpu_tile(tile)), p.k, double(p.batch) * p.m * p.n, true, device);
+  return list;
+}
+
+GpuPlan plan(const GemmProblem& p, const cl::Device& device) {
   // Not the square tile: the wide one with a divided reduction is as fast from 512 on, and is one program.
   const int general = gpu_tile_fits(kWideTile, device, p.dtype) ? kWideTile : kSquareTile;
-  for (int tile : {general, int(kThinTile)})
-    if (tile != kThinTile || p.m <= kThinRows)
-      consider_gpu_tile(best, tile, tiles_of(p, gpu_tile(tile)), p.k, double(p.batch) * p.m * p.n, true,
-                        device);
-  return best;
+  if (std::min(p.m, p.n) <= kThinRows) return fastest(plans(p, {general, kThinTile}, device));
+  return fastest(plans(p, {general}, device));
 }
 
 // `vector` still lacks the test of the offset, which differs between calls.
@@ -137,8 +142,8 @@ class Tiled final : public GemmSolver {
     return partial_bytes(p.dtype) * config.values[1] * p.batch * p.m * p.n;
   }
   std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
-    const GpuPlan best = plan(p, device);
-    return {Config{{best.tile, best.splits}}};
+    return gpu_configs(plan(p, device),
+                       plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile}, device));
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return plan(p, device).time;

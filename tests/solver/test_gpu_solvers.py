@@ -1,0 +1,207 @@
+"""Every config of the solvers for GPU-class devices, and their layouts, against float64.
+
+Skipped where the device is not one; tests/test_gpu_kernels.py runs them on any device as if it were.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dlbackend
+from dlbackend import _C
+
+PROBE = "gemm:float32 b=1 m=1 n=1 k=1 sa=0,0,0 sb=0,0,0 sc=0,0,0 sd=0,0,0 add=0"
+GPU_CLASS = torch.ocl.is_available() and "gpu_tiled: applicable" in _C.explain_problem(PROBE)
+pytestmark = pytest.mark.skipif(not GPU_CLASS, reason="the device is not of the GPU class")
+
+FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+TOLERANCE = {torch.float32: 3e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float64: 1e-13}
+
+
+@pytest.fixture(autouse=True)
+def give_choice_back():
+    yield
+    _C.force_solver("")
+
+
+def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((result.detach().cpu().double() - expected).norm() / expected.norm().clamp_min(1e-30)).item()
+
+
+def shifted(t: torch.Tensor, offset: int) -> torch.Tensor:
+    """A copy on the device with the same strides and gaps, so many elements into its memory."""
+    size = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
+    memory = torch.full((offset + size,), float("nan"), dtype=t.dtype)
+    memory[offset:] = torch.as_strided(t, (size,), (1,))
+    return memory.to("ocl").as_strided(t.shape, t.stride(), offset)
+
+
+def check_configs(solver: str, run, least: int) -> set[str]:
+    """Tunes the problems that `run` meets, with this solver and the reference; the solver's configs that were right.
+
+    Fails when one was wrong, or when a problem had fewer than `least` configs.
+    """
+    others = {name.split(":")[1] for name in _C.solver_names()} - {solver, "reference"}
+    _C.force_solver(",".join(f"-{name}" for name in sorted(others)))
+    seen = set(dlbackend.solvers.problems())
+    run()
+    found: set[str] = set()
+    for problem in set(dlbackend.solvers.problems()) - seen:
+        rejected = dlbackend.solvers.stats()["rejected"]
+        solutions = dlbackend.solvers.tune(problem)
+        assert dlbackend.solvers.stats()["rejected"] == rejected, (problem, solutions)
+        right = {s.config for s in solutions if s.solver.split("@")[0] == solver and s.error is not None}
+        assert len(right) >= least, (problem, solutions)
+        found |= right
+    return found
+
+
+def first_values(configs: set[str]) -> set[int]:
+    return {int(config.split(",")[0]) for config in configs}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_configs_of_gpu_tiled(dtype):
+    a, b = torch.randn(2, 33, 401).to(dtype), torch.randn(2, 401, 130).to(dtype)
+
+    def run() -> None:
+        torch.bmm(a.to("ocl"), b.to("ocl"))
+        torch.baddbmm(b[:, :1].to("ocl"), a.mT.contiguous().to("ocl").mT, b.mT.contiguous().to("ocl").mT, alpha=2)
+
+    configs = check_configs("gpu_tiled", run, 4)
+    assert len(first_values(configs)) >= 4  # float64 tiles of the largest kind fit no usual local memory
+    assert {config.split(",")[1] for config in configs} != {"1"}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gpu_gemv(dtype):
+    """Both layouts of the matrix, gaps, broadcast, unaligned offsets, few rows and few columns, one to eight."""
+    _C.force_solver("gemm:gpu_gemv")
+    for rows, n, k in ((1, 1, 1), (1, 64, 2048), (1, 131, 37), (3, 30, 260), (4, 7, 9), (8, 36, 1100)):
+        x, a = torch.randn(3, rows, k).to(dtype), torch.randn(3, k, n).to(dtype)
+        d = torch.randn(3, n).to(dtype)[:, None]
+        wide = torch.randn(3, k, 2 * n).to(dtype)[:, :, ::2]
+        for x_ in (x, x[:1].expand(3, -1, -1), x.mT.contiguous().mT):
+            for a_ in (a, a.mT.contiguous().mT, wide, a[:1].expand(3, -1, -1)):
+                for offset in (0, 3):
+                    x_ocl, a_ocl, product = shifted(x_, offset), shifted(a_, offset), x_.double() @ a_.double()
+                    assert relative_error(torch.bmm(x_ocl, a_ocl), product) < TOLERANCE[dtype]
+                    got = torch.baddbmm(d.to("ocl"), x_ocl, a_ocl, beta=0.5, alpha=-2)
+                    assert relative_error(got, 0.5 * d.double() - 2 * product) < TOLERANCE[dtype]
+                    assert relative_error(torch.bmm(a_ocl.mT, x_ocl.mT), product.mT) < TOLERANCE[dtype]
+
+
+def test_configs_of_gpu_gemv():
+    x, a = torch.randn(5, 2051, device="ocl"), torch.randn(2051, 70, device="ocl")
+    row, many = torch.randn(1, 1024, device="ocl"), torch.randn(8, 1, 1024, device="ocl")
+
+    def run() -> None:
+        torch.mm(x, a)
+        torch.mm(a.mT, x.mT)
+        F.linear(row, torch.randn(96, 1024, device="ocl"), torch.randn(96, device="ocl"))
+        torch.bmm(many, torch.randn(8, 1024, 36, device="ocl"))
+
+    configs = check_configs("gpu_gemv", run, 2)
+    assert first_values(configs) == {8, 32, 128}
+    assert {config.split(",")[1] for config in configs} != {"1"}
+
+
+def test_gpu_gemv_special_values():
+    """Beta 0 reads no NaN, nothing to sum is zero, infinities stay in their row."""
+    _C.force_solver("gemm:gpu_gemv")
+    x, a = torch.randn(2, 70), torch.randn(70, 35)
+    x[1, 3] = float("inf")
+    nan = torch.full((2, 35), float("nan"))
+    got = torch.addmm(nan.to("ocl"), x.to("ocl"), a.to("ocl"), beta=0)
+    torch.testing.assert_close(got.cpu(), x @ a, equal_nan=True, rtol=1e-5, atol=1e-4)
+    assert got[0].isfinite().all()
+    empty = torch.addmm(torch.ones(35, device="ocl"), torch.empty(2, 0, device="ocl"), torch.empty(0, 35, device="ocl"))
+    assert (empty == 1).all()
+
+
+CONVS = [  # size, channels, filters, groups, filter, stride, padding, dilation, dtype
+    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1, torch.float32),
+    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1, torch.float16),
+    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1, torch.bfloat16),
+    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1, torch.float64),
+    ((12, 13), 6, 10, 2, (3, 2), 2, 1, 2, torch.float32),
+    ((37,), 5, 34, 1, (7,), 3, 2, 1, torch.float32),
+    ((5, 7, 6), 4, 3, 1, (2, 3, 3), (1, 2, 1), (0, 1, 1), 1, torch.float32),
+]
+
+
+def convolve(case, solver: str, channels_last: bool, tolerance: float | None = None) -> None:
+    """Forward and both gradients against float64."""
+    size, c, k, groups, f, stride, padding, dilation, dtype = case
+    conv = (F.conv1d, F.conv2d, F.conv3d)[len(size) - 1]
+    layout = {1: torch.channels_last, 2: torch.channels_last_3d}.get(len(size) - 1) if channels_last else None
+    inputs = [torch.randn(2, c, *size), torch.randn(k, c // groups, *f), torch.randn(k)]
+    got, want = [], []
+    for t in inputs:
+        rounded = t.to(dtype)
+        want.append(rounded.to(torch.float64, copy=True).requires_grad_())
+        laid_out = rounded.contiguous(memory_format=layout) if layout and t.dim() > 3 else rounded
+        got.append(laid_out.to("ocl").requires_grad_())
+    y = conv(*got, stride, padding, dilation, groups)
+    expected = conv(*want, stride, padding, dilation, groups)
+    grad = torch.randn(expected.shape).to(dtype)
+    y.backward(grad.contiguous(memory_format=layout).to("ocl") if layout else grad.to("ocl"))
+    expected.backward(grad.double())
+    for a, b in zip((y, got[0].grad, got[1].grad), (expected, want[0].grad, want[1].grad), strict=True):
+        assert relative_error(a, b.detach()) < (tolerance or TOLERANCE[dtype]), (solver, channels_last)
+
+
+@pytest.mark.parametrize("case", CONVS, ids=str)
+def test_configs_of_gpu_implicit(case):
+    dtype = case[-1]
+
+    def run() -> None:  # the layouts take different programs, which would be many for every dtype
+        if dtype != torch.float16:
+            convolve(case, "gpu_implicit", False)
+        if len(case[0]) == 2 and dtype in (torch.float32, torch.float16):
+            convolve(case, "gpu_implicit", True)
+
+    assert len(first_values(check_configs("gpu_implicit", run, 3))) >= 3
+
+
+WINOGRADS = [
+    ((9, 14), 5, 6, 1, (3, 3), 1, 1, 1, torch.float32),
+    ((9, 14), 5, 6, 1, (3, 3), 1, 1, 1, torch.float16),
+    ((9, 14), 5, 6, 1, (3, 3), 1, 1, 1, torch.bfloat16),
+    ((6, 8), 8, 12, 4, (3, 3), 1, (2, 0), 1, torch.float32),
+    ((3, 7, 9), 4, 3, 1, (1, 3, 3), 1, (1, 0, 1), 1, torch.float32),
+]
+
+
+@pytest.mark.parametrize("case", WINOGRADS, ids=str)
+def test_configs_of_gpu_winograd(case):
+    def run() -> None:
+        for channels_last in (False, True):
+            convolve(case, "gpu_winograd", channels_last)
+
+    assert first_values(check_configs("gpu_winograd", run, 2)) == {2, 4}
+
+
+def test_gpu_winograd_in_chunks():
+    """More tiles than the small chunk holds, the last chunk incomplete: the weight gradient adds them up."""
+    case = ((245, 243), 8, 8, 1, (3, 3), 1, 1, 1, torch.float32)
+    configs = check_configs("gpu_winograd", lambda: convolve(case, "gpu_winograd", False, 1e-5), 2)
+    assert {config.split(",")[1] for config in configs} == {"192", "16"}
+
+
+def test_gpu_winograd_keeps_infinities_where_they_are():
+    x, w = torch.randn(2, 20, 19, 22), torch.randn(35, 20, 3, 3)
+    x[0, 3, 7, 7], x[1, 9, 15, 2], x[1, 1, 0, 19] = float("inf"), float("nan"), 3e38
+    _C.force_solver("conv_fwd:gpu_winograd,conv_bwd_weight:gpu_winograd")
+    leaf = w.to("ocl").requires_grad_()
+    result = F.conv2d(x.to("ocl"), leaf, padding=1)
+    expected = F.conv2d(x, w.requires_grad_(), padding=1)
+    assert not expected.isfinite().all()
+    torch.testing.assert_close(result.detach().cpu(), expected.detach(), equal_nan=True, rtol=1e-5, atol=1e-4)
+    grad = torch.randn(expected.shape)
+    result.backward(grad.to("ocl"))
+    expected.backward(grad)
+    assert leaf.grad is not None
+    assert w.grad is not None
+    assert not w.grad.isfinite().all()
+    torch.testing.assert_close(leaf.grad.cpu(), w.grad, equal_nan=True, rtol=1e-4, atol=1e-3)
