@@ -149,7 +149,7 @@ def _complete(device: int, key: bytes, stored: bytes) -> bytes:
 
 
 def _device_of(key: bytes) -> int | None:
-    """The device here that a key belongs to: its first line is the device's tag, for found results with "|" and more."""
+    """The device here that a key belongs to: its first line is the device's tag, found results add "|" and more."""
     place = key.partition(b"\n")[0] + b"|"
     for index in range(ocl.device_count()):
         if place.startswith(_C.device_properties(index).cache_tag.encode() + b"|"):
