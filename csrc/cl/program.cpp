@@ -259,7 +259,7 @@ std::string complete_binary(Device& device, const std::string& key) {
     throw Error(CL_INVALID_VALUE, "not a key of a program of " + device.name);
   const std::string text = key.substr(source);
   cl_program program = compile(device, text, key.substr(options, source - 1 - options), hash128(key));
-  const std::string binary = binary_of(program);
+  std::string binary = binary_of(program);
   api().clReleaseProgram(program);
   return binary;
 }
