@@ -1,0 +1,89 @@
+"""Times every solver and config of typical products and convolutions: what estimates and first guesses are set by.
+
+python -m benchmarks.solver_configs [gemm] [gemv] [conv] [--dtype float16] [--batch 32] [--small]
+"""
+
+import argparse
+import re
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+import dlbackend
+
+Case = tuple[str, float, Callable[[], object]]  # name, floating point operations of one pass, what to run
+
+
+def gemms(shapes: list[tuple[int, int, int, int]], dtype: torch.dtype) -> list[Case]:
+    cases: list[Case] = []
+    for batch, m, n, k in shapes:
+        a, b = (torch.randn(batch, *s, device="ocl").to(dtype) for s in ((m, k), (k, n)))
+        c = torch.randn(batch, n, k, device="ocl").to(dtype)
+        flops = 2.0 * batch * m * n * k
+        cases.append((f"{batch} x {m}x{k} @ {k}x{n}", flops, lambda a=a, b=b: a @ b))
+        cases.append((f"{batch} x {m}x{k} @ ({n}x{k})'", flops, lambda a=a, c=c: a @ c.mT))
+    return cases
+
+
+def convolutions(shapes: list[tuple[int, int, int, int, int, int]], batch: int, dtype: torch.dtype) -> list[Case]:
+    cases: list[Case] = []
+    for c, k, size, f, stride, groups in shapes:
+        x = torch.randn(batch, c, size, size, device="ocl").to(dtype)
+        w = torch.randn(k, c // groups, f, f, device="ocl").to(dtype)
+        out = (size + f // 2 * 2 - f) // stride + 1
+        for layout in (torch.contiguous_format, torch.channels_last):
+
+            def run(x=x, w=w, layout=layout, f=f, stride=stride, groups=groups) -> None:
+                inputs = [t.contiguous(memory_format=layout).requires_grad_() for t in (x, w)]
+                F.conv2d(*inputs, None, stride, f // 2, 1, groups).sum().backward()
+
+            flops = 2.0 * batch * k * (c // groups) * f * f * out * out
+            cases.append((f"{batch} x {c}->{k} {f}x{f}/{stride} g{groups} {size} {layout}", flops, run))
+    return cases
+
+
+def report(case: Case) -> None:
+    """Runs the case once, then measures all solutions of the problems that it met."""
+    name, flops, run = case
+    before = set(dlbackend.solvers.problems())
+    run()
+    for problem in sorted(set(dlbackend.solvers.problems()) - before):
+        print(f"\n{name}: {re.split('[: ]', problem)[0]}\n{problem}")
+        for s in dlbackend.solvers.tune(problem):
+            if s.microseconds is not None:
+                rate = flops / s.microseconds * 1e-6
+                print(
+                    f"  {s.solver:18} {s.config:20} {s.microseconds:10.1f} us {rate:8.2f} TFLOP/s"
+                    f" {s.workspace / 2**20:8.1f} MiB  error {s.error:.1e}"
+                )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=["gemm", "gemv", "conv"], metavar="gemm|gemv|conv")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--batch", type=int, default=32, help="images of the convolutions")
+    parser.add_argument("--small", action="store_true", help="small sizes, to see that all is well")
+    args = parser.parse_args()
+    dtype = getattr(torch, args.dtype)
+    products = [(1, n, n, n) for n in (512, 1024, 2048, 4096, 8192)] + [(96, 256, 256, 64), (1, 64, 4096, 1024)]
+    rows = [(1, r, n, k) for r in (1, 4, 8) for n, k in ((4096, 4096), (1000, 2048), (50257, 768))] + [
+        (384, 1, 1024, 64)
+    ]
+    layers = [(64, 64, 56, 3, 1, 1), (128, 128, 28, 3, 1, 1), (256, 256, 14, 3, 1, 1), (512, 512, 7, 3, 1, 1)]
+    layers += [(3, 64, 224, 7, 2, 1), (256, 512, 28, 1, 2, 1), (64, 256, 56, 1, 1, 1), (128, 128, 56, 3, 2, 1)]
+    layers += [(96, 96, 56, 3, 1, 96), (128, 128, 28, 3, 1, 32)]
+    if args.small:
+        products, rows, layers = [(2, 65, 66, 67)], [(1, 3, 300, 700)], [(8, 8, 9, 3, 1, 1)]
+    cases: list[Case] = []
+    cases += gemms(products, dtype) if "gemm" in args.kinds else []
+    cases += gemms(rows, dtype) if "gemv" in args.kinds else []
+    cases += convolutions(layers, args.batch, dtype) if "conv" in args.kinds else []
+    print(torch.ocl.get_device_properties(0).name)
+    for case in cases:
+        report(case)
+
+
+if __name__ == "__main__":
+    main()
