@@ -6,6 +6,7 @@ typedef struct {
   long x, y, z;  // offsets: input (backward: grad_output), result, output of the forward pass
   int dim, inner;
   int log_form;
+  int block;  // columns: neighbours taken together, at most COLUMN_BLOCK
 } softmax_params;
 
 // exp(x) for x <= 0, which libraries do not vectorise everywhere: 2^n * e^r with |r| <= ln(2) / 2 and the minimax
@@ -94,6 +95,35 @@ kernel void softmax_rows(global const A_T* x, global B_T* y, const softmax_param
   }
 }
 
+// As softmax_rows for a result of the compute type, which holds the exponentials between the passes: fewer of them,
+// and more memory traffic. Not for the logarithm.
+kernel void softmax_rows_once(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+  DLB_REASSOCIATE
+  TEAM_SCRATCH
+  x += p.x;
+  y += p.y;
+  FOR_ROWS(row, team) {
+    global const A_T* in = x + (long)row * p.dim;
+    global B_T* out = y + (long)row * p.dim;
+    const T top = team_max(in, p.dim);
+    T part = 0;
+#ifdef DLB_GPU
+    // Teams past the last row must not write where others do.
+    if (!row_active) {
+      team_sum(part);
+      continue;
+    }
+#endif
+    DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) {
+      const T e = softmax_exp(LOAD_A(in, i) - top);
+      STORE_B(out, i, e);
+      part += e;
+    }
+    const T scale = C(1.0) / team_sum(part);
+    DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) STORE_B(out, i, LOAD_B(out, i) * scale);
+  }
+}
+
 #ifndef DLB_CPU
 // As softmax_rows, for rows of at most HELD elements per work-item: memory is read once.
 #define HELD 32
@@ -156,24 +186,25 @@ kernel void softmax_rows_backward(global const A_T* grad, global const A_T* resu
   }
 }
 
-// The dimension is strided: a "row" is a block of MAX_BLOCK (GPU: one) neighbours along the inner dimensions,
-// each of which has its own maximum and sum.
+// The dimension is strided: a "row" is a block of p.block (GPU: one) neighbours along the inner dimensions, each of
+// which has its own maximum and sum.
 #ifdef DLB_CPU
-#define BLOCK MAX_BLOCK
+#define COLUMN_BLOCK 256
 #else
-#define BLOCK 1
+#define COLUMN_BLOCK 1
 #endif
 
 kernel void softmax_columns(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
-  const int blocks = (p.inner + BLOCK - 1) / BLOCK;
+  const int blocks = (p.inner + p.block - 1) / p.block;
   FOR_ROWS(row, team) {
     if (!row_active) continue;
-    const int outer = row / blocks, first = (row - outer * blocks) * BLOCK, n = min(BLOCK, p.inner - first);
+    const int outer = row / blocks, first = (row - outer * blocks) * p.block,
+              n = min(min(p.block, COLUMN_BLOCK), p.inner - first);
     const long base = (long)outer * p.dim * p.inner + first;
     global const A_T* in = x + p.x + base;
     global B_T* out = y + p.y + base;
-    T top[BLOCK], sum[BLOCK];
-    for (int j = 0; j < BLOCK; ++j) top[j] = -INFINITY, sum[j] = 0;
+    T top[COLUMN_BLOCK], sum[COLUMN_BLOCK];
+    for (int j = 0; j < n; ++j) top[j] = -INFINITY, sum[j] = 0;
     for (long d = 0; d < (long)p.dim * p.inner; d += p.inner)
       DLB_SIMD for (int j = 0; j < n; ++j) {
         const T v = LOAD_A(in, d + j);
@@ -194,16 +225,17 @@ kernel void softmax_columns(global const A_T* x, global B_T* y, const softmax_pa
 
 kernel void softmax_columns_backward(global const A_T* grad, global const A_T* result, global B_T* y,
                                      const softmax_params p, const dlb_team team) {
-  const int blocks = (p.inner + BLOCK - 1) / BLOCK;
+  const int blocks = (p.inner + p.block - 1) / p.block;
   FOR_ROWS(row, team) {
     if (!row_active) continue;
-    const int outer = row / blocks, first = (row - outer * blocks) * BLOCK, n = min(BLOCK, p.inner - first);
+    const int outer = row / blocks, first = (row - outer * blocks) * p.block,
+              n = min(min(p.block, COLUMN_BLOCK), p.inner - first);
     const long base = (long)outer * p.dim * p.inner + first, end = (long)p.dim * p.inner;
     global const A_T* g = grad + p.x + base;
     global const A_T* r = result + p.z + base;
     global B_T* out = y + p.y + base;
-    T sum[BLOCK];
-    for (int j = 0; j < BLOCK; ++j) sum[j] = 0;
+    T sum[COLUMN_BLOCK];
+    for (int j = 0; j < n; ++j) sum[j] = 0;
     for (long d = 0; d < end; d += p.inner)
       DLB_SIMD for (int j = 0; j < n; ++j) {
         const T v = LOAD_A(g, d + j);
@@ -217,5 +249,114 @@ kernel void softmax_columns_backward(global const A_T* grad, global const A_T* r
         DLB_SIMD for (int j = 0; j < n; ++j)
             STORE_B(out, d + j, LOAD_A(r, d + j) * (LOAD_A(g, d + j) - sum[j]));
       }
+  }
+}
+
+#ifndef DLB_CPU
+// The same with team.lanes work-items along the dimension and 256 / team.lanes along the inner ones, a group for each
+// such block: where there are too few columns to fill the device.
+typedef struct {
+  long base;
+  int lane, active;
+} softmax_place;
+
+inline softmax_place softmax_column(softmax_params p, uint lanes) {
+  const int i = get_local_id(0), width = 256 / lanes, blocks = (p.inner + width - 1) / width, group = get_group_id(0);
+  const int outer = group / blocks, column = (group - outer * blocks) * width + i % width;
+  const softmax_place at = {(long)outer * p.dim * p.inner + min(column, p.inner - 1), i / width, column < p.inner};
+  return at;
+}
+
+// Over the work-items of one column; in all of them.
+inline T column_sum(T v, local T* scratch, uint lanes) {
+  const uint i = get_local_id(0), width = 256 / lanes;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  scratch[i] = v;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (uint half_size = lanes / 2; half_size; half_size /= 2) {
+    if (i < half_size * width) scratch[i] += scratch[i + half_size * width];
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  return scratch[i % width];
+}
+inline T column_max(T v, local T* scratch, uint lanes) {
+  const uint i = get_local_id(0), width = 256 / lanes;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  scratch[i] = v;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (uint half_size = lanes / 2; half_size; half_size /= 2) {
+    if (i < half_size * width) scratch[i] = fmax(scratch[i], scratch[i + half_size * width]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  return scratch[i % width];
+}
+
+kernel void softmax_columns_shared(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+  local T scratch[256];
+  const softmax_place at = softmax_column(p, team.lanes);
+  global const A_T* in = x + p.x + at.base;
+  global B_T* out = y + p.y + at.base;
+  T top = -INFINITY, sum = 0;
+  for (int d = at.lane; d < p.dim; d += team.lanes) top = fmax(top, LOAD_A(in, (long)d * p.inner));
+  top = column_max(top, scratch, team.lanes);
+  for (int d = at.lane; d < p.dim; d += team.lanes) sum += softmax_exp(LOAD_A(in, (long)d * p.inner) - top);
+  sum = column_sum(sum, scratch, team.lanes);
+  if (!at.active) return;
+  const T shift = p.log_form ? log(sum) : 0, scale = p.log_form ? 1 : C(1.0) / sum;
+  for (int d = at.lane; d < p.dim; d += team.lanes) {
+    const T v = LOAD_A(in, (long)d * p.inner) - top;
+    STORE_B(out, (long)d * p.inner, p.log_form ? v - shift : softmax_exp(v) * scale);
+  }
+}
+
+kernel void softmax_columns_shared_backward(global const A_T* grad, global const A_T* result, global B_T* y,
+                                            const softmax_params p, const dlb_team team) {
+  local T scratch[256];
+  const softmax_place at = softmax_column(p, team.lanes);
+  global const A_T* g = grad + p.x + at.base;
+  global const A_T* r = result + p.z + at.base;
+  global B_T* out = y + p.y + at.base;
+  T sum = 0;
+  for (int d = at.lane; d < p.dim; d += team.lanes) {
+    const T v = LOAD_A(g, (long)d * p.inner);
+    sum += p.log_form ? v : v * LOAD_A(r, (long)d * p.inner);
+  }
+  sum = column_sum(sum, scratch, team.lanes);
+  if (!at.active) return;
+  for (int d = at.lane; d < p.dim; d += team.lanes) {
+    const T v = LOAD_A(g, (long)d * p.inner), before = LOAD_A(r, (long)d * p.inner);
+    STORE_B(out, (long)d * p.inner, p.log_form ? v - softmax_exp(before) * sum : before * (v - sum));
+  }
+}
+#endif
+
+// What the others are checked against: a work-item for each position outside the dimension, nothing clever.
+kernel void softmax_reference(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+  const uint row = get_global_id(0);
+  if (row >= team.rows) return;
+  const long base = (long)(row / p.inner) * p.dim * p.inner + row % p.inner;
+  T top = -INFINITY, sum = 0;
+  for (int d = 0; d < p.dim; ++d) top = fmax(top, LOAD_A(x, p.x + base + (long)d * p.inner));
+  for (int d = 0; d < p.dim; ++d) sum += exp(LOAD_A(x, p.x + base + (long)d * p.inner) - top);
+  for (int d = 0; d < p.dim; ++d) {
+    const T v = LOAD_A(x, p.x + base + (long)d * p.inner) - top;
+    STORE_B(y, p.y + base + (long)d * p.inner, p.log_form ? v - log(sum) : exp(v) / sum);
+  }
+}
+
+kernel void softmax_reference_backward(global const A_T* grad, global const A_T* result, global B_T* y,
+                                       const softmax_params p, const dlb_team team) {
+  const uint row = get_global_id(0);
+  if (row >= team.rows) return;
+  const long base = (long)(row / p.inner) * p.dim * p.inner + row % p.inner;
+  T sum = 0;
+  for (int d = 0; d < p.dim; ++d) {
+    const long at = base + (long)d * p.inner;
+    sum += p.log_form ? LOAD_A(grad, p.x + at) : LOAD_A(grad, p.x + at) * LOAD_A(result, p.z + at);
+  }
+  for (int d = 0; d < p.dim; ++d) {
+    const long at = base + (long)d * p.inner;
+    const T g = LOAD_A(grad, p.x + at), r = LOAD_A(result, p.z + at);
+    STORE_B(y, p.y + at, p.log_form ? g - exp(r) * sum : r * (g - sum));
   }
 }

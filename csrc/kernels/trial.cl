@@ -24,10 +24,12 @@ kernel void trial_fill(global T* p, long count, long each, uint seed) {
 }
 
 // report[2 * id] = the largest difference of the work-item's `each` elements, infinite where only one of them is
-// finite; report[2 * id + 1] = their largest magnitude in `want`.
-kernel void trial_compare(global const T* got, global const T* want, long count, long each, global float* report) {
+// finite; report[2 * id + 1] = their largest magnitude in `want`. The results begin at `start`.
+kernel void trial_compare(global const T* got, global const T* want, long start, long count, long each,
+                          global float* report) {
   const long id = get_global_id(0), begin = id * each, end = min(begin + each, count);
   float difference = 0.f, magnitude = 0.f;
+  got += start, want += start;
   for (long i = begin; i < end; i++) {
     const ACC g = LOAD(got, i), w = LOAD(want, i);
     const float d = MAGNITUDE(g - w);

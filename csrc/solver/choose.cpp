@@ -416,8 +416,16 @@ void tune_any(const Problem& problem) {
 
 template <class Visit>
 auto with_problem(const std::string& text, int device, Visit&& visit) {
-  return is_key_of<GemmProblem>(text) ? visit(parse_gemm_key(text, device))
-                                      : visit(parse_conv_key(text, device));
+  switch (op_of_key(text)) {
+    case Op::kGemm:
+      return visit(parse_gemm_key(text, device));
+    case Op::kConvForward:
+    case Op::kConvInputGrad:
+    case Op::kConvWeightGrad:
+      return visit(parse_conv_key(text, device));
+    default:
+      return visit(parse_launch_key(text, device));
+  }
 }
 
 }  // namespace
@@ -426,6 +434,9 @@ void run(const GemmProblem& problem, const GemmProblem::Operands& operands, Stre
   run_any(problem, operands, stream);
 }
 void run(const ConvProblem& problem, const ConvProblem::Operands& operands, Stream& stream) {
+  run_any(problem, operands, stream);
+}
+void run(const LaunchProblem& problem, const LaunchProblem::Operands& operands, Stream& stream) {
   run_any(problem, operands, stream);
 }
 
@@ -454,18 +465,22 @@ std::vector<std::string> solved_problems() {
   std::vector<std::string> keys;
   for (const auto& problem : cache<GemmProblem>().problems()) keys.push_back(key(problem));
   for (const auto& problem : cache<ConvProblem>().problems()) keys.push_back(key(problem));
+  for (const auto& problem : cache<LaunchProblem>().problems()) keys.push_back(key(problem));
   return keys;
 }
 
 uint64_t evicted_choices() {
-  return find_stats().evicted + cache<GemmProblem>().evicted() + cache<ConvProblem>().evicted();
+  return find_stats().evicted + cache<GemmProblem>().evicted() + cache<ConvProblem>().evicted() +
+         cache<LaunchProblem>().evicted();
 }
 
 void forget_choices() {
   cache<GemmProblem>().clear();
   cache<ConvProblem>().clear();
+  cache<LaunchProblem>().clear();
   deterministic_cache<GemmProblem>().clear();
   deterministic_cache<ConvProblem>().clear();
+  deterministic_cache<LaunchProblem>().clear();
 }
 
 }  // namespace dlb::solver

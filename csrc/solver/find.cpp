@@ -9,6 +9,7 @@
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "solver/settings.h"
 #include "solver/solver.h"
@@ -50,22 +51,28 @@ std::atomic<int>& verbosity_cell() {
   return level;
 }
 
+constexpr uint32_t kUnknown = ~0u;
+static_assert(kOps < 32);
+
 std::atomic<bool> g_deterministic{false};
 std::atomic<uint32_t> g_reusable_ops{0};  // a bit per op
 thread_local bool t_prefers_reusable = false;
 
-template <class List>
-std::string names_of(const List& list) {
+// "gemm: cpu_gemv, ...; conv_fwd: ..."
+std::string all_solver_names() {
   std::string text;
-  for (const auto* solver : list) text += (text.empty() ? "" : ", ") + std::string(solver->name());
+  for (int i = 0; i < kOps; i++) {
+    const auto op = static_cast<Op>(i);
+    text += (i ? "; " : "") + std::string(op_name(op)) + ":";
+    const char* separator = " ";
+    for (const std::string& name : solver_names(op)) text += std::exchange(separator, ", ") + name;
+  }
   return text;
 }
 
 bool exists(Op op, const std::string& name) {
-  const auto has = [&](const auto& list) {
-    return std::any_of(list.begin(), list.end(), [&](const auto* solver) { return name == solver->name(); });
-  };
-  return op == Op::kGemm ? has(gemm_solvers()) : has(conv_solvers());
+  const auto names = solver_names(op);
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 std::string op_names() {
@@ -96,7 +103,7 @@ void add_preference(Preferences& preferences, const std::string& item) {
   }
   TORCH_CHECK(op_known, "DLBACKEND_SOLVER: there is no op '", op, "'. Ops: ", op_names(), ".");
   TORCH_CHECK(name_known, "DLBACKEND_SOLVER: no solver", op.empty() ? "" : " of " + op, " is named '", name,
-              "'. gemm: ", names_of(gemm_solvers()), "; conv_*: ", names_of(conv_solvers()), ".");
+              "'. ", all_solver_names(), ".");
 }
 
 Preferences parse_preferences(const std::string& specification) {
@@ -108,11 +115,21 @@ Preferences parse_preferences(const std::string& specification) {
 }
 
 std::mutex g_preferences_mutex;
+std::atomic<uint32_t> g_preferred_ops{kUnknown};  // a bit per op
+
+void note_preferred(const Preferences& preferences) {
+  uint32_t mask = 0;
+  for (size_t i = 0; i < kOps; i++)
+    if (!preferences[i].forced.empty() || !preferences[i].forbidden.empty()) mask |= 1u << i;
+  g_preferred_ops = mask;
+}
 
 Preferences& preferences_locked() {
   static Preferences preferences = [] {
     const char* text = std::getenv("DLBACKEND_SOLVER");
-    return parse_preferences(text ? text : "");
+    Preferences initial = parse_preferences(text ? text : "");
+    note_preferred(initial);
+    return initial;
   }();
   return preferences;
 }
@@ -168,12 +185,21 @@ Preference preference_of(Op op) {
   std::lock_guard<std::mutex> lock(g_preferences_mutex);
   return preferences_locked()[static_cast<size_t>(op)];
 }
+bool has_preference(Op op) {
+  uint32_t mask = g_preferred_ops.load(std::memory_order_relaxed);
+  if (mask == kUnknown) [[unlikely]] {
+    preference_of(op);
+    mask = g_preferred_ops;
+  }
+  return mask >> static_cast<int>(op) & 1;
+}
 
 void force(const std::string& specification) {
   Preferences preferences = parse_preferences(specification);
   {
     std::lock_guard<std::mutex> lock(g_preferences_mutex);
     preferences_locked() = std::move(preferences);
+    note_preferred(preferences_locked());
   }
   forget_choices();
 }
@@ -182,10 +208,7 @@ std::vector<std::string> solver_names() {
   std::vector<std::string> names;
   for (int i = 0; i < kOps; i++) {
     const auto op = static_cast<Op>(i);
-    const auto add = [&](const auto& list) {
-      for (const auto* solver : list) names.push_back(std::string(op_name(op)) + ":" + solver->name());
-    };
-    op == Op::kGemm ? add(gemm_solvers()) : add(conv_solvers());
+    for (const std::string& name : solver_names(op)) names.push_back(std::string(op_name(op)) + ":" + name);
   }
   return names;
 }

@@ -1,4 +1,4 @@
-// The ordered solver lists: the one place that names every solver.
+// The ordered lists of GEMM and convolution solvers; launch families (launch_problem.h) bring their own.
 #include <cstdlib>
 
 #include "solver/conv/solvers.h"
@@ -44,6 +44,20 @@ const std::vector<const ConvSolver*>& conv_solvers() {
       conv_reference(),  // every dtype, layout and size, every device; what the others are checked against
   };
   return list;
+}
+
+std::vector<std::string> solver_names(Op op) {
+  std::vector<std::string> names;
+  const auto add = [&](const auto& list) {
+    for (const auto* solver : list) names.push_back(solver->name());
+  };
+  if (op == Op::kGemm)
+    add(gemm_solvers());
+  else if (op <= Op::kConvWeightGrad)
+    add(conv_solvers());
+  else
+    add(launch_solvers(op));
+  return names;
 }
 
 }  // namespace dlb::solver

@@ -2,6 +2,7 @@
 #include "solver/problem.h"
 
 #include <algorithm>
+#include <cctype>
 #include <initializer_list>
 #include <sstream>
 #include <stdexcept>
@@ -27,6 +28,17 @@ constexpr DtypeName kDtypes[] = {{c10::ScalarType::Bool, "bool"},
                                  {c10::ScalarType::ComplexFloat, "complex64"},
                                  {c10::ScalarType::ComplexDouble, "complex128"}};
 
+std::string dtype_name(c10::ScalarType type) {
+  for (const DtypeName& dtype : kDtypes)
+    if (dtype.type == type) return dtype.name;
+  return "?";
+}
+c10::ScalarType parse_dtype(const std::string& name) {
+  for (const DtypeName& dtype : kDtypes)
+    if (name == dtype.name) return dtype.type;
+  throw std::invalid_argument("problem key: unknown dtype '" + name + "'");
+}
+
 struct Writer {
   std::ostringstream out;
   template <class T>
@@ -35,9 +47,18 @@ struct Writer {
   }
   template <class T, size_t N>
   void operator()(const char* name, const T (&values)[N]) {
-    out << ' ' << name << '=';
-    for (size_t i = 0; i < N; i++) out << (i ? "," : "") << static_cast<int64_t>(values[i]);
+    (*this)(name, values, N);
   }
+  template <class T>
+  void operator()(const char* name, const T* values, size_t count) {
+    out << ' ' << name << '=';
+    for (size_t i = 0; i < count; i++) out << (i ? "," : "") << value(values[i]);
+  }
+  template <class T>
+  static int64_t value(T number) {
+    return static_cast<int64_t>(number);
+  }
+  static std::string value(c10::ScalarType type) { return dtype_name(type); }
 };
 
 struct Reader {
@@ -58,10 +79,19 @@ struct Reader {
     expect(std::string(" ") + name + "=");
     number(value);
   }
+  void number(c10::ScalarType& type) {
+    std::string name;
+    while (std::isalnum(in.peek())) name += static_cast<char>(in.get());
+    type = parse_dtype(name);
+  }
   template <class T, size_t N>
   void operator()(const char* name, T (&values)[N]) {
+    (*this)(name, values, N);
+  }
+  template <class T>
+  void operator()(const char* name, T* values, size_t count) {
     expect(std::string(" ") + name + "=");
-    for (size_t i = 0; i < N; i++) {
+    for (size_t i = 0; i < count; i++) {
       if (i) expect(",");
       number(values[i]);
     }
@@ -71,38 +101,37 @@ struct Reader {
 template <class Problem>
 std::string write(const Problem& problem) {
   Writer writer;
-  writer.out << op_name(problem.op()) << ':';
-  for (const DtypeName& dtype : kDtypes)
-    if (dtype.type == problem.dtype) writer.out << dtype.name;
+  writer.out << op_name(problem.op()) << ':' << dtype_name(problem.dtype);
   Problem::visit(problem, writer);
   return writer.out.str();
 }
 
-// Reads "op:dtype" and returns the op's name.
-std::string read_head(Reader& reader, c10::ScalarType& type) {
-  std::string op, dtype;
-  std::getline(reader.in, op, ':');
-  while (reader.in.peek() != ' ' && reader.in.good()) dtype += static_cast<char>(reader.in.get());
-  for (const DtypeName& known : kDtypes)
-    if (dtype == known.name) {
-      type = known.type;
-      return op;
-    }
-  throw std::invalid_argument("problem key: unknown dtype '" + dtype + "'");
-}
-
+// Reads the key of a problem whose op is known.
 template <class Problem>
-void read_fields(Reader& reader, Problem& problem) {
+Problem read(const std::string& key, int device, Problem problem) {
+  Reader reader{std::istringstream(key)};
+  reader.expect(std::string(op_name(problem.op())) + ":");
+  reader.number(problem.dtype);
   Problem::visit(problem, reader);
   if (reader.in.peek() != std::istringstream::traits_type::eof())
     throw std::invalid_argument("problem key: text after the last field");
+  problem.device = static_cast<int8_t>(device);
+  return problem;
 }
 
 }  // namespace
 
 const char* op_name(Op op) {
-  constexpr const char* names[kOps] = {"gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"};
+  constexpr const char* names[kOps] = {"gemm",            "conv_fwd", "conv_bwd_data",
+                                       "conv_bwd_weight", "softmax",  "softmax_bwd"};
   return names[static_cast<int>(op)];
+}
+
+Op op_of_key(const std::string& key) {
+  const std::string name = key.substr(0, key.find(':'));
+  for (int i = 0; i < kOps; i++)
+    if (name == op_name(static_cast<Op>(i))) return static_cast<Op>(i);
+  throw std::invalid_argument("problem key: no op is named '" + name + "'");
 }
 
 void GemmProblem::normalize() {
@@ -152,10 +181,10 @@ constexpr double kMostPartFlops = 1e8;  // what a part may cost the reference so
 }  // namespace
 
 std::vector<Span<GemmProblem::Operands>> GemmProblem::spans() const {
-  std::vector<Span<Operands>> list = {{&Operands::a, extent({batch, m, k}, a)},
-                                      {&Operands::b, extent({batch, k, n}, b)},
-                                      {&Operands::c, extent({batch, m, n}, c), true}};
-  if (has_d) list.push_back({&Operands::d, extent({batch, m, n}, d)});
+  std::vector<Span<Operands>> list = {{&Operands::a, extent({batch, m, k}, a), dtype},
+                                      {&Operands::b, extent({batch, k, n}, b), dtype},
+                                      {&Operands::c, extent({batch, m, n}, c), dtype, true}};
+  if (has_d) list.push_back({&Operands::d, extent({batch, m, n}, d), dtype});
   return list;
 }
 
@@ -187,11 +216,11 @@ uint64_t GemmProblem::family() const {
 
 std::vector<Span<ConvProblem::Operands>> ConvProblem::spans() const {
   std::vector<Span<Operands>> list = {
-      {&Operands::x, extent({n, c, in[0], in[1], in[2]}, xs), direction == Op::kConvInputGrad},
-      {&Operands::w, extent({k, c / groups, filter[0], filter[1], filter[2]}, ws),
+      {&Operands::x, extent({n, c, in[0], in[1], in[2]}, xs), dtype, direction == Op::kConvInputGrad},
+      {&Operands::w, extent({k, c / groups, filter[0], filter[1], filter[2]}, ws), dtype,
        direction == Op::kConvWeightGrad},
-      {&Operands::y, extent({n, k, out[0], out[1], out[2]}, ys), direction == Op::kConvForward}};
-  if (has_bias) list.push_back({&Operands::bias, direction == Op::kConvInputGrad ? c : k});
+      {&Operands::y, extent({n, k, out[0], out[1], out[2]}, ys), dtype, direction == Op::kConvForward}};
+  if (has_bias) list.push_back({&Operands::bias, direction == Op::kConvInputGrad ? c : k, dtype});
   return list;
 }
 
@@ -249,27 +278,22 @@ std::string key(const GemmProblem& problem) {
 std::string key(const ConvProblem& problem) {
   return write(problem);
 }
-
-GemmProblem parse_gemm_key(const std::string& key, int device) {
-  Reader reader{std::istringstream(key)};
-  GemmProblem problem;
-  if (read_head(reader, problem.dtype) != "gemm") throw std::invalid_argument("problem key: not a gemm");
-  read_fields(reader, problem);
-  problem.device = static_cast<int8_t>(device);
-  return problem;
+std::string key(const LaunchProblem& problem) {
+  return write(problem);
 }
 
+GemmProblem parse_gemm_key(const std::string& key, int device) {
+  return read(key, device, GemmProblem{});
+}
 ConvProblem parse_conv_key(const std::string& key, int device) {
-  Reader reader{std::istringstream(key)};
   ConvProblem problem;
-  const std::string op = read_head(reader, problem.dtype);
-  bool known = false;
-  for (Op direction : {Op::kConvForward, Op::kConvInputGrad, Op::kConvWeightGrad})
-    if (op == op_name(direction)) problem.direction = direction, known = true;
-  if (!known) throw std::invalid_argument("problem key: not a convolution");
-  read_fields(reader, problem);
-  problem.device = static_cast<int8_t>(device);
-  return problem;
+  problem.direction = op_of_key(key);
+  return read(key, device, problem);
+}
+LaunchProblem parse_launch_key(const std::string& key, int device) {
+  LaunchProblem problem;
+  problem.what = op_of_key(key);
+  return read(key, device, problem);
 }
 
 }  // namespace dlb::solver

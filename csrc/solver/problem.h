@@ -1,4 +1,4 @@
-// Problems: what a GEMM or a convolution is asked to do, as plain values with a printable key. Two equal
+// Problems: what a GEMM, a convolution or another op is asked to do, as plain values with a printable key. Two equal
 // problems can share an invoker; everything that may differ between two calls of one problem (buffers, alpha,
 // beta) is in Operands.
 #pragma once
@@ -14,10 +14,19 @@
 
 namespace dlb::solver {
 
-enum class Op : uint8_t { kGemm, kConvForward, kConvInputGrad, kConvWeightGrad };
-constexpr int kOps = 4;
-const char* op_name(
-    Op op);  // "gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight": the names of DLBACKEND_SOLVER
+enum class Op : uint8_t {
+  kGemm,
+  kConvForward,
+  kConvInputGrad,
+  kConvWeightGrad,
+  kSoftmax,
+  kSoftmaxBackward
+};
+constexpr int kOps = 6;
+// "gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight", "softmax", ...: the names of DLBACKEND_SOLVER
+const char* op_name(Op op);
+// The op that a key begins with. Throws std::invalid_argument when there is none.
+Op op_of_key(const std::string& key);
 
 // A buffer and an element offset.
 struct Buffer {
@@ -32,11 +41,12 @@ struct Factor {
 };
 
 // An operand of a problem: where its buffer stands in Operands, the elements from its first to its last one,
-// and whether it is the result.
+// and whether it is a result.
 template <class Operands>
 struct Span {
-  Buffer Operands::*buffer;
+  Buffer Operands::* buffer;
   int64_t elements = 0;
+  c10::ScalarType dtype = c10::ScalarType::Float;
   bool result = false;
 };
 
@@ -118,6 +128,45 @@ struct ConvProblem {
   }
 };
 
+// One field of a launch problem's numbers, as its key prints it: `count` values.
+struct LaunchField {
+  const char* name;
+  int count = 1;
+};
+// Of the family that registered for the op (solver/launch_problem.h).
+const std::vector<LaunchField>& launch_fields(Op op);
+
+// An op over memory whose kernels differ in the form of their launch; see solver/launch_problem.h.
+struct LaunchProblem {
+  static constexpr int kNumbers = 24, kInputs = 4, kOperands = 8;
+  struct Operands {
+    Buffer in0, in1, in2, in3, out0, out1, out2, out3;
+  };
+
+  int64_t numbers[kNumbers] = {};      // sizes, strides and flags: the op's family says which
+  int64_t extents[kOperands] = {};     // elements from the first to the last of in0..3, out0..3; 0: absent
+  c10::ScalarType types[kOperands]{};  // of the operands
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  Op what = Op::kSoftmax;
+  int8_t device = 0;
+  int8_t unused[5] = {};
+
+  Op op() const { return what; }
+  std::vector<Span<Operands>> spans() const;
+  std::vector<Part<LaunchProblem>> parts() const;
+  uint64_t family() const;
+  template <class Self, class Visit>
+  static void visit(Self& p, Visit&& v) {
+    int at = 0;
+    for (const LaunchField& field : launch_fields(p.what)) {
+      v(field.name, p.numbers + at, field.count);
+      at += field.count;
+    }
+    v("extents", p.extents), v("types", p.types);
+  }
+};
+
+static_assert(std::has_unique_object_representations_v<LaunchProblem>);
 static_assert(std::has_unique_object_representations_v<GemmProblem>);
 static_assert(std::has_unique_object_representations_v<ConvProblem>);
 
@@ -142,15 +191,11 @@ uint64_t hash(const Problem& p) noexcept {
 // "conv_fwd:float32 n=8 c=64 k=64 ... ": the same text on every machine; without the device's number.
 std::string key(const GemmProblem& problem);
 std::string key(const ConvProblem& problem);
-
-// Whether a key is of a Problem: by its op's name.
-template <class Problem>
-bool is_key_of(const std::string& key) {
-  return (key.rfind("gemm:", 0) == 0) == std::is_same_v<Problem, GemmProblem>;
-}
+std::string key(const LaunchProblem& problem);
 
 // The problem of a key, for that device. Throws std::invalid_argument for text that key() does not make.
 GemmProblem parse_gemm_key(const std::string& key, int device);
 ConvProblem parse_conv_key(const std::string& key, int device);
+LaunchProblem parse_launch_key(const std::string& key, int device);
 
 }  // namespace dlb::solver

@@ -69,12 +69,6 @@ Bench& bench_of(const cl::Device& device) {
   return (*benches)[static_cast<size_t>(device.index)];
 }
 
-uint64_t result_bytes(const auto& problem) {
-  for (const auto& span : problem.spans())
-    if (span.result) return static_cast<uint64_t>(span.elements) * c10::elementSize(problem.dtype);
-  return 0;
-}
-
 double timestamp(cl_event event) {  // microseconds
   cl_ulong ns = 0;
   DLB_CL(clGetEventProfilingInfo, event, CL_PROFILING_COMMAND_END, sizeof ns, &ns, nullptr);
@@ -500,14 +494,13 @@ void Search<Problem>::enqueue_pair(size_t index, const typename Problem::Operand
   }
   Stream& timed = *bench.stream;
   const auto device = static_cast<c10::DeviceIndex>(device_.index);
-  const c10::DataPtr result = allocate_bytes(result_bytes(problem_), device);
+  const c10::DataPtr result = allocate_bytes(results_bytes(problem_), device);
   const uint64_t workspace_bytes = std::max(taken_->workspace, c.solution->workspace);
   const c10::DataPtr workspace = workspace_bytes ? allocate_bytes(workspace_bytes, device) : c10::DataPtr();
   const MemRef to = resolve(result, result.get());
   const MemRef scratch = workspace_bytes ? resolve(workspace, workspace.get()) : MemRef{};
   typename Problem::Operands redirected = operands;
-  redirect_result(problem_, redirected,
-                  Buffer{to.mem, static_cast<int64_t>(to.offset / c10::elementSize(problem_.dtype))});
+  redirect_results(problem_, redirected, to);
 
   const auto mark = [&](Stream& on) {
     cl_event event = nullptr;
@@ -584,6 +577,7 @@ void Search<Problem>::store() {
   template class Search<Problem>;
 DLB_SEARCH(GemmProblem)
 DLB_SEARCH(ConvProblem)
+DLB_SEARCH(LaunchProblem)
 #undef DLB_SEARCH
 
 }  // namespace dlb::solver

@@ -19,6 +19,8 @@ struct Preference {
 
 // Of one op. Reads DLBACKEND_SOLVER on first use; throws c10::Error for a name in it that no solver has.
 Preference preference_of(Op op);
+// Whether a solver of the op is forced or forbidden; cheap.
+bool has_preference(Op op);
 
 // Whether runs of the op on this thread are to use kernels that take sizes as arguments.
 bool prefers_reusable(Op op) noexcept;

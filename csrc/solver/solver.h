@@ -72,17 +72,24 @@ class Solver {
 
 using GemmSolver = Solver<GemmProblem>;
 using ConvSolver = Solver<ConvProblem>;
+using LaunchSolver = Solver<LaunchProblem>;
 
 // The solvers of an op in order of preference: the first of equal estimates is taken. A convolution's solver
 // is asked for the three directions through ConvProblem::direction.
 const std::vector<const GemmSolver*>& gemm_solvers();
 const std::vector<const ConvSolver*>& conv_solvers();
+const std::vector<const LaunchSolver*>& launch_solvers(Op op);
+// Their names; of any op.
+std::vector<std::string> solver_names(Op op);
 
 inline const std::vector<const GemmSolver*>& solvers_for(const GemmProblem&) {
   return gemm_solvers();
 }
 inline const std::vector<const ConvSolver*>& solvers_for(const ConvProblem&) {
   return conv_solvers();
+}
+inline const std::vector<const LaunchSolver*>& solvers_for(const LaunchProblem& problem) {
+  return launch_solvers(problem.what);
 }
 
 // A solver's work on one problem, ready to run.
@@ -102,5 +109,6 @@ using SolutionPtr = std::shared_ptr<const Solution<Problem>>;
 // input channels) is fine.
 void run(const GemmProblem& problem, const GemmProblem::Operands& operands, Stream& stream);
 void run(const ConvProblem& problem, const ConvProblem::Operands& operands, Stream& stream);
+void run(const LaunchProblem& problem, const LaunchProblem::Operands& operands, Stream& stream);
 
 }  // namespace dlb::solver

@@ -11,7 +11,6 @@
 namespace dlb::solver {
 namespace {
 
-constexpr int64_t kGuard = 256;  // elements behind the result
 constexpr double kEnough = 20e3, kSteady = 0.02;
 constexpr int kMostRuns = 12;
 
@@ -21,8 +20,8 @@ const Solver<Problem>& reference_for(const Problem& problem) {
   return *solvers_for(problem).back();
 }
 
-uint64_t element_size(c10::ScalarType type) {
-  return c10::elementSize(type);
+cl::Kernel& trial_kernel(cl::Device& device, c10::ScalarType dtype, const char* name) {
+  return cl::get_kernel(device, sources({"element.clh", "trial.cl"}), element_option(dtype), name);
 }
 
 double microseconds_between(cl_event begin, cl_event end) {
@@ -84,40 +83,40 @@ Stream& trial_stream(cl::Device& device) {
 
 template <class Problem>
 Trial<Problem>::Trial(const Problem& problem, cl::Device& device)
-    : problem_(problem), device_(device), stream_(trial_stream(device)) {
+    : problem_(problem),
+      device_(device),
+      stream_(trial_stream(device)),
+      bytes_(results_bytes(problem)),
+      got_(std::make_unique<ScratchBuffer>(device, bytes_)),
+      want_(std::make_unique<ScratchBuffer>(device, bytes_)) {
   uint32_t seed = 1;
   for (const auto& span : problem.spans()) {
-    if (span.result) {
-      elements_ = span.elements + kGuard;
-      got_ = std::make_unique<ScratchBuffer>(device, elements_ * element_size(problem.dtype));
-      want_ = std::make_unique<ScratchBuffer>(device, elements_ * element_size(problem.dtype));
-      operands_.*span.buffer = {got_->mem(), 0};
-      continue;
-    }
-    buffers_.emplace_back(device, span.elements * element_size(problem.dtype));
-    fill(buffers_.back().mem(), span.elements, seed++ * 0x51ed27u);
+    if (span.result) continue;
+    buffers_.emplace_back(device, static_cast<uint64_t>(span.elements) * c10::elementSize(span.dtype));
+    fill(buffers_.back().mem(), span.elements, span.dtype, seed++ * 0x51ed27u);
     operands_.*span.buffer = {buffers_.back().mem(), 0};
   }
 }
 
 template <class Problem>
-cl::Kernel& Trial<Problem>::kernel(const char* name) {
-  return cl::get_kernel(device_, sources({"element.clh", "trial.cl"}), element_option(problem_.dtype), name);
-}
-
-template <class Problem>
-void Trial<Problem>::fill(cl_mem mem, int64_t elements, uint32_t seed) {
+void Trial<Problem>::fill(cl_mem mem, int64_t elements, c10::ScalarType dtype, uint32_t seed) {
   const int64_t each = device_.cls == cl::DeviceClass::kCpu ? 16384 : 64;
-  kernel("trial_fill")
+  trial_kernel(device_, dtype, "trial_fill")
       .launch(stream_.queue(), cl::Range::linear(ceil_div(elements, each), 1), mem, elements, each, seed);
 }
 
-// The results' buffer is cleared first, so that what a solution does not write is the same everywhere.
+// So that what a solution does not write is the same everywhere.
+template <class Problem>
+void Trial<Problem>::clear(cl_mem results) {
+  const cl_uint zero = 0;
+  DLB_CL(clEnqueueFillBuffer, stream_.handle(), results, &zero, 1, 0, bytes_, 0, nullptr, nullptr);
+}
+
 template <class Problem>
 void Trial<Problem>::run(const Solution<Problem>& solution, const Problem& problem,
                          typename Problem::Operands operands, cl_mem result,
                          const typename Problem::Operands* shift) {
-  redirect_result(problem, operands, Buffer{result, 0});
+  redirect_results(problem_, operands, MemRef{result, 0});
   if (shift)
     for (const auto& span : problem.spans()) (operands.*span.buffer).offset += (shift->*span.buffer).offset;
   if (solution.workspace > workspace_bytes_) {
@@ -130,12 +129,30 @@ void Trial<Problem>::run(const Solution<Problem>& solution, const Problem& probl
 
 template <class Problem>
 double Trial<Problem>::compare(cl_mem got, cl_mem want) {
+  double worst = 0;
+  uint64_t at = 0;
+  for (const auto& span : problem_.spans()) {
+    if (!span.result) continue;
+    const int64_t size = static_cast<int64_t>(c10::elementSize(span.dtype));
+    double error =
+        compare_one(got, want, static_cast<int64_t>(at) / size, span.elements + kResultGuard, span.dtype);
+    if (span.dtype != problem_.dtype && error != 0)
+      error *= tolerance(span.dtype) == 0 ? INFINITY : tolerance(problem_.dtype) / tolerance(span.dtype);
+    worst = std::max(worst, error);
+    at += result_bytes(span.elements, span.dtype);
+  }
+  return worst;
+}
+
+template <class Problem>
+double Trial<Problem>::compare_one(cl_mem got, cl_mem want, int64_t begin, int64_t elements,
+                                   c10::ScalarType dtype) {
   constexpr int64_t kItems = 1024;
-  const int64_t each = ceil_div(elements_, kItems), items = ceil_div(elements_, each);
+  const int64_t each = ceil_div(elements, kItems), items = ceil_div(elements, each);
   std::vector<float> report(2 * kItems);
   ScratchBuffer buffer(device_, report.size() * sizeof(float));
-  kernel("trial_compare")
-      .launch(stream_.queue(), cl::Range::linear(items, 1), got, want, elements_, each, buffer.mem());
+  trial_kernel(device_, dtype, "trial_compare")
+      .launch(stream_.queue(), cl::Range::linear(items, 1), got, want, begin, elements, each, buffer.mem());
   DLB_CL(clEnqueueReadBuffer, stream_.handle(), buffer.mem(), CL_TRUE, 0, 2 * items * sizeof(float),
          report.data(), 0, nullptr, nullptr);
   float difference = 0, magnitude = 0;
@@ -148,13 +165,11 @@ double Trial<Problem>::compare(cl_mem got, cl_mem want) {
 
 template <class Problem>
 double Trial<Problem>::error_of_parts(const Solution<Problem>& solution) {
-  const uint64_t bytes = elements_ * element_size(problem_.dtype);
-  const cl_uint zero = 0;
-  DLB_CL(clEnqueueFillBuffer, stream_.handle(), got_->mem(), &zero, 1, 0, bytes, 0, nullptr, nullptr);
+  clear(got_->mem());
   run(solution, problem_, operands_, got_->mem());
   double worst = 0;
   for (const auto& part : problem_.parts()) {
-    DLB_CL(clEnqueueCopyBuffer, stream_.handle(), got_->mem(), want_->mem(), 0, 0, bytes, 0, nullptr,
+    DLB_CL(clEnqueueCopyBuffer, stream_.handle(), got_->mem(), want_->mem(), 0, 0, bytes_, 0, nullptr,
            nullptr);
     const Solution<Problem> reference{
         &reference_for(problem_), {}, reference_for(problem_).invoker(part.problem, device_, {}), 0};
@@ -171,9 +186,7 @@ void Trial<Problem>::expect_last() {
 
 template <class Problem>
 double Trial<Problem>::error(const Solution<Problem>& solution) {
-  const cl_uint zero = 0;
-  DLB_CL(clEnqueueFillBuffer, stream_.handle(), got_->mem(), &zero, 1, 0,
-         elements_ * element_size(problem_.dtype), 0, nullptr, nullptr);
+  clear(got_->mem());
   run(solution, problem_, operands_, got_->mem());
   return compare(got_->mem(), want_->mem());
 }
@@ -203,5 +216,6 @@ double Trial<Problem>::time(const Solution<Problem>& solution, double hopeless) 
 
 template class Trial<GemmProblem>;
 template class Trial<ConvProblem>;
+template class Trial<LaunchProblem>;
 
 }  // namespace dlb::solver

@@ -1,5 +1,7 @@
 // Tries solutions of a problem on synthetic operands: are they right, and how long do they take.
 #pragma once
+#include <c10/core/ScalarType.h>
+
 #include <memory>
 #include <vector>
 
@@ -29,7 +31,15 @@ double tolerance(c10::ScalarType type);
 // The queue that solutions are tried on, with timestamps; one per device.
 Stream& trial_stream(cl::Device& device);
 
-// Operands of one problem, and the result that solutions must give. One thread at a time per device.
+// What one result takes of a buffer of results: elements behind it that nothing may touch, and alignment,
+// included.
+constexpr int64_t kResultGuard = 256;  // elements
+inline uint64_t result_bytes(int64_t elements, c10::ScalarType dtype) {
+  const uint64_t bytes = static_cast<uint64_t>(elements + kResultGuard) * c10::elementSize(dtype);
+  return (bytes + 255) / 256 * 256;
+}
+
+// Operands of one problem, and the results that solutions must give. One thread at a time per device.
 template <class Problem>
 class Trial {
  public:
@@ -37,7 +47,8 @@ class Trial {
   Trial(const Problem& problem, cl::Device& device);
 
   // Error of a solution against the reference solver, on parts at both ends of the result; relative to the
-  // largest result. 0 when every part is too costly for the reference solver.
+  // largest result, the worst of several. Results of another dtype than the problem's count by their
+  // tolerance: what is allowed there is what tolerance() of the problem's dtype allows. 0 when every part is too costly for the reference solver.
   double error_of_parts(const Solution<Problem>& solution);
 
   // Makes the last result the one that error() compares with.
@@ -53,24 +64,38 @@ class Trial {
   void run(const Solution<Problem>& solution, const Problem& problem, typename Problem::Operands operands,
            cl_mem result, const typename Problem::Operands* shift = nullptr);
   double compare(cl_mem got, cl_mem want);
-  void fill(cl_mem mem, int64_t elements, uint32_t seed);
-  cl::Kernel& kernel(const char* name);
+  double compare_one(cl_mem got, cl_mem want, int64_t begin, int64_t elements, c10::ScalarType dtype);
+  void clear(cl_mem results);
+  void fill(cl_mem mem, int64_t elements, c10::ScalarType dtype, uint32_t seed);
 
   const Problem problem_;
   cl::Device& device_;
   Stream& stream_;
   std::vector<ScratchBuffer> buffers_;
   typename Problem::Operands operands_{};
-  int64_t elements_ = 0;  // of the result, with those behind it that nothing may touch
+  const uint64_t bytes_;  // of a buffer of results
   std::unique_ptr<ScratchBuffer> got_, want_, workspace_;
   uint64_t workspace_bytes_ = 0;
 };
 
-// Enqueues a solution with its result in another buffer than the operands say.
+// Bytes of a buffer that holds all results of a problem, one behind the other.
 template <class Problem>
-void redirect_result(const Problem& problem, typename Problem::Operands& operands, Buffer to) {
+uint64_t results_bytes(const Problem& problem) {
+  uint64_t bytes = 0;
   for (const auto& span : problem.spans())
-    if (span.result) operands.*span.buffer = to;
+    if (span.result) bytes += result_bytes(span.elements, span.dtype);
+  return bytes;
+}
+
+// Puts all results into another buffer than the operands say.
+template <class Problem>
+void redirect_results(const Problem& problem, typename Problem::Operands& operands, MemRef to) {
+  uint64_t at = to.offset;
+  for (const auto& span : problem.spans()) {
+    if (!span.result) continue;
+    operands.*span.buffer = {to.mem, static_cast<int64_t>(at / c10::elementSize(span.dtype))};
+    at += result_bytes(span.elements, span.dtype);
+  }
 }
 
 }  // namespace dlb::solver

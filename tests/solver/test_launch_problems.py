@@ -1,0 +1,151 @@
+"""Problems of the ops that are bound by memory: keys, every solver of every family against float64, forcing one, and
+what is remembered between processes."""
+
+import json
+from dataclasses import dataclass
+from typing import Callable
+
+import pytest
+import torch
+from common import DEVICE, assert_near
+from fresh_process import fresh_python
+
+import dlbackend
+from dlbackend import _C
+
+FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call and the op that it is a problem of."""
+
+    op: str
+    name: str
+    fn: Callable  # of the inputs; returns a tensor or several
+    shapes: tuple  # of the inputs
+    order: str = "dense"  # or "permuted": the first two dimensions swapped in memory
+    scale: float = 4  # of the dtype's tolerance
+
+
+def softmax_case(fn, shape, dim, **more):
+    return Case("softmax", f"{fn.__name__}{shape}[{dim}]", lambda x: fn(x, dim), (shape,), **more)
+
+
+def softmax_backward_case(fn, shape, dim, **more):
+    def backward(x, grad):
+        x = x.detach().requires_grad_()
+        fn(x, dim).backward(grad)
+        return x.grad
+
+    return Case("softmax_bwd", f"{fn.__name__}{shape}[{dim}]", backward, (shape, shape), **more)
+
+
+SOFTMAX_SHAPES = [((130, 521), 1), ((67, 1030), 0), ((3, 101, 221), 1), ((2, 9, 7, 530), 1), ((22001, 3), 1)]
+CASES = [
+    *(
+        make(fn, shape, dim)
+        for make in (softmax_case, softmax_backward_case)
+        for fn in (torch.softmax, torch.log_softmax)
+        for shape, dim in SOFTMAX_SHAPES
+    ),
+    softmax_case(torch.softmax, (260, 261), 1, order="permuted"),
+]
+FAMILIES = sorted({case.op for case in CASES})
+
+
+@pytest.fixture(autouse=True)
+def give_choice_back():
+    yield
+    _C.force_solver("")
+
+
+def inputs_of(case: Case, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [(torch.randn(shape, generator=generator) * 2).to(dtype) for shape in case.shapes]
+    if case.order == "permuted":
+        tensors = [t.transpose(0, 1).contiguous().transpose(0, 1) for t in tensors]
+    return tensors
+
+
+def solvers_of(problem: str) -> dict[str, str]:
+    """Name -> "applicable" or the reason why not."""
+    return dict(line.strip().split(": ", 1) for line in _C.explain_problem(problem).splitlines()[1:])
+
+
+def problem_of(case: Case, inputs: list[torch.Tensor]) -> str:
+    _C.force_solver("")
+    case.fn(*(t.to(DEVICE) for t in inputs))
+    (problem,) = (p for p in dlbackend.solvers.problems() if p.startswith(case.op + ":"))
+    return problem
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.op}-{c.name}-{c.order}")
+def test_every_solver(case):
+    for dtype in FLOATS if case in (CASES[0], CASES[2]) else FLOATS[:2]:
+        inputs = inputs_of(case, dtype)
+        expected = case.fn(*(t.double() for t in inputs))
+        tried = 0
+        for solver, verdict in solvers_of(problem_of(case, inputs)).items():
+            _C.force_solver(f"{case.op}:{solver}")
+            if verdict != "applicable":
+                with pytest.raises(RuntimeError, match=f"(?s)'{solver}' is not applicable.*{solver}: "):
+                    case.fn(*(t.to(DEVICE) for t in inputs))
+                continue
+            assert_near(case.fn(*(t.to(DEVICE) for t in inputs)), expected, case.scale)
+            tried += 1
+        assert tried >= 2  # one and the reference
+
+
+@pytest.mark.parametrize("op", FAMILIES)
+def test_key_round_trips(op):
+    case = next(c for c in CASES if c.op == op)
+    problem = problem_of(case, inputs_of(case, torch.float32))
+    assert problem.startswith(f"{op}:float32 ")
+    head = _C.explain_problem(problem).splitlines()[0]
+    name, printed = head.split(" for ", 1)
+    assert printed == problem and name in dlbackend.solvers.names(op)
+    for bad in (problem[:-3], problem + " x=1", problem.replace("=", ":", 1)):
+        with pytest.raises(ValueError, match="problem key"):
+            _C.explain_problem(bad)
+
+
+@pytest.mark.parametrize("op", FAMILIES)
+def test_every_config_of_every_solver_is_checked_and_right(op):
+    """What measuring compares with the reference, on synthetic data; nothing may be found wrong."""
+    rejected = dlbackend.solvers.stats()["rejected"]
+    for case in (c for c in CASES if c.op == op):
+        problem = problem_of(case, inputs_of(case, torch.float32))
+        dlbackend.solvers.tune(problem)
+        measured = [s for s in dlbackend.solvers.solutions(problem) if s.microseconds is not None]
+        assert measured and all(s.error < 3e-5 for s in measured)
+    assert dlbackend.solvers.stats()["rejected"] == rejected
+
+
+def test_small_problems_are_not_looked_up_unless_forced():
+    dlbackend.solvers.force("")
+    x = torch.randn(5, 7, device=DEVICE)
+    torch.softmax(x, 1)
+    assert not dlbackend.solvers.problems()
+    dlbackend.solvers.force("softmax:reference")
+    assert_near(torch.softmax(x, 1), torch.softmax(x.cpu().double(), 1))
+    assert [p.split(":")[0] for p in dlbackend.solvers.problems()] == ["softmax"]
+
+
+def test_a_second_process_knows(tmp_path):
+    code = """
+import json, torch, dlbackend
+x = torch.randn(300, 500, device="ocl")
+torch.softmax(x, 1)
+problem, = dlbackend.solvers.problems()
+taken, = [s for s in dlbackend.solvers.solutions(problem) if s.taken]
+print(json.dumps({**dlbackend.solvers.stats(), **dlbackend.kernel_stats(), "taken": [taken.solver, taken.config]}))
+"""
+    states = []
+    for _ in range(2):
+        result = fresh_python(code, DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), DLBACKEND_FIND_MODE="normal")
+        assert result.returncode == 0, result.stderr
+        states.append(json.loads(result.stdout.splitlines()[-1]))
+    assert states[0]["misses"] == 1 and states[0]["measured"] >= 2
+    assert states[1]["hits"] == 1 and states[1]["measured"] == 0 and states[1]["compiled"] == 0
+    assert states[1]["taken"] == states[0]["taken"]
