@@ -107,19 +107,13 @@ kernel void softmax_rows_once(global const A_T* x, global B_T* y, const softmax_
     global B_T* out = y + (long)row * p.dim;
     const T top = team_max(in, p.dim);
     T part = 0;
-#ifdef DLB_GPU
-    // Teams past the last row must not write where others do.
-    if (!row_active) {
-      team_sum(part);
-      continue;
-    }
-#endif
     DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) {
       const T e = softmax_exp(LOAD_A(in, i) - top);
-      STORE_B(out, i, e);
+      if (row_active) STORE_B(out, i, e);
       part += e;
     }
     const T scale = C(1.0) / team_sum(part);
+    if (!row_active) continue;
     DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) STORE_B(out, i, LOAD_B(out, i) * scale);
   }
 }
@@ -255,55 +249,49 @@ kernel void softmax_columns_backward(global const A_T* grad, global const A_T* r
 #ifndef DLB_CPU
 // The same with team.lanes work-items along the dimension and 256 / team.lanes along the inner ones, a group for each
 // such block: where there are too few columns to fill the device.
-typedef struct {
-  long base;
-  int lane, active;
-} softmax_place;
-
-inline softmax_place softmax_column(softmax_params p, uint lanes) {
-  const int i = get_local_id(0), width = 256 / lanes, blocks = (p.inner + width - 1) / width, group = get_group_id(0);
-  const int outer = group / blocks, column = (group - outer * blocks) * width + i % width;
-  const softmax_place at = {(long)outer * p.dim * p.inner + min(column, p.inner - 1), i / width, column < p.inner};
-  return at;
-}
+#define COLUMN_OF_GROUP                                                                                     \
+  const int lanes = team.lanes, width = 256 / lanes, lane = get_local_id(0) / width;                      \
+  const int blocks = (p.inner + width - 1) / width, outer = get_group_id(0) / blocks;                    \
+  const int column = ((int)get_group_id(0) - outer * blocks) * width + (int)get_local_id(0) % width;     \
+  const int end = column < p.inner ? p.dim : 0; /* columns past the last have no elements */             \
+  const long base = (long)outer * p.dim * p.inner + column;
 
 // Over the work-items of one column; in all of them.
-inline T column_sum(T v, local T* scratch, uint lanes) {
-  const uint i = get_local_id(0), width = 256 / lanes;
+inline T column_sum(T v, local T* scratch, uint width) {
+  const uint i = get_local_id(0), column = i % width;
   barrier(CLK_LOCAL_MEM_FENCE);
   scratch[i] = v;
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (uint half_size = lanes / 2; half_size; half_size /= 2) {
-    if (i < half_size * width) scratch[i] += scratch[i + half_size * width];
+  for (uint apart = 128; apart >= width; apart /= 2) {
+    if (i < apart) scratch[i] += scratch[i + apart];
     barrier(CLK_LOCAL_MEM_FENCE);
   }
-  return scratch[i % width];
+  return scratch[column];
 }
-inline T column_max(T v, local T* scratch, uint lanes) {
-  const uint i = get_local_id(0), width = 256 / lanes;
+inline T column_max(T v, local T* scratch, uint width) {
+  const uint i = get_local_id(0), column = i % width;
   barrier(CLK_LOCAL_MEM_FENCE);
   scratch[i] = v;
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (uint half_size = lanes / 2; half_size; half_size /= 2) {
-    if (i < half_size * width) scratch[i] = fmax(scratch[i], scratch[i + half_size * width]);
+  for (uint apart = 128; apart >= width; apart /= 2) {
+    if (i < apart) scratch[i] = fmax(scratch[i], scratch[i + apart]);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
-  return scratch[i % width];
+  return scratch[column];
 }
 
 kernel void softmax_columns_shared(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
   local T scratch[256];
-  const softmax_place at = softmax_column(p, team.lanes);
-  global const A_T* in = x + p.x + at.base;
-  global B_T* out = y + p.y + at.base;
+  COLUMN_OF_GROUP
+  global const A_T* in = x + p.x + base;
+  global B_T* out = y + p.y + base;
   T top = -INFINITY, sum = 0;
-  for (int d = at.lane; d < p.dim; d += team.lanes) top = fmax(top, LOAD_A(in, (long)d * p.inner));
-  top = column_max(top, scratch, team.lanes);
-  for (int d = at.lane; d < p.dim; d += team.lanes) sum += softmax_exp(LOAD_A(in, (long)d * p.inner) - top);
-  sum = column_sum(sum, scratch, team.lanes);
-  if (!at.active) return;
+  for (int d = lane; d < end; d += lanes) top = fmax(top, LOAD_A(in, (long)d * p.inner));
+  top = column_max(top, scratch, width);
+  for (int d = lane; d < end; d += lanes) sum += softmax_exp(LOAD_A(in, (long)d * p.inner) - top);
+  sum = column_sum(sum, scratch, width);
   const T shift = p.log_form ? log(sum) : 0, scale = p.log_form ? 1 : C(1.0) / sum;
-  for (int d = at.lane; d < p.dim; d += team.lanes) {
+  for (int d = lane; d < end; d += lanes) {
     const T v = LOAD_A(in, (long)d * p.inner) - top;
     STORE_B(out, (long)d * p.inner, p.log_form ? v - shift : softmax_exp(v) * scale);
   }
@@ -312,18 +300,17 @@ kernel void softmax_columns_shared(global const A_T* x, global B_T* y, const sof
 kernel void softmax_columns_shared_backward(global const A_T* grad, global const A_T* result, global B_T* y,
                                             const softmax_params p, const dlb_team team) {
   local T scratch[256];
-  const softmax_place at = softmax_column(p, team.lanes);
-  global const A_T* g = grad + p.x + at.base;
-  global const A_T* r = result + p.z + at.base;
-  global B_T* out = y + p.y + at.base;
+  COLUMN_OF_GROUP
+  global const A_T* g = grad + p.x + base;
+  global const A_T* r = result + p.z + base;
+  global B_T* out = y + p.y + base;
   T sum = 0;
-  for (int d = at.lane; d < p.dim; d += team.lanes) {
+  for (int d = lane; d < end; d += lanes) {
     const T v = LOAD_A(g, (long)d * p.inner);
     sum += p.log_form ? v : v * LOAD_A(r, (long)d * p.inner);
   }
-  sum = column_sum(sum, scratch, team.lanes);
-  if (!at.active) return;
-  for (int d = at.lane; d < p.dim; d += team.lanes) {
+  sum = column_sum(sum, scratch, width);
+  for (int d = lane; d < end; d += lanes) {
     const T v = LOAD_A(g, (long)d * p.inner), before = LOAD_A(r, (long)d * p.inner);
     STORE_B(out, (long)d * p.inner, p.log_form ? v - softmax_exp(before) * sum : before * (v - sum));
   }

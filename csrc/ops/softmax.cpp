@@ -1,5 +1,5 @@
-// softmax and log_softmax with their gradients, over any dimension: a family of launch problems, whose solvers
-// differ in how work-items share rows.
+// softmax and log_softmax with their gradients, over any dimension: a family of launch problems, whose
+// solvers differ in how work-items share rows.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/_log_softmax_backward_data_meta.h>
 #include <ATen/ops/_log_softmax_meta.h>
@@ -67,15 +67,15 @@ Plan plan_teams(const char* kernel, const cl::Device& device, const Team& team, 
   return {kernel, team, range_of(device, team), static_cast<int32_t>(block)};
 }
 
-// A config's first value. CPU: work-items per compute unit; GPU: work-items that share a row or a column. 0: by
-// the sizes. The second: columns of a block.
+// A config's first value. CPU: work-items per compute unit; GPU: work-items that share a row or a column. 0:
+// by the sizes. The second: columns of a block.
 Team team_of(const cl::Device& device, int64_t rows, int64_t work, const Config& config, uint32_t gpu_lanes) {
   Team team = make_team(device, rows, work, gpu_lanes);
   if (config.values[0] == 0) return team;
   if (is_cpu(device))
-    team.per_item = static_cast<uint32_t>(
-        std::max<int64_t>(1, (rows + config.values[0] * device.compute_units - 1) /
-                                 (config.values[0] * int64_t{device.compute_units})));
+    team.per_item =
+        static_cast<uint32_t>(std::max<int64_t>(1, (rows + config.values[0] * device.compute_units - 1) /
+                                                       (config.values[0] * int64_t{device.compute_units})));
   else
     team.lanes = static_cast<uint32_t>(config.values[0]);
   return team;
@@ -119,7 +119,7 @@ Plan plan_shared(const LaunchProblem& p, const cl::Device& device, const Config&
   const int64_t width = kTeamGroup / team.lanes;
   const auto groups = static_cast<size_t>(p.numbers[kOuter] * ((inner + width - 1) / width));
   return {is_backward(p) ? "softmax_columns_shared_backward" : "softmax_columns_shared", team,
-          cl::Range::linear(groups * kTeamGroup, kTeamGroup)};
+          cl::Range::linear(groups, kTeamGroup)};
 }
 
 Plan plan_reference(const LaunchProblem& p, const cl::Device& device, const Config&) {
@@ -128,13 +128,15 @@ Plan plan_reference(const LaunchProblem& p, const cl::Device& device, const Conf
 }
 
 codegen::DType compute_of(const LaunchProblem& p) {
-  const auto from = dtype_of(p.types[0], "softmax"), to = dtype_of(p.types[LaunchProblem::kInputs], "softmax");
+  const auto from = dtype_of(p.types[0], "softmax"),
+             to = dtype_of(p.types[LaunchProblem::kInputs], "softmax");
   return codegen::compute_type(to == codegen::DType::F64 ? to : from);
 }
 
 cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const char* name) {
-  return family_kernel(device, "softmax.cl", name, compute_of(p),
-                       {dtype_of(p.types[0], "softmax"), dtype_of(p.types[LaunchProblem::kInputs], "softmax")});
+  return family_kernel(
+      device, "softmax.cl", name, compute_of(p),
+      {dtype_of(p.types[0], "softmax"), dtype_of(p.types[LaunchProblem::kInputs], "softmax")});
 }
 
 void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const LaunchProblem::Operands& o,
@@ -249,7 +251,8 @@ std::vector<solver::Part<LaunchProblem>> parts(const LaunchProblem& p) {
 }
 
 const LaunchForm kRows{"rows", rows_applicable, estimate<100>, rows_configs, invoker<plan_rows>};
-const LaunchForm kRowsOnce{"rows_once", once_applicable, estimate<110>, rows_configs, invoker<plan_rows_once>};
+const LaunchForm kRowsOnce{"rows_once", once_applicable, estimate<110>, rows_configs,
+                           invoker<plan_rows_once>};
 const LaunchForm kRowsHeld{"rows_held", held_applicable, estimate<80>, held_configs, invoker<plan_held>};
 const LaunchForm kColumns{"columns", always, columns_estimate, columns_configs, invoker<plan_columns>};
 const LaunchForm kShared{"columns_shared", shared_applicable, estimate<150>, shared_configs,

@@ -16,7 +16,7 @@ const LaunchFamily& family_of(Op op) {
   return families()[static_cast<size_t>(op)];
 }
 
-constexpr Buffer LaunchProblem::Operands::* kBuffers[LaunchProblem::kOperands] = {
+constexpr Buffer LaunchProblem::Operands::*kBuffers[LaunchProblem::kOperands] = {
     &LaunchProblem::Operands::in0,  &LaunchProblem::Operands::in1,  &LaunchProblem::Operands::in2,
     &LaunchProblem::Operands::in3,  &LaunchProblem::Operands::out0, &LaunchProblem::Operands::out1,
     &LaunchProblem::Operands::out2, &LaunchProblem::Operands::out3};

@@ -1,6 +1,6 @@
 // Problems of the ops whose cost is reading memory - softmax, reductions, normalisations, pooling -, where
-// solvers differ in the form of the launch: which work-items share a result, and into how many parts it is cut.
-// What such an op's numbers mean is in its family, which the op registers; the solver layer knows no op.
+// solvers differ in the form of the launch: which work-items share a result, and into how many parts it is
+// cut. What such an op's numbers mean is in its family, which the op registers; the solver layer knows no op.
 #pragma once
 #include <initializer_list>
 #include <memory>

@@ -122,8 +122,8 @@ Problem read(const std::string& key, int device, Problem problem) {
 }  // namespace
 
 const char* op_name(Op op) {
-  constexpr const char* names[kOps] = {"gemm",            "conv_fwd", "conv_bwd_data",
-                                       "conv_bwd_weight", "softmax",  "softmax_bwd"};
+  constexpr const char* names[kOps] = {"gemm",    "conv_fwd",   "conv_bwd_data", "conv_bwd_weight",
+                                       "softmax", "softmax_bwd"};
   return names[static_cast<int>(op)];
 }
 

@@ -1,6 +1,6 @@
-// Problems: what a GEMM, a convolution or another op is asked to do, as plain values with a printable key. Two equal
-// problems can share an invoker; everything that may differ between two calls of one problem (buffers, alpha,
-// beta) is in Operands.
+// Problems: what a GEMM, a convolution or another op is asked to do, as plain values with a printable key.
+// Two equal problems can share an invoker; everything that may differ between two calls of one problem
+// (buffers, alpha, beta) is in Operands.
 #pragma once
 #include <c10/core/ScalarType.h>
 
@@ -14,14 +14,7 @@
 
 namespace dlb::solver {
 
-enum class Op : uint8_t {
-  kGemm,
-  kConvForward,
-  kConvInputGrad,
-  kConvWeightGrad,
-  kSoftmax,
-  kSoftmaxBackward
-};
+enum class Op : uint8_t { kGemm, kConvForward, kConvInputGrad, kConvWeightGrad, kSoftmax, kSoftmaxBackward };
 constexpr int kOps = 6;
 // "gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight", "softmax", ...: the names of DLBACKEND_SOLVER
 const char* op_name(Op op);
@@ -44,7 +37,7 @@ struct Factor {
 // and whether it is a result.
 template <class Operands>
 struct Span {
-  Buffer Operands::* buffer;
+  Buffer Operands::*buffer;
   int64_t elements = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
   bool result = false;

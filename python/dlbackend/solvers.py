@@ -1,4 +1,4 @@
-"""The solvers: several ways to compute each GEMM and convolution, and which is taken for which problem.
+"""The solvers: several ways to compute each GEMM, convolution, softmax ..., and which is taken for which problem.
 
     dlbackend.solvers.names("conv_fwd")              # ["cpu_direct", "gemm_1x1", ...]
     dlbackend.solvers.force("conv_fwd:reference")    # also DLBACKEND_SOLVER; "-name" forbids
@@ -30,7 +30,7 @@ class Solution:
 
 
 def names(op: str | None = None) -> list[str]:
-    """Names of an op's solvers ("gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"), or "op:name" of all."""
+    """Names of an op's solvers ("gemm", "conv_fwd", "softmax", ...), or "op:name" of all."""
     if op is None:
         return _C.solver_names()
     found = [name.split(":")[1] for name in _C.solver_names() if name.split(":")[0] == op]
