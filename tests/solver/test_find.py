@@ -51,29 +51,38 @@ STATE = "print(json.dumps(state()))"
 
 def test_fast_measures_nothing(process):
     state = process("run(20); dlbackend.solvers.wait(); run()\n" + STATE, DLBACKEND_FIND_MODE="fast")
-    assert state["misses"] == 1 and state["hits"] == 0
-    assert state["measured"] == 0 and state["timed"] == 0
+    assert state["misses"] == 1
+    assert state["hits"] == 0
+    assert state["measured"] == 0
+    assert state["timed"] == 0
 
 
 def test_normal_measures_before_the_first_run_and_remembers(process):
     first = process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
-    assert first["measured"] >= 1 and first["benchmark_seconds"] > 0 and first["misses"] == 1
+    assert first["measured"] >= 1
+    assert first["benchmark_seconds"] > 0
+    assert first["misses"] == 1
     second = process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
-    assert second["hits"] == 1 and second["misses"] == 0
-    assert second["measured"] == 0 and second["benchmark_seconds"] == 0
+    assert second["hits"] == 1
+    assert second["misses"] == 0
+    assert second["measured"] == 0
+    assert second["benchmark_seconds"] == 0
     assert second["taken"] == first["taken"]
     assert second["compiled"] == 0
 
 
 def test_hybrid_never_waits_measures_between_runs_and_remembers(process):
     once = process("run(1)\n" + STATE)
-    assert once["measured"] == 0 and once["benchmark_seconds"] == 0  # a problem seen once costs nothing
+    assert once["measured"] == 0
+    assert once["benchmark_seconds"] == 0
     code = 'dlbackend.solvers.force("-clblast")\nrun(2); dlbackend.solvers.wait(); settle()\n' + STATE
     first = process(code)
-    assert first["benchmark_seconds"] == 0 and first["misses"] == 1
+    assert first["benchmark_seconds"] == 0
+    assert first["misses"] == 1
     assert first["verified"] >= 1
     second = process("run(3)\n" + STATE)
-    assert second["hits"] == 1 and second["measured"] == 0
+    assert second["hits"] == 1
+    assert second["measured"] == 0
 
 
 def test_trust_verify_measures_again(process):
@@ -81,7 +90,8 @@ def test_trust_verify_measures_again(process):
     trusted = process("run()\n" + STATE)
     verified = process('dlbackend.solvers.force("-clblast")\nsettle()\n' + STATE, DLBACKEND_FIND_MODE="trust_verify")
     assert trusted["verified"] == 0
-    assert verified["hits"] == 1 and verified["verified"] >= 1
+    assert verified["hits"] == 1
+    assert verified["verified"] >= 1
 
 
 def test_record_of_another_version_is_used_and_measured_again(process, tmp_path):
@@ -100,7 +110,8 @@ print("{}")
 """
     )
     state = process('dlbackend.solvers.force("-clblast")\nsettle()\n' + STATE)
-    assert state["hits"] == 1 and state["verified"] >= 1
+    assert state["hits"] == 1
+    assert state["verified"] >= 1
 
 
 @pytest.mark.parametrize("record", ["", "garbage", "dlbackend-find 1 1\nconsidered x@1\nx@1 0,0 1 2 3\n"])
@@ -112,7 +123,8 @@ _C.store_find_record(problem, {record!r})
 run(3)
 """
     state = process(code + STATE)
-    assert state["hits"] == 0 and state["misses"] == 1
+    assert state["hits"] == 0
+    assert state["misses"] == 1
 
 
 def test_record_of_a_solver_that_is_gone_is_a_miss(process):
@@ -123,7 +135,8 @@ _C.store_find_record(problem, "dlbackend-find 1 1\\nconsidered gone@3\\ngone@3 0
 run(3)
 """
     state = process(code + STATE)
-    assert state["hits"] == 0 and state["misses"] == 1
+    assert state["hits"] == 0
+    assert state["misses"] == 1
 
 
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])
@@ -167,16 +180,21 @@ def test_unknown_mode_in_the_environment():
         "import torch, dlbackend; torch.ones(2, 2, device='ocl') @ torch.ones(2, 2, device='ocl')",
         DLBACKEND_FIND_MODE="fastest",
     )
-    assert "ValueError" in result.stderr and "dynamic_hybrid" in result.stderr
+    assert "ValueError" in result.stderr
+    assert "dynamic_hybrid" in result.stderr
 
 
 def test_backends_settings():
     ocl = torch.backends.ocl
     before = ocl.find_mode
     with ocl.flags(find_mode="fast", deterministic=True, prefer_reusable=("gemm",)):
-        assert ocl.find_mode == "fast" and ocl.benchmark is False and ocl.deterministic is True
+        assert ocl.find_mode == "fast"
+        assert ocl.benchmark is False
+        assert ocl.deterministic is True
         assert ocl.prefer_reusable == ("gemm",)
-    assert ocl.find_mode == before and ocl.deterministic is False and ocl.prefer_reusable is False
+    assert ocl.find_mode == before
+    assert ocl.deterministic is False
+    assert ocl.prefer_reusable is False
     with ocl.flags(benchmark=True):
         assert ocl.find_mode == "normal"
     with pytest.raises(ValueError, match="there are normal, fast"):
@@ -215,7 +233,8 @@ def test_verbose_says_what_was_found(process):
     process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2")
     lines = process.stderr.splitlines()
     found = [line for line in lines if line.startswith("dlbackend,find,ocl:0,miss,")]
-    assert len(found) == 1 and "gemm:float32 b=1 m=96" in found[0]
+    assert len(found) == 1
+    assert "gemm:float32 b=1 m=96" in found[0]
     assert "cpu_gemv: " in found[0]  # why others are not taken
     assert sum(line.startswith("dlbackend,run,ocl:0,") and line.endswith(" us") for line in lines) == 2
 
