@@ -11,6 +11,7 @@
 #include <sstream>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "cl/disk_cache.h"
@@ -140,9 +141,12 @@ class BuiltEntry {
   std::unique_lock<std::mutex> lock_;
 };
 
+std::string with_device_options(const Device& device, const std::string& options) {
+  return options.empty() ? device.build_options : device.build_options + " " + options;
+}
+
 BuiltEntry ready_entry(Device& device, const std::string& source, const std::string& options) {
-  const std::string all_options =
-      options.empty() ? device.build_options : device.build_options + " " + options;
+  const std::string all_options = with_device_options(device, options);
   const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
   BuiltEntry entry(entry_for(key));
   if (entry->failure) throw Error(*entry->failure);
@@ -166,10 +170,26 @@ void forget_buffer_arguments() noexcept {
   g_buffer_epoch++;
 }
 
-Kernel::Kernel(Device& device, cl_kernel handle, std::string name)
-    : device_(device), handle_(handle), name_(std::move(name)) {
+namespace {
+
+const std::string& interned(const std::string& name) {
+  static std::mutex mutex;
+  static auto* names = new std::unordered_set<std::string>;
+  std::lock_guard<std::mutex> lock(mutex);
+  return *names->insert(name).first;
+}
+
+}  // namespace
+
+Kernel::Kernel(Device& device, cl_kernel handle, const std::string& name)
+    : device_(device), handle_(handle), name_(interned(name)) {
   DLB_CL(clGetKernelWorkGroupInfo, handle, device.id, CL_KERNEL_WORK_GROUP_SIZE, sizeof max_work_group_,
          &max_work_group_, nullptr);
+}
+
+// The driver keeps what is still in a queue.
+Kernel::~Kernel() {
+  if (!in_bad_fork()) api().clReleaseKernel(handle_);
 }
 
 void Kernel::begin_arguments() {
@@ -211,17 +231,37 @@ void Kernel::pass_milestone(Queue& queue) {
             ", reported late: it belongs to one of the last kernels, oldest first: " + recent_kernels(queue));
 }
 
+namespace {
+
+cl_kernel kernel_of(cl_program program, const std::string& name) {
+  cl_int status = CL_SUCCESS;
+  cl_kernel handle = api().clCreateKernel(program, name.c_str(), &status);
+  if (status != CL_SUCCESS) throw_error(status, "clCreateKernel", "kernel " + name);
+  return handle;
+}
+
+}  // namespace
+
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name) {
   const BuiltEntry entry = ready_entry(device, source, options);
   auto& kernel = entry->kernels[name];
-  if (!kernel) {
-    cl_int status = CL_SUCCESS;
-    cl_kernel handle = api().clCreateKernel(entry->program, name.c_str(), &status);
-    if (status != CL_SUCCESS) throw_error(status, "clCreateKernel", "kernel " + name);
-    kernel = std::make_unique<Kernel>(device, handle, name);
-  }
+  if (!kernel) kernel = std::make_unique<Kernel>(device, kernel_of(entry->program, name), name);
   return *kernel;
+}
+
+std::shared_ptr<Kernel> get_own_kernel(Device& device, const std::string& source, const std::string& options,
+                                       const std::string& name) {
+  const std::string all_options = with_device_options(device, options);
+  cl_program program = build(device, source, all_options, hash128(all_options + "\n" + source));
+  try {
+    auto kernel = std::make_shared<Kernel>(device, kernel_of(program, name), name);
+    api().clReleaseProgram(program);  // the kernel keeps it
+    return kernel;
+  } catch (...) {
+    api().clReleaseProgram(program);
+    throw;
+  }
 }
 
 size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsigned threads,

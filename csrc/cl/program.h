@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -56,10 +57,12 @@ struct Local {
 // Invalidates what kernels remember of their buffer arguments; called when a buffer is released.
 void forget_buffer_arguments() noexcept;
 
-// One kernel of a built program. Lives as long as the process.
+// One kernel of a built program.
 class Kernel {
  public:
-  Kernel(Device& device, cl_kernel handle, std::string name);
+  Kernel(Device& device, cl_kernel handle, const std::string& name);
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
 
   // Sets the arguments and enqueues. Arguments: cl_mem, Local, arithmetic values and trivially copyable
   // structs laid out as the kernel declares them. Thread-safe. Throws Error with the kernel's name. An empty
@@ -150,7 +153,7 @@ class Kernel {
   };
   Device& device_;
   cl_kernel handle_;
-  const std::string name_;
+  const std::string& name_;  // never destroyed: queues name their last kernels
   size_t max_work_group_ = 1;
   uint64_t buffer_epoch_ = 0;
   std::mutex mutex_;
@@ -160,6 +163,7 @@ class Kernel {
 // The kernel `name` of the program with this source and these build options (added to the device's own),
 // built or loaded on the first request. Thread-safe, never holds a global lock while building. Throws Error
 // with the build log, and the name of a file that holds the numbered source, when the program does not build.
+// The kernel lives as long as the process.
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name);
 
@@ -178,6 +182,11 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
 // devices with late_code it holds the machine code of every kernel and work-group size that the driver's own
 // cache has, which the binary that was stored when the program was new does not. Throws Error.
 std::string complete_binary(Device& device, const std::string& key);
+
+// As get_kernel(), for a program that few will want: the kernel belongs to the caller, and its program goes
+// with it. Only the disk cache remembers it.
+std::shared_ptr<Kernel> get_own_kernel(Device& device, const std::string& source, const std::string& options,
+                                       const std::string& name);
 
 // Names of the last kernels launched on the queue, oldest first, for messages about errors reported late.
 std::string recent_kernels(const Queue& queue);

@@ -9,6 +9,7 @@ TILES(local)
 // One work-item packs 16 columns of a block of channels.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global const T* weights, long ow,
                                                                          global float* packed, long op, Gather p) {
+  CONSTANTS(p)
   const int j = get_global_id(0) * 16, c0 = get_global_id(1) * p.channels, g = get_global_id(2);
   const int cols = padded16(p.cols), count = min(p.channels, p.red - c0), taps = p.taps[0] * p.taps[1] * p.taps[2];
   const int panel = j & ~(NR - 1), width = min(NR, cols - panel), jn = min(16, p.cols - j);
@@ -51,6 +52,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const
                                                                     global const float* packed, long op,
                                                                     global T* out, long oo, global const T* bias,
                                                                     long ob, Gather p, local float* scratch) {
+  CONSTANTS(p)
   const Block b = block_of(&p, get_global_id(0));
   const int j0 = get_global_id(1) * p.block_cols, g = get_global_id(2);
   const int jn = min(p.block_cols, p.cols - j0), cols = padded16(p.cols), pitch = padded16(jn);
@@ -121,6 +123,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_weight_grad(
                                                                                 global float* partial, long op,
                                                                                 Gather p, int slices, int blocks,
                                                                                 local float* scratch) {
+  CONSTANTS(p)
   const int slice = get_global_id(0), j0 = get_global_id(1) * p.block_cols;
   const int c_blocks = (p.red + p.channels - 1) / p.channels;
   const int g = get_global_id(2) / c_blocks, c0 = get_global_id(2) % c_blocks * p.channels;
@@ -181,6 +184,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_weight_grad(
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_reduce(global const float* partial, long op,
                                                                            global T* weights, long ow, Gather p,
                                                                            int slices) {
+  CONSTANTS(p)
   const int k = get_global_id(0), taps = p.taps[0] * p.taps[1] * p.taps[2], row = p.red * taps;
   const long slice_step = (long)p.groups * p.cols * row;
   partial += op + (long)k * row;

@@ -95,7 +95,8 @@ const Solver<Problem>& lowest_estimate(const Problem& problem, const cl::Device&
 }
 
 // The solution with the lowest estimate. One whose kernel does not build on this driver is passed over for
-// the next, with a warning; a forced one is not.
+// the next, with a warning; a forced one is not. With `quick_start`, solvers that take long to build wait for
+// the search.
 template <class Problem>
 SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device,
                                  bool only_deterministic = false) {
@@ -235,7 +236,8 @@ ChoicePtr<Problem> choose_new(const Problem& problem, cl::Device& device) {
   ChoicePtr<Problem> choice;
   if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text);
   if (!choice) {
-    const SolutionPtr<Problem> first = by_estimate(problem, device);
+    const bool quick_start = searches(mode) && preference_of(problem.op()).forced.empty();
+    const SolutionPtr<Problem> first = by_estimate(problem, device, false, quick_start);
     choice = make_choice<Problem>(
         first, first,
         searches(mode) ? search_from(problem, device, text, first, candidates_of(problem, device)) : nullptr);

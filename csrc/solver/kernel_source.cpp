@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include "cl/embedded.h"
+#include "solver/find.h"
 
 namespace dlb::solver {
 namespace {
@@ -50,6 +51,17 @@ std::string sources(std::initializer_list<const char*> files) {
   std::string text;
   for (const char* file : files) text += cl::embedded_source(file);
   return text;
+}
+
+std::shared_ptr<cl::Kernel> shared_kernel(cl::Kernel& kernel) {
+  return {&kernel, [](cl::Kernel*) {}};
+}
+
+std::shared_ptr<cl::Kernel> specialised_kernel(cl::Device& device, const std::string& source,
+                                               const std::string& options, const char* name) {
+  auto kernel = cl::get_own_kernel(device, source, options, name);
+  find_stats().specialised++;
+  return kernel;
 }
 
 void add_factor(cl::Kernel::Arguments& arguments, c10::ScalarType type, const Factor& factor) {

@@ -1,6 +1,7 @@
 // What solvers need to build and launch the kernels of csrc/kernels.
 #pragma once
 #include <initializer_list>
+#include <memory>
 #include <string>
 
 #include "cl/program.h"
@@ -18,6 +19,13 @@ inline bool is_float_storage(c10::ScalarType type) {  // computed in float
 
 // The texts of these files of csrc/kernels, one after the other.
 std::string sources(std::initializer_list<const char*> files);
+
+// A kernel that lives as long as the process, as one that may not.
+std::shared_ptr<cl::Kernel> shared_kernel(cl::Kernel& kernel);
+
+// A kernel for one problem, counted as specialised.
+std::shared_ptr<cl::Kernel> specialised_kernel(cl::Device& device, const std::string& source,
+                                               const std::string& options, const char* name);
 
 // Adds alpha or beta in the form that element.clh calls S.
 void add_factor(cl::Kernel::Arguments& arguments, c10::ScalarType type, const Factor& factor);

@@ -29,7 +29,8 @@ constexpr double kMeasureShare = 0.2;      // of the time that passes, for measu
 constexpr double kMeasureBurst = 100e3;    // microseconds that may be saved up
 constexpr double kLongEnough = 150;        // microseconds of one mark-to-mark stretch
 constexpr int kMostRepeats = 20;
-constexpr size_t kManySizes = 6;  // problems of one family: sizes change from call to call
+constexpr size_t kManySizes = 6;         // problems of one family: sizes change from call to call
+constexpr const char* kRight = "right";  // payload of a voucher
 constexpr size_t kMostFamilies = 4096;
 
 // Share of a device's time that measuring between runs may take.
@@ -200,41 +201,74 @@ size_t check_all(Trial<Problem>& trial, const Problem& problem, std::vector<Cand
 
 }  // namespace
 
+namespace {
+
+// What this process knows of solvers being right, by device and voucher.
+class Vouchers {
+ public:
+  std::optional<bool> find(const std::string& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = known_.find(name);
+    return it == known_.end() ? std::nullopt : std::optional(it->second);
+  }
+  void set(const std::string& name, bool right) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    known_[name] = right;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, bool> known_;
+};
+
+Vouchers& vouchers_of(const cl::Device& device) {
+  static auto* vouchers = new std::array<Vouchers, 64>;
+  return (*vouchers)[static_cast<size_t>(device.index)];
+}
+
+template <class Problem>
+std::string voucher(const Problem& problem, const Solver<Problem>& solver) {
+  return std::string("vouched ") + op_name(problem.op()) + " " + revision_name(solver) + " " +
+         c10::toString(problem.dtype) + " " + cl::library_version();
+}
+
+}  // namespace
+
+template <class Problem>
+bool is_vouched(const Problem& problem, const cl::Device& device, const Solver<Problem>& solver) {
+  if (&solver == solvers_for(problem).back()) return true;  // the reference
+  const std::string name = voucher(problem, solver);
+  Vouchers& vouchers = vouchers_of(device);
+  if (const auto known = vouchers.find(name)) return *known;
+  const auto stored = cl::find_disk_cache().load(cl::find_key(device, name));
+  if (!stored || *stored != kRight) return false;
+  vouchers.set(name, true);
+  return true;
+}
+
 template <class Problem>
 bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem>& solution) {
   const Solver<Problem>& solver = *solution->solver;
-  if (&solver == solvers_for(problem).back()) return true;  // the reference
-  static std::mutex mutex;
-  static auto* known = new std::unordered_map<std::string, bool>;
-  const std::string name = std::string("vouched ") + op_name(problem.op()) + " " + revision_name(solver) +
-                           " " + c10::toString(problem.dtype) + " " + cl::library_version();
-  const std::string here = std::to_string(device.index) + name;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    if (const auto it = known->find(here); it != known->end()) return it->second;
+  if (is_vouched(problem, device, solver)) return true;
+  const std::string name = voucher(problem, solver);
+  if (vouchers_of(device).find(name)) return false;  // known to be wrong
+  Candidate<Problem> candidate;
+  candidate.solver = &solver, candidate.config = solution->config, candidate.solution = solution;
+  try {
+    Trial<Problem> trial(problem, device);
+    check_one(trial, candidate, true, tolerance(problem.dtype));
+  } catch (const cl::Error& error) {  // no memory for it now
+    say(1, "not checked," + name + "," + error.what());
+    return true;
   }
-  bool right = true;
-  const auto stored = cl::find_disk_cache().load(cl::find_key(device, name));
-  if (!stored || *stored != "right") {
-    Candidate<Problem> candidate;
-    candidate.solver = &solver, candidate.config = solution->config, candidate.solution = solution;
-    try {
-      Trial<Problem> trial(problem, device);
-      check_one(trial, candidate, true, tolerance(problem.dtype));
-    } catch (const cl::Error& error) {  // no memory for it now
-      say(1, "not checked," + name + "," + error.what());
-      return true;
-    }
-    right = candidate.state == Candidate<Problem>::kReady;
-    if (right)
-      cl::find_disk_cache().store(cl::find_key(device, name), "right");
-    else
-      TORCH_WARN("dlbackend: solver ", solver.name(), " gives wrong results for ", key(problem), " on ",
-                 device.name, " (", device.driver_version, ", error ", candidate.error,
-                 ") and is not used. Please report this.");
-  }
-  std::lock_guard<std::mutex> lock(mutex);
-  known->emplace(here, right);
+  const bool right = candidate.state == Candidate<Problem>::kReady;
+  vouchers_of(device).set(name, right);
+  if (right)
+    cl::find_disk_cache().store(cl::find_key(device, name), kRight);
+  else
+    TORCH_WARN("dlbackend: solver ", solver.name(), " gives wrong results for ", key(problem), " on ",
+               device.name, " (", device.driver_version, ", error ", candidate.error,
+               ") and is not used. Please report this.");
   return right;
 }
 
@@ -572,6 +606,7 @@ void Search<Problem>::store() {
                                               const Config&);                                      \
   template std::vector<Candidate<Problem>> candidates_of(const Problem&, const cl::Device&);       \
   template bool vouch(const Problem&, cl::Device&, const SolutionPtr<Problem>&);                   \
+  template bool is_vouched(const Problem&, const cl::Device&, const Solver<Problem>&);             \
   template void measure_all(const Problem&, cl::Device&, std::vector<Candidate<Problem>>&);        \
   template FindRecord record_of(const std::vector<Candidate<Problem>>&);                           \
   template class Search<Problem>;

@@ -50,6 +50,10 @@ std::vector<Candidate<Problem>> candidates_of(const Problem& problem, const cl::
 template <class Problem>
 bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem>& solution);
 
+// Whether vouch() has found the solver right before; looks at the store, checks nothing.
+template <class Problem>
+bool is_vouched(const Problem& problem, const cl::Device& device, const Solver<Problem>& solver);
+
 // Builds all candidates in parallel, checks them and measures the right ones; the fastest first. Waits for
 // the device. Candidates that are wrong or fail keep that state; throws cl::Error when there is no memory.
 template <class Problem>

@@ -9,10 +9,16 @@
 
 namespace dlb::solver {
 
+namespace {
+
+std::string conv_cpu_source() {
+  return sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "conv_cpu.cl"});
+}
+
+}  // namespace
+
 cl::Kernel& conv_cpu_kernel(cl::Device& device, const ConvProblem& p, const char* name) {
-  return cl::get_kernel(device,
-                        sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "conv_cpu.cl"}),
-                        element_option(p.dtype), name);
+  return cl::get_kernel(device, conv_cpu_source(), element_option(p.dtype), name);
 }
 
 bool dense_weights(const ConvProblem& p) {
@@ -212,6 +218,13 @@ Plan plan_of(bool weight_grad, const Gather& gather, const Blocking& blocking, c
 
 const char* const kDoesNotFit = "the image rows that one output needs do not fit in local memory";
 
+// The kernel that computes: the one for any sizes, or one of its own for this very gather.
+std::shared_ptr<cl::Kernel> compute_kernel(cl::Device& device, const ConvProblem& p, const char* name,
+                                           const Gather& gather, const Config& config) {
+  if (!config.specialised) return shared_kernel(conv_cpu_kernel(device, p, name));
+  return specialised_kernel(device, constants_of(gather) + conv_cpu_source(), element_option(p.dtype), name);
+}
+
 cl::Range range3(int64_t x, int64_t y, int64_t z) {
   cl::Range range;
   range.dims = 3;
@@ -225,16 +238,17 @@ int64_t packed_floats(const Gather& g) {
 
 class GatherInvoker final : public Invoker<ConvProblem> {
  public:
-  GatherInvoker(const ConvProblem& p, cl::Device& device, const Blocking& blocking)
-      : input_grad_(p.direction == Op::kConvInputGrad),
-        pack_(conv_cpu_kernel(device, p, "conv_cpu_pack")),
-        compute_(conv_cpu_kernel(device, p, "conv_cpu")) {
+  GatherInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
+      : input_grad_(p.direction == Op::kConvInputGrad), pack_(conv_cpu_kernel(device, p, "conv_cpu_pack")) {
     for (const Phase& phase : phases_of(p)) {
-      const Plan plan = plan_of(false, phase.gather, blocking, device);
+      const Plan plan = plan_of(false, phase.gather, blocking_of(config), device);
       const Gather& g = plan.gather;
-      Step step{plan, phase.weight_offset, phase.output_offset,
+      Step step{plan,
+                phase.weight_offset,
+                phase.output_offset,
                 range3(padded16(g.cols) / 16, plan.channel_blocks, g.groups),
-                range3(plan.blocks, plan.col_blocks, g.groups)};
+                range3(plan.blocks, plan.col_blocks, g.groups),
+                compute_kernel(device, p, "conv_cpu", g, config)};
       if (packed_floats(g) == 0) step.pack.global[0] = 0;
       steps_.push_back(step);
     }
@@ -249,9 +263,9 @@ class GatherInvoker final : public Invoker<ConvProblem> {
       const Buffer& bias = g.has_bias ? o.bias : o.w;
       const cl_mem panels = workspace.mem ? workspace.mem : o.w.mem;
       pack_.launch(stream.queue(), s.pack, o.w.mem, o.w.offset + s.weight_offset, panels, packed, g);
-      compute_.launch(stream.queue(), s.compute, in.mem, in.offset, panels, packed, out.mem,
-                      out.offset + s.output_offset, bias.mem, bias.offset, g,
-                      cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
+      s.kernel->launch(stream.queue(), s.compute, in.mem, in.offset, panels, packed, out.mem,
+                       out.offset + s.output_offset, bias.mem, bias.offset, g,
+                       cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
       packed += packed_floats(g);
     }
   }
@@ -261,18 +275,19 @@ class GatherInvoker final : public Invoker<ConvProblem> {
     Plan plan;
     int64_t weight_offset, output_offset;
     cl::Range pack, compute;
+    std::shared_ptr<cl::Kernel> kernel;
   };
   const bool input_grad_;
-  cl::Kernel &pack_, &compute_;
+  cl::Kernel& pack_;
   std::vector<Step> steps_;
 };
 
 // Sums over slices of the positions; one slice of a dense float gradient is written in place.
 class WeightGradInvoker final : public Invoker<ConvProblem> {
  public:
-  WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Blocking& blocking)
-      : plan_(plan_of(true, forward_phase(p).gather, blocking, device)),
-        compute_(conv_cpu_kernel(device, p, "conv_cpu_weight_grad")),
+  WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
+      : plan_(plan_of(true, forward_phase(p).gather, blocking_of(config), device)),
+        compute_(compute_kernel(device, p, "conv_cpu_weight_grad", plan_.gather, config)),
         reduce_(conv_cpu_kernel(device, p, "conv_cpu_reduce")),
         compute_range_(range3(plan_.slices, plan_.col_blocks, plan_.gather.groups * plan_.channel_blocks)),
         reduce_range_(range3(p.k, 1, 1)) {}
@@ -280,10 +295,10 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const Buffer partial =
         workspace.mem ? Buffer{workspace.mem, static_cast<int64_t>(workspace.offset / sizeof(float))} : o.w;
-    compute_.launch(stream.queue(), compute_range_, o.x.mem, o.x.offset, o.y.mem, o.y.offset, partial.mem,
-                    partial.offset, plan_.gather, static_cast<cl_int>(plan_.slices),
-                    static_cast<cl_int>(plan_.blocks),
-                    cl::Local{static_cast<size_t>(plan_.scratch) * sizeof(float)});
+    compute_->launch(stream.queue(), compute_range_, o.x.mem, o.x.offset, o.y.mem, o.y.offset, partial.mem,
+                     partial.offset, plan_.gather, static_cast<cl_int>(plan_.slices),
+                     static_cast<cl_int>(plan_.blocks),
+                     cl::Local{static_cast<size_t>(plan_.scratch) * sizeof(float)});
     if (workspace.mem)
       reduce_.launch(stream.queue(), reduce_range_, partial.mem, partial.offset, o.w.mem, o.w.offset,
                      plan_.gather, static_cast<cl_int>(plan_.slices));
@@ -291,7 +306,8 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
 
  private:
   const Plan plan_;
-  cl::Kernel &compute_, &reduce_;
+  const std::shared_ptr<cl::Kernel> compute_;
+  cl::Kernel& reduce_;
   const cl::Range compute_range_, reduce_range_;
 };
 
@@ -335,15 +351,18 @@ class Implicit final : public ConvSolver {
     add([&](const Plan& plan) { return plan.gather.block_cols != b.block_cols; });
     return list;
   }
+  // One program per problem: a strided input gradient would need one for each of its phases.
+  bool can_specialise(const ConvProblem& p, const cl::Device&, const Config&) const override {
+    return phases_of(p).size() == 1;
+  }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     return 30 + cycles(p, device) / kCpuMegahertz;
   }
 
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
                                                 const Config& config) const override {
-    if (p.direction == Op::kConvWeightGrad)
-      return std::make_unique<WeightGradInvoker>(p, device, blocking_of(config));
-    return std::make_unique<GatherInvoker>(p, device, blocking_of(config));
+    if (p.direction == Op::kConvWeightGrad) return std::make_unique<WeightGradInvoker>(p, device, config);
+    return std::make_unique<GatherInvoker>(p, device, config);
   }
 
  private:

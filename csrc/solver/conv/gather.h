@@ -3,6 +3,7 @@
 // Gather of conv_cpu.cl and conv_cpu_direct.cl.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cl/program.h"
@@ -41,5 +42,8 @@ cl::Kernel& conv_cpu_kernel(cl::Device& device, const ConvProblem& problem, cons
 
 // Whether the weights lie in memory as [k][c][filter].
 bool dense_weights(const ConvProblem& problem);
+
+// The definition of CONSTANTS (conv_gather.clh) for a kernel's argument, to stand before the sources.
+std::string constants_of(const Gather& gather);
 
 }  // namespace dlb::solver
