@@ -98,11 +98,12 @@ const Solver<Problem>& lowest_estimate(const Problem& problem, const cl::Device&
 // the next, with a warning; a forced one is not. With `quick_start`, solvers that take long to build wait for
 // the search.
 template <class Problem>
-SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device,
-                                 bool only_deterministic = false) {
+SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device, bool only_deterministic = false,
+                                 bool quick_start = false) {
   std::string failed;
   for (const auto& c : candidates_of(problem, device)) {
     if (only_deterministic && !c.solver->is_deterministic(problem)) continue;
+    if (quick_start && c.solver->is_slow_to_build() && !is_vouched(problem, device, *c.solver)) continue;
     if (failed == c.solver->name()) continue;  // its other configs share the program
     try {
       SolutionPtr<Problem> solution = make_solution(problem, device, *c.solver, c.config);
@@ -142,9 +143,11 @@ const Solver<Problem>* usable(const FindResult& result, const Problem& problem, 
 template <class Problem>
 bool outdated(const FindRecord& record, const Problem& problem, const cl::Device& device) {
   if (record.version != cl::library_version()) return true;
+  const Preference preference = preference_of(problem.op());
   for (const auto* solver : solvers_for(problem))
-    if (solver->applicable(problem, device) && std::find(record.considered.begin(), record.considered.end(),
-                                                         revision_name(*solver)) == record.considered.end())
+    if (preference.allows(solver->name()) && solver->applicable(problem, device) &&
+        std::find(record.considered.begin(), record.considered.end(), revision_name(*solver)) ==
+            record.considered.end())
       return true;
   return false;
 }

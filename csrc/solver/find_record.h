@@ -21,7 +21,7 @@ struct FindResult {
 struct FindRecord {
   std::string version;                  // of the library that measured
   std::vector<std::string> considered;  // "name@revision" of every solver that was applicable
-  std::vector<FindResult> results;      // right ones only, fastest first
+  std::vector<FindResult> results;      // right ones only: the one to take, then by time
 
   std::string text() const;
   // Nothing for a text that text() does not make.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -68,6 +69,44 @@ struct Bench {
 Bench& bench_of(const cl::Device& device) {
   static auto* benches = new std::array<Bench, 64>;
   return (*benches)[static_cast<size_t>(device.index)];
+}
+
+// Whether kernels compiled for single problems have been faster on a device, by solver; remembered in the
+// find store, since each costs a compilation.
+class Specialisations {
+ public:
+  bool pay(const cl::Device& device, const std::string& solver) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Count& count = load(device, solver);
+    return count.won > 0 || count.tried < kMostInVain;
+  }
+  void note(const cl::Device& device, const std::string& solver, bool won) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Count& count = load(device, solver);
+    count.tried++, count.won += won;
+    cl::find_disk_cache().store(cl::find_key(device, "specialised " + solver),
+                                std::to_string(count.tried) + " " + std::to_string(count.won));
+  }
+
+ private:
+  static constexpr int kMostInVain = 4;
+  struct Count {
+    int tried = 0, won = 0;
+  };
+  Count& load(const cl::Device& device, const std::string& solver) {
+    const auto [it, fresh] = counts_.try_emplace(std::to_string(device.index) + solver);
+    if (fresh)
+      if (const auto stored = cl::find_disk_cache().load(cl::find_key(device, "specialised " + solver)))
+        std::istringstream(*stored) >> it->second.tried >> it->second.won;
+    return it->second;
+  }
+  std::mutex mutex_;
+  std::unordered_map<std::string, Count> counts_;
+};
+
+Specialisations& specialisations() {
+  static auto* instance = new Specialisations;
+  return *instance;
 }
 
 double timestamp(cl_event event) {  // microseconds
@@ -135,8 +174,16 @@ FindRecord record_of(const std::vector<Candidate<Problem>>& candidates) {
     if (c.time > 0 && c.state != Candidate<Problem>::kWrong)
       record.results.push_back({name, c.config, c.time, c.solution ? c.solution->workspace : 0, c.error});
   }
+  // The one taken first: others may be faster by less than it takes to be believed.
+  const auto rank = [&](const FindResult& r) {
+    for (const auto& c : candidates)
+      if (c.state == Candidate<Problem>::kTaken && revision_name(*c.solver) == r.solver &&
+          c.config == r.config)
+        return 0.0;
+    return r.time;
+  };
   std::stable_sort(record.results.begin(), record.results.end(),
-                   [](const auto& a, const auto& b) { return a.time < b.time; });
+                   [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   return record;
 }
 
@@ -485,6 +532,8 @@ void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_ti
     c.state = Candidate<Problem>::kSlower;
   else if (c.ratios.size() >= kMeasurements)
     take(c);
+  if (c.config.specialised && c.state != Candidate<Problem>::kReady)
+    specialisations().note(device_, revision_name(*c.solver), c.state == Candidate<Problem>::kTaken);
   if (c.state != Candidate<Problem>::kReady) say(1, "measured," + key_ + "," + describe(c));
 }
 
@@ -576,7 +625,8 @@ bool Search<Problem>::finish() {
 template <class Problem>
 bool Search<Problem>::specialise() {
   if (taken_->config.specialised || sizes_change(problem_.family(), hash(problem_)) ||
-      !taken_->solver->can_specialise(problem_, device_, taken_->config))
+      !taken_->solver->can_specialise(problem_, device_, taken_->config) ||
+      !specialisations().pay(device_, revision_name(*taken_->solver)))
     return false;
   Candidate<Problem> candidate;
   candidate.solver = taken_->solver, candidate.config = taken_->config;
