@@ -107,7 +107,7 @@ SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device, boo
     if (failed == c.solver->name()) continue;  // its other configs share the program
     try {
       SolutionPtr<Problem> solution = make_solution(problem, device, *c.solver, c.config);
-      if (vouch(problem, device, solution)) return solution;
+      if (!preference_of(problem.op()).forced.empty() || vouch(problem, device, solution)) return solution;
       failed = c.solver->name();
     } catch (const cl::Error& error) {
       if (error.code != CL_BUILD_PROGRAM_FAILURE || c.solver == solvers_for(problem).back() ||
@@ -191,8 +191,13 @@ ChoicePtr<Problem> from_store(const Problem& problem, cl::Device& device, const 
       if (!taken && specialises(mode, problem.op())) faster.push_back(candidate);
       continue;
     }
-    taken = make_solution(problem, device, *solver, result.config);
-    break;
+    try {
+      taken = make_solution(problem, device, *solver, result.config);
+      break;
+    } catch (
+        const cl::Error& error) {  // of a config that the solver has no more, or a kernel that fails to build
+      say(1, "stored solution fails," + key + "," + error.what());
+    }
   }
   if (!taken) return nullptr;
   find_stats().hits++;

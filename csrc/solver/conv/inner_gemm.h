@@ -2,33 +2,45 @@
 // candidates.
 #pragma once
 #include <algorithm>
+#include <cmath>
 
+#include "cl/hash.h"
 #include "solver/search.h"
 
 namespace dlb::solver {
 
-// A config is a GEMM solver's place in gemm_solvers() and the first five values of its config.
+// A config is a hash of the GEMM solver's name and revision, which stays the same when solvers come and go,
+// and the first five values of its config.
 struct InnerGemm {
   const GemmSolver* solver;
   Config config;
 };
 
+inline int32_t inner_gemm_id(const GemmSolver& solver) {
+  return static_cast<int32_t>(cl::hash128(revision_name(solver)).low & INT32_MAX);
+}
+
+// Throws cl::Error for a config of a solver that is no more.
 inline InnerGemm inner_gemm(const Config& config) {
-  InnerGemm inner{gemm_solvers()[static_cast<size_t>(config.values[0])], {}};
-  std::copy_n(config.values + 1, 5, inner.config.values);
-  return inner;
+  for (const GemmSolver* solver : gemm_solvers()) {
+    if (inner_gemm_id(*solver) != config.values[0]) continue;
+    InnerGemm inner{solver, {}};
+    std::copy_n(config.values + 1, 5, inner.config.values);
+    return inner;
+  }
+  throw cl::Error(CL_INVALID_VALUE, "the config of a GEMM solver that does not exist");
 }
 
 // Those worth trying, the lowest estimate first. Never empty where a GEMM solver is applicable.
 inline std::vector<Config> inner_gemm_configs(const GemmProblem& gemm, const cl::Device& device) {
-  constexpr double kMostEstimate = 4;  // times the lowest
+  constexpr double kMostEstimate = 1.5;  // times the lowest
   std::vector<Config> list;
   const auto candidates = candidates_of(gemm, device);
   for (const auto& c : candidates) {
     const bool hopeless = c.estimate > kMostEstimate * candidates.front().estimate;
     if (!list.empty() && (hopeless || c.config.values[5] != 0)) continue;
     Config config;
-    while (gemm_solvers()[static_cast<size_t>(config.values[0])] != c.solver) config.values[0]++;
+    config.values[0] = inner_gemm_id(*c.solver);
     std::copy_n(c.config.values, 5, config.values + 1);
     list.push_back(config);
   }
