@@ -266,4 +266,5 @@ print("done")
 """
     for _ in range(3):
         result = fresh_python(code)
-        assert result.returncode == 0 and "done" in result.stdout, result.stderr
+        assert result.returncode == 0, result.stderr
+        assert "done" in result.stdout
