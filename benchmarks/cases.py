@@ -194,6 +194,22 @@ def _torchvision() -> Any:
     return torchvision
 
 
+def training_step(name: str, batch: int, device: torch.device) -> Step:
+    """A step of training a torchvision net on random pictures of 224 x 224 with SGD."""
+    import torch
+
+    model = getattr(_torchvision().models, name)(weights=None).to(device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    x, y = torch.randn(batch, 3, 224, 224).to(device), torch.randint(1000, (batch,)).to(device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
 def _net_cases() -> list[Case]:
     import torch
 
@@ -213,19 +229,7 @@ def _net_cases() -> list[Case]:
         return build
 
     def training(name: str) -> Callable[[torch.device], Step]:
-        def build(device: torch.device) -> Step:
-            model = getattr(_torchvision().models, name)(weights=None).to(device).train()
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-            x, y = torch.randn(batch, 3, 224, 224).to(device), torch.randint(1000, (batch,)).to(device)
-
-            def step() -> None:
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-
-            return step
-
-        return build
+        return lambda device: training_step(name, batch, device)
 
     def item(f: Callable[[str], Any], what: str, name: str, cpu: float = 0, cuda: float = 0) -> Case:
         return Case(f"{name} {what}, batch {batch}", "nets", f(name), 1.0, "ms", cpu, cuda)
