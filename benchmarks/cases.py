@@ -194,7 +194,7 @@ def _torchvision() -> Any:
     return torchvision
 
 
-def training_step(name: str, batch: int, device: torch.device) -> Step:
+def training_step(name: str, batch: int, device: Any) -> Step:
     """A step of training a torchvision net on random pictures of 224 x 224 with SGD."""
     import torch
 

@@ -10,10 +10,15 @@
 #define VALUE(a, b) ((ACC)((a) * 4.f))
 #endif
 
-// Fills p[0..count) with values in [-1, 1), integers with -3 to 3. Each work-item takes `each` neighbours.
+// The elements of a work-item: `each` neighbours, or where that is 0 every global-size-th, as GPUs like it.
+#define BEGIN (each ? (long)get_global_id(0) * each : (long)get_global_id(0))
+#define STEP (each ? 1 : (long)get_global_size(0))
+#define END (each ? min(((long)get_global_id(0) + 1) * each, count) : count)
+
+// Fills p[0..count) with values in [-1, 1), integers with -3 to 3.
 kernel void trial_fill(global T* p, long count, long each, uint seed) {
-  const long begin = get_global_id(0) * each, end = min(begin + each, count);
-  for (long i = begin; i < end; i++) {
+  const long step = STEP, end = END;
+  for (long i = BEGIN; i < end; i += step) {
     uint h = ((uint)i ^ seed) * 0x9e3779b1u;
     h = (h ^ (h >> 15)) * 0x85ebca77u;
     h = (h ^ (h >> 13)) * 0xc2b2ae3du;
@@ -23,14 +28,14 @@ kernel void trial_fill(global T* p, long count, long each, uint seed) {
   }
 }
 
-// report[2 * id] = the largest difference of the work-item's `each` elements, infinite where only one of them is
+// report[2 * id] = the largest difference of the work-item's elements, infinite where only one of them is
 // finite; report[2 * id + 1] = their largest magnitude in `want`. The results begin at `start`.
 kernel void trial_compare(global const T* got, global const T* want, long start, long count, long each,
                           global float* report) {
-  const long id = get_global_id(0), begin = id * each, end = min(begin + each, count);
+  const long id = get_global_id(0), step = STEP, end = END;
   float difference = 0.f, magnitude = 0.f;
   got += start, want += start;
-  for (long i = begin; i < end; i++) {
+  for (long i = BEGIN; i < end; i += step) {
     const ACC g = LOAD(got, i), w = LOAD(want, i);
     const float d = MAGNITUDE(g - w);
     difference = fmax(difference, isnan(d) ? INFINITY : d);

@@ -81,12 +81,45 @@ Stream& trial_stream(cl::Device& device) {
   return *stream;
 }
 
+namespace {
+
+// How the work-items of trial.cl share elements: runs of neighbours on CPUs, interleaved on GPUs (each = 0).
+struct Walk {
+  cl::Range range;
+  int64_t each;
+};
+
+Walk walk_of(const cl::Device& device, int64_t elements) {
+  constexpr int64_t kItems = 1024, kGroup = 64, kGroups = 512;
+  elements = std::max<int64_t>(elements, 1);
+  if (device.cls != cl::DeviceClass::kCpu)
+    return {cl::Range::linear(std::min(kGroups, ceil_div(elements, kGroup)), kGroup), 0};
+  const int64_t each = ceil_div(elements, kItems);
+  return {cl::Range::linear(ceil_div(elements, each), 1), each};
+}
+
+// So that a trial never takes memory that the program may want: of all that the device has.
+constexpr uint64_t kMostOfMemory = 16;
+
+template <class Problem>
+void check_size(const Problem& problem, const cl::Device& device) {
+  uint64_t bytes = 0;
+  for (const auto& span : problem.spans())
+    bytes += static_cast<uint64_t>(span.elements) * c10::elementSize(span.dtype) * (span.result ? 2 : 1);
+  if (bytes > device.global_mem / kMostOfMemory)
+    throw cl::Error(
+        CL_MEM_OBJECT_ALLOCATION_FAILURE,
+        "measuring would take more than 1/" + std::to_string(kMostOfMemory) + " of the device's memory");
+}
+
+}  // namespace
+
 template <class Problem>
 Trial<Problem>::Trial(const Problem& problem, cl::Device& device)
     : problem_(problem),
       device_(device),
       stream_(trial_stream(device)),
-      bytes_(results_bytes(problem)),
+      bytes_((check_size(problem, device), results_bytes(problem))),
       got_(std::make_unique<ScratchBuffer>(device, bytes_)),
       want_(std::make_unique<ScratchBuffer>(device, bytes_)) {
   uint32_t seed = 1;
@@ -100,9 +133,9 @@ Trial<Problem>::Trial(const Problem& problem, cl::Device& device)
 
 template <class Problem>
 void Trial<Problem>::fill(cl_mem mem, int64_t elements, c10::ScalarType dtype, uint32_t seed) {
-  const int64_t each = device_.cls == cl::DeviceClass::kCpu ? 16384 : 64;
+  const Walk walk = walk_of(device_, elements);
   trial_kernel(device_, dtype, "trial_fill")
-      .launch(stream_.queue(), cl::Range::linear(ceil_div(elements, each), 1), mem, elements, each, seed);
+      .launch(stream_.queue(), walk.range, mem, elements, walk.each, seed);
 }
 
 // So that what a solution does not write is the same everywhere.
@@ -147,16 +180,16 @@ double Trial<Problem>::compare(cl_mem got, cl_mem want) {
 template <class Problem>
 double Trial<Problem>::compare_one(cl_mem got, cl_mem want, int64_t begin, int64_t elements,
                                    c10::ScalarType dtype) {
-  constexpr int64_t kItems = 1024;
-  const int64_t each = ceil_div(elements, kItems), items = ceil_div(elements, each);
-  std::vector<float> report(2 * kItems);
+  const Walk walk = walk_of(device_, elements);
+  const size_t items = walk.range.global[0];
+  std::vector<float> report(2 * items);
   ScratchBuffer buffer(device_, report.size() * sizeof(float));
   trial_kernel(device_, dtype, "trial_compare")
-      .launch(stream_.queue(), cl::Range::linear(items, 1), got, want, begin, elements, each, buffer.mem());
-  DLB_CL(clEnqueueReadBuffer, stream_.handle(), buffer.mem(), CL_TRUE, 0, 2 * items * sizeof(float),
+      .launch(stream_.queue(), walk.range, got, want, begin, elements, walk.each, buffer.mem());
+  DLB_CL(clEnqueueReadBuffer, stream_.handle(), buffer.mem(), CL_TRUE, 0, report.size() * sizeof(float),
          report.data(), 0, nullptr, nullptr);
   float difference = 0, magnitude = 0;
-  for (int64_t i = 0; i < items; i++) {
+  for (size_t i = 0; i < items; i++) {
     difference = std::max(difference, report[2 * i]);
     magnitude = std::max(magnitude, report[2 * i + 1]);
   }
