@@ -45,6 +45,10 @@ struct Writer {
   void operator()(const char* name, const T& value) {
     out << ' ' << name << '=' << static_cast<int64_t>(value);
   }
+  template <size_t N>
+  void operator()(const char* name, const char (&text)[N]) {
+    out << ' ' << name << '=' << (text[0] ? text : "-");
+  }
   template <class T, size_t N>
   void operator()(const char* name, const T (&values)[N]) {
     (*this)(name, values, N);
@@ -84,6 +88,13 @@ struct Reader {
     while (std::isalnum(in.peek())) name += static_cast<char>(in.get());
     type = parse_dtype(name);
   }
+  template <size_t N>
+  void operator()(const char* name, char (&text)[N]) {
+    expect(std::string(" ") + name + "=");
+    std::string word;
+    while (std::isgraph(in.peek()) && word.size() < N - 1) word += static_cast<char>(in.get());
+    if (word != "-") word.copy(text, N - 1);
+  }
   template <class T, size_t N>
   void operator()(const char* name, T (&values)[N]) {
     (*this)(name, values, N);
@@ -122,8 +133,8 @@ Problem read(const std::string& key, int device, Problem problem) {
 }  // namespace
 
 const char* op_name(Op op) {
-  constexpr const char* names[kOps] = {"gemm",    "conv_fwd",   "conv_bwd_data", "conv_bwd_weight",
-                                       "softmax", "softmax_bwd"};
+  constexpr const char* names[kOps] = {"gemm",    "conv_fwd",    "conv_bwd_data", "conv_bwd_weight",
+                                       "softmax", "softmax_bwd", "reduce"};
   return names[static_cast<int>(op)];
 }
 

@@ -14,8 +14,16 @@
 
 namespace dlb::solver {
 
-enum class Op : uint8_t { kGemm, kConvForward, kConvInputGrad, kConvWeightGrad, kSoftmax, kSoftmaxBackward };
-constexpr int kOps = 6;
+enum class Op : uint8_t {
+  kGemm,
+  kConvForward,
+  kConvInputGrad,
+  kConvWeightGrad,
+  kSoftmax,
+  kSoftmaxBackward,
+  kReduce
+};
+constexpr int kOps = 7;
 // "gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight", "softmax", ...: the names of DLBACKEND_SOLVER
 const char* op_name(Op op);
 // The op that a key begins with. Throws std::invalid_argument when there is none.
@@ -139,6 +147,7 @@ struct LaunchProblem {
   int64_t numbers[kNumbers] = {};      // sizes, strides and flags: the op's family says which
   int64_t extents[kOperands] = {};     // elements from the first to the last of in0..3, out0..3; 0: absent
   c10::ScalarType types[kOperands]{};  // of the operands
+  char variant[16] = {};               // what the op's kernels are made for, "sum"; empty where there is one
   c10::ScalarType dtype = c10::ScalarType::Float;
   Op what = Op::kSoftmax;
   int8_t device = 0;
@@ -155,7 +164,7 @@ struct LaunchProblem {
       v(field.name, p.numbers + at, field.count);
       at += field.count;
     }
-    v("extents", p.extents), v("types", p.types);
+    v("variant", p.variant), v("extents", p.extents), v("types", p.types);
   }
 };
 

@@ -9,7 +9,16 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "ops/common/reduce_plan.h"
+
 namespace dlb {
+
+using reduction::Dim;
+using reduction::Dims;
+using reduction::Launch;
+using reduction::Shape;
+using reduction::Tuning;
+
 namespace {
 
 using codegen::kMaxReduceOperands;
@@ -23,21 +32,6 @@ constexpr int64_t kCpuGrain = 16384;  // elements: less does not pay for another
 constexpr int64_t kItemsPerUnit = 4;  // evens out cores that are disturbed
 constexpr int64_t kGpuGroupsPerUnit = 8;
 constexpr int64_t kNarrow = int64_t{1} << 31;
-
-struct Launch {
-  ReduceKey key;
-  ReduceParams params;
-  ReduceForm form;
-  cl_mem mem[kMaxReduceOperands];
-  ScalarArg scalars[codegen::kMaxScalars];
-};
-
-// A dimension before collapsing.
-struct Dim {
-  int64_t size;
-  std::array<int64_t, kMaxReduceOperands> stride;
-};
-using Dims = c10::SmallVector<Dim, 8>;
 
 // Sorts by the strides of the operand that moves most, and joins neighbours that are one run in all operands.
 void collapse(Dims& dims, size_t operands, bool may_reorder, size_t guide) {
@@ -58,13 +52,8 @@ void collapse(Dims& dims, size_t operands, bool may_reorder, size_t guide) {
   if (!dims.empty()) dims.resize(last + 1);
 }
 
-struct Problem {
-  Dims kept, reduced;  // innermost first
-  int64_t outputs = 1, count = 1;
-};
-
-Problem analyse(const ReduceArguments& a, size_t operands) {
-  Problem problem;
+Shape analyse(const ReduceArguments& a, size_t operands) {
+  Shape problem;
   const at::Tensor& shape = *a.inputs[0];
   const int64_t rank = shape.dim();
   c10::SmallVector<int64_t, 8> squeezed(a.outputs.size());  // next dimension of each squeezed output
@@ -117,33 +106,45 @@ void split(ReduceParams& p, int64_t parts, int64_t least, int64_t multiple) {
   p.splits = static_cast<uint32_t>(std::max<int64_t>(ceil_div(p.count, p.per_split), 1));
 }
 
-cl::Range plan_cpu(Launch& launch, const Problem& problem, const cl::Device& device) {
+// Columns where the kept dimension is the contiguous one, or where runs are too short to fill the lanes.
+bool suggests_columns(const ReduceKey& key, const Shape& shape) {
+  if (shape.kept.empty()) return false;
+  const auto lanes = static_cast<int64_t>(codegen::reduce_lanes(key.compute));
+  const Dim &inner = shape.reduced[0], &kept = shape.kept[0];
+  const size_t guide = key.outputs;
+  return kept.size >= 4 && !(is_unit(inner, key) && inner.size >= lanes) &&
+         (is_unit(kept, key) || shape.count < 2 * lanes ||
+          std::abs(kept.stride[guide]) < std::abs(inner.stride[guide]));
+}
+
+cl::Range plan_cpu(Launch& launch, const Shape& problem, const cl::Device& device, const Tuning& tuning) {
   ReduceKey& key = launch.key;
   ReduceParams& p = launch.params;
   const auto lanes = static_cast<int64_t>(codegen::reduce_lanes(key.compute));
   const Dim& inner = problem.reduced[0];
   const Dim* kept = problem.kept.empty() ? nullptr : &problem.kept[0];
   const size_t guide = key.outputs;
-  // Columns where the kept dimension is the contiguous one, or where runs are too short to fill the lanes.
-  const bool columns = kept && kept->size >= 4 && !(is_unit(inner, key) && inner.size >= lanes) &&
-                       (is_unit(*kept, key) || p.count < 2 * lanes ||
-                        std::abs(kept->stride[guide]) < std::abs(inner.stride[guide]));
+  const bool columns = tuning.walk == Tuning::kBySizes ? suggests_columns(key, problem)
+                                                       : tuning.walk == Tuning::kAcross && kept;
   const Dim& vector = columns ? *kept : inner;
-  const bool unit = is_unit(vector, key);
+  const bool unit = is_unit(vector, key) && !tuning.plain;
   if (unit) note_constants(vector, key);
   launch.form = columns ? (unit ? ReduceForm::Columns : ReduceForm::ColumnsStrided)
                         : (unit ? ReduceForm::Rows : ReduceForm::RowsStrided);
-  const auto widest = static_cast<int64_t>(codegen::reduce_columns(*key.op, key.compute));
+  auto widest = static_cast<int64_t>(codegen::reduce_columns(*key.op, key.compute));
+  if (tuning.width) widest = std::min<int64_t>(widest, tuning.width);
   p.block = static_cast<uint32_t>(columns ? std::min(widest, kept->size) : 1);
   const int64_t tasks = columns ? ceil_div(kept->size, p.block) * (p.outputs / kept->size) : p.outputs;
-  const int64_t most = device.compute_units * kItemsPerUnit;
+  const int64_t most = device.compute_units * (tuning.parts ? tuning.parts : kItemsPerUnit);
   const int64_t work = p.outputs * std::max<int64_t>(p.count, 1);
   const int64_t useful = std::clamp<int64_t>(work / kCpuGrain, 1, most);  // work-items
   // Several runs, behind each of which lies the next result's: one part per run, so that memory is read in
   // order.
   const int64_t runs = p.count / std::max<int64_t>(inner.size, 1);
-  if (!columns && unit && kept && problem.reduced.size() > 1 && inner.size * 16 >= kCpuGrain &&
-      runs <= 4096 && kept->stride[guide] == inner.size) {
+  if (tuning.plain) {
+    split(p, 1, 1, 1);
+  } else if (!columns && unit && kept && problem.reduced.size() > 1 && inner.size * 16 >= kCpuGrain &&
+             runs <= 4096 && kept->stride[guide] == inner.size) {
     p.per_split = inner.size;
     p.splits = static_cast<uint32_t>(runs);
   } else {
@@ -155,7 +156,7 @@ cl::Range plan_cpu(Launch& launch, const Problem& problem, const cl::Device& dev
   return range;
 }
 
-bool aligned_for_vectors(const Launch& launch, const Problem& problem) {
+bool aligned_for_vectors(const Launch& launch, const Shape& problem) {
   const ReduceKey& key = launch.key;
   const Dim& inner = problem.reduced[0];
   if (!codegen::has_vector_form(key) || !is_unit(inner, key) || inner.size % 4 != 0) return false;
@@ -169,15 +170,20 @@ bool aligned_for_vectors(const Launch& launch, const Problem& problem) {
   return true;
 }
 
-cl::Range plan_gpu(Launch& launch, const Problem& problem, const cl::Device& device) {
+bool suggests_along(const ReduceKey& key, const Shape& shape) {
+  const size_t guide = key.outputs;
+  return shape.kept.empty() ||
+         std::abs(shape.reduced[0].stride[guide]) < std::abs(shape.kept[0].stride[guide]) ||
+         shape.outputs == 1;
+}
+
+cl::Range plan_gpu(Launch& launch, const Shape& problem, const cl::Device& device, const Tuning& tuning) {
   ReduceKey& key = launch.key;
   ReduceParams& p = launch.params;
-  const size_t guide = key.outputs;
   const Dim& inner = problem.reduced[0];
   const auto group = static_cast<int64_t>(kReduceGroup);
-  p.along = problem.kept.empty() || std::abs(inner.stride[guide]) < std::abs(problem.kept[0].stride[guide]) ||
-            p.outputs == 1;
-  const bool vectors = p.along && aligned_for_vectors(launch, problem);
+  p.along = tuning.walk == Tuning::kBySizes ? suggests_along(key, problem) : tuning.walk == Tuning::kAlong;
+  const bool vectors = p.along && !tuning.plain && aligned_for_vectors(launch, problem);
   if (vectors) note_constants(inner, key);
   launch.form = !vectors                      ? ReduceForm::Group
                 : problem.reduced.size() == 1 ? ReduceForm::GroupVector
@@ -190,14 +196,35 @@ cl::Range plan_gpu(Launch& launch, const Problem& problem, const cl::Device& dev
     p.lanes = static_cast<uint32_t>(std::min(group, power(ceil_div(p.count, per_lane))));
   else
     p.lanes = static_cast<uint32_t>(group / std::min(p.count > 64 ? 64 : group, power(p.outputs)));
+  if (tuning.width) p.lanes = static_cast<uint32_t>(tuning.width);
   const int64_t groups = ceil_div(p.outputs, group / p.lanes);
-  const int64_t wanted = device.compute_units * kGpuGroupsPerUnit;
+  const int64_t wanted =
+      tuning.plain ? 1 : device.compute_units * (tuning.parts ? tuning.parts : kGpuGroupsPerUnit);
   split(p, ceil_div(wanted, groups), int64_t{p.lanes} * per_lane * 4, int64_t{p.lanes} * 4);
   key.wide = p.outputs >= kNarrow || p.count >= kNarrow;
   return {2, {static_cast<size_t>(groups * group), p.splits, 1}, {kReduceGroup, 1, 1}};
 }
 
-void enqueue(Launch& launch, const cl::Range& range, Stream& stream, cl_mem workspace) {
+}  // namespace
+
+namespace reduction {
+
+bool walks_along(const ReduceKey& key, const Shape& shape, const cl::Device& device) {
+  return device.cls == cl::DeviceClass::kCpu ? !suggests_columns(key, shape) : suggests_along(key, shape);
+}
+
+cl::Range plan(Launch& launch, const Shape& shape, const cl::Device& device, const Tuning& tuning) {
+  return device.cls == cl::DeviceClass::kCpu ? plan_cpu(launch, shape, device, tuning)
+                                             : plan_gpu(launch, shape, device, tuning);
+}
+
+uint64_t workspace_bytes(const Launch& launch) {
+  if (launch.params.splits == 1) return 0;
+  return codegen::accumulator_size(*launch.key.op, launch.key.compute, launch.key.cls) *
+         launch.params.splits * static_cast<size_t>(launch.params.outputs);
+}
+
+void enqueue(const Launch& launch, const cl::Range& range, Stream& stream, cl_mem workspace) {
   const ReduceKey& key = launch.key;
   reduce_kernel(key, launch.form, stream.device())
       .launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& arguments) {
@@ -223,6 +250,10 @@ cl::Range plan_combine(Launch& launch, const cl::Device& device) {
   return cl::Range::linear(static_cast<size_t>(ceil_div(p.outputs, columns)), kReduceGroup);
 }
 
+}  // namespace reduction
+
+namespace {
+
 void describe(Launch& launch, const ReduceArguments& a, const cl::Device& device) {
   ReduceKey& key = launch.key;
   key.op = &a.op;
@@ -247,7 +278,9 @@ void describe(Launch& launch, const ReduceArguments& a, const cl::Device& device
   for (size_t s = 0; s < a.scalars.size(); ++s) launch.scalars[s] = scalar_arg(a.scalars[s], key.compute);
 }
 
-void fill_sizes(Launch& launch, const Problem& problem) {
+}  // namespace
+
+void reduction::fill_sizes(Launch& launch, const Shape& problem) {
   ReduceParams& p = launch.params;
   p.outputs = problem.outputs;
   p.count = problem.count;
@@ -264,6 +297,8 @@ void fill_sizes(Launch& launch, const Problem& problem) {
   if (p.kept == 0)
     for (size_t i = 0; i < launch.key.outputs; ++i) p.operand[i].stride[0] = 0;
 }
+
+namespace {
 
 // For layouts that do not collapse to what a kernel takes: copies to [kept, reduced] matrices.
 void run_flattened(const ReduceArguments& a) {
@@ -335,23 +370,30 @@ void run_reduce(const ReduceArguments& a) {
   Launch launch{};
   describe(launch, a, device);
   const size_t operands = launch.key.operands();
-  const Problem problem = analyse(a, operands);
+  const Shape problem = analyse(a, operands);
   if (problem.kept.size() + problem.reduced.size() > kMaxReduceRank) return run_flattened(a);
   // An empty input has no memory, but kernels need a buffer argument all the same.
   for (size_t i = launch.key.outputs; i < operands; ++i)
     if (!launch.mem[i]) launch.mem[i] = launch.mem[0];
-  fill_sizes(launch, problem);
-  const cl::Range range = device.cls == cl::DeviceClass::kCpu ? plan_cpu(launch, problem, device)
-                                                              : plan_gpu(launch, problem, device);
-  if (launch.params.splits == 1) return enqueue(launch, range, stream, launch.mem[0]);
-  const size_t bytes = codegen::accumulator_size(a.op, launch.key.compute, device.cls) *
-                       launch.params.splits * static_cast<size_t>(launch.params.outputs);
-  const c10::DataPtr workspace = allocate_bytes(bytes, a.outputs[0]->device().index());
+  if (const auto large = reduction::problem_of(launch, problem, a)) {
+    const auto buffer = [&](size_t i) {
+      return solver::Buffer{launch.mem[i], launch.params.operand[i].offset};
+    };
+    solver::LaunchProblem::Operands o;
+    o.out0 = buffer(0), o.in0 = buffer(launch.key.outputs);
+    if (launch.key.outputs > 1) o.out1 = buffer(1);
+    return solver::run(*large, o, stream);
+  }
+  reduction::fill_sizes(launch, problem);
+  const cl::Range range = reduction::plan(launch, problem, device);
+  if (launch.params.splits == 1) return reduction::enqueue(launch, range, stream, launch.mem[0]);
+  const c10::DataPtr workspace =
+      allocate_bytes(reduction::workspace_bytes(launch), a.outputs[0]->device().index());
   const MemRef ref = resolve(workspace, workspace.get());
   launch.params.workspace = static_cast<int64_t>(ref.offset);
-  enqueue(launch, range, stream, ref.mem);
-  const cl::Range second = plan_combine(launch, device);
-  enqueue(launch, second, stream, ref.mem);
+  reduction::enqueue(launch, range, stream, ref.mem);
+  const cl::Range second = reduction::plan_combine(launch, device);
+  reduction::enqueue(launch, second, stream, ref.mem);
 }
 
 }  // namespace dlb

@@ -5,6 +5,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <bitset>
+#include <initializer_list>
 
 #include "codegen/reduce.h"
 #include "ops/common/tensor.h"
@@ -29,9 +30,15 @@ bool has_body(const codegen::ReduceOp& op, c10::ScalarType compute);
 
 // Enqueues the reduction. Elements are converted to the compute dtype as they are loaded; nothing is copied
 // to cast or to make contiguous. Reductions of nothing give what `finish` makes of the initial accumulator.
-// Raises NotImplementedError for dtypes that the op has no body for. The result is the same in every run on
-// the same device: no atomics, and splits depend on shapes alone.
+// Raises NotImplementedError for dtypes that the op has no body for. There are no atomics; splits depend on
+// shapes alone, and for large reductions of registered ops on the solver that was found (solver/find.h says
+// how to have the same one always).
 void run_reduce(const ReduceArguments& arguments);
+
+// Ops whose large reductions choose among solvers, by name; at library load.
+struct RegisterReduceOps {
+  RegisterReduceOps(std::initializer_list<const codegen::ReduceOp*> ops);
+};
 
 // The kernel of a key's program; built on first use, found without a lock after that.
 cl::Kernel& reduce_kernel(const codegen::ReduceKey& key, codegen::ReduceForm form, cl::Device& device);

@@ -85,6 +85,9 @@ constexpr ReduceOp kArgmin = arg_op("argmin", false, false, false);
 constexpr ReduceOp kMaxWithIndex = arg_op("max", true, true, true);
 constexpr ReduceOp kMinWithIndex = arg_op("min", false, true, true);
 
+const RegisterReduceOps kRegistered{&kAmax,   &kAmin,         &kAminmax,     &kArgmax,
+                                    &kArgmin, &kMaxWithIndex, &kMinWithIndex};
+
 // amax and amin.
 template <class Meta, const ReduceOp& Op>
 struct Amax {
