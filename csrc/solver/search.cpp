@@ -275,7 +275,9 @@ Vouchers& vouchers_of(const cl::Device& device) {
 
 template <class Problem>
 std::string voucher(const Problem& problem, const Solver<Problem>& solver) {
-  return std::string("vouched ") + op_name(problem.op()) + " " + revision_name(solver) + " " +
+  std::string kernels;  // a solver of launch problems has other kernels for each variant
+  if constexpr (requires { problem.variant; }) kernels = std::string(" ") + problem.variant;
+  return std::string("vouched ") + op_name(problem.op()) + kernels + " " + revision_name(solver) + " " +
          c10::toString(problem.dtype) + " " + cl::library_version();
 }
 
