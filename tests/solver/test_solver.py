@@ -192,7 +192,7 @@ def test_every_config_is_right():
         F.conv2d(x, w, None, stride, 1, 1, groups).sum().backward()
     torch.randn(131, 700, device="ocl") @ torch.randn(300, 700, device="ocl").mT
     torch.randn(7, 50, 90, device="ocl") @ torch.randn(7, 90, 70, device="ocl")
-    problems = set(dlbackend.solvers.problems()) - seen
+    problems = {p for p in set(dlbackend.solvers.problems()) - seen if p.startswith(("gemm:", "conv_"))}
     assert len(problems) == 8
     for problem in problems:
         rejected = _C.find_stats()["rejected"]
@@ -286,6 +286,8 @@ def test_choice_on_cpu_like_devices():
 
 
 def test_new_shapes_compile_nothing():
+    dlbackend.solvers.wait()  # for what other tests' problems have built in the background
+
     def step(size: int) -> None:
         x = torch.randn(2, 4, size, size + 1, device="ocl")
         w = torch.randn(8, 4, 3, 3, device="ocl", requires_grad=True)
