@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,7 +117,23 @@ size_t prefetch(int device, const std::vector<std::pair<std::string, std::string
   return ready;
 }
 
+// Of the calling thread; begin_recording() to end_recording().
+thread_local std::unique_ptr<dlb::cl::Recording> t_recording;
+
+void begin_recording() {
+  t_recording = std::make_unique<dlb::cl::Recording>();
+}
+std::vector<std::pair<std::string, std::string>> end_recording() {
+  std::vector<std::pair<std::string, std::string>> programs;
+  if (t_recording)
+    for (const auto& [source, options] : t_recording->programs()) programs.emplace_back(source, options);
+  t_recording.reset();
+  return programs;
+}
+
 void bind_programs(py::module_& m) {
+  m.def("begin_recording", &begin_recording);
+  m.def("end_recording", &end_recording);
   m.def("prefetch", &prefetch, py::arg("device"), py::arg("programs"), py::arg("threads") = 0,
         py::arg("progress") = nullptr);
   m.def("complete_binary", [](int device, const std::string& key) {

@@ -113,51 +113,59 @@ cl_program build(Device& device, const std::string& source, const std::string& o
   return program;
 }
 
-// A program being built or built; its own lock makes other threads that want it wait for the one build.
-struct ProgramEntry {
-  std::mutex mutex;
-  cl_program program = nullptr;
-  std::unique_ptr<Error> failure;  // a program that does not build is not built again
-  std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels;
-};
-
-ProgramEntry& entry_for(const Hash128& key) {
-  static std::mutex mutex;
-  static auto* entries = new std::unordered_map<Hash128, std::unique_ptr<ProgramEntry>, Hash128Hasher>;
-  std::lock_guard<std::mutex> lock(mutex);
-  auto& entry = (*entries)[key];
-  if (!entry) entry = std::make_unique<ProgramEntry>();
-  return *entry;
+cl_kernel kernel_of(cl_program program, const std::string& name) {
+  cl_int status = CL_SUCCESS;
+  cl_kernel handle = api().clCreateKernel(program, name.c_str(), &status);
+  if (status != CL_SUCCESS) throw_error(status, "clCreateKernel", "kernel " + name);
+  return handle;
 }
 
-// An entry whose program is built, locked.
-class BuiltEntry {
- public:
-  explicit BuiltEntry(ProgramEntry& entry) : entry_(entry), lock_(entry.mutex) {}
-  ProgramEntry* operator->() const { return &entry_; }
+}  // namespace
 
- private:
-  ProgramEntry& entry_;
-  std::unique_lock<std::mutex> lock_;
+// Its own lock makes other threads that want it wait for the one build.
+struct ProgramEntry {
+  Device& device;
+  const Hash128 key;
+  std::mutex mutex;
+  cl_program program = nullptr;
+  std::unique_ptr<Error> failure;          // a program that does not build is not built again
+  std::unique_ptr<ProgramSource> unbuilt;  // what a recording asked for; with all options
+  std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels;
+
+  ProgramEntry(Device& device, const Hash128& key) : device(device), key(key) {}
+
+  // The rest under mutex.
+  void make(const std::string& source, const std::string& all_options) {
+    if (failure) throw Error(*failure);
+    if (program) return;
+    try {
+      program = build(device, source, all_options, key);
+      unbuilt.reset();
+    } catch (const Error& error) {
+      if (error.code == CL_BUILD_PROGRAM_FAILURE) failure = std::make_unique<Error>(error);
+      throw;
+    }
+  }
+
+  void make(Kernel& kernel) {
+    if (!kernel.handle_.load()) kernel.attach(kernel_of(program, kernel.name()));
+  }
 };
+
+namespace {
 
 std::string with_device_options(const Device& device, const std::string& options) {
   return options.empty() ? device.build_options : device.build_options + " " + options;
 }
 
-BuiltEntry ready_entry(Device& device, const std::string& source, const std::string& options) {
-  const std::string all_options = with_device_options(device, options);
+ProgramEntry& entry_for(Device& device, const std::string& source, const std::string& all_options) {
+  static std::mutex mutex;
+  static auto* entries = new std::unordered_map<Hash128, std::unique_ptr<ProgramEntry>, Hash128Hasher>;
   const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
-  BuiltEntry entry(entry_for(key));
-  if (entry->failure) throw Error(*entry->failure);
-  if (entry->program) return entry;
-  try {
-    entry->program = build(device, source, all_options, key);
-  } catch (const Error& error) {
-    if (error.code == CL_BUILD_PROGRAM_FAILURE) entry->failure = std::make_unique<Error>(error);
-    throw;
-  }
-  return entry;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto& entry = (*entries)[key];
+  if (!entry) entry = std::make_unique<ProgramEntry>(device, key);
+  return *entry;
 }
 
 }  // namespace
@@ -168,6 +176,19 @@ KernelStats kernel_stats() {
 
 void forget_buffer_arguments() noexcept {
   g_buffer_epoch++;
+}
+
+thread_local Recording* Recording::current_ = nullptr;
+
+Recording::Recording() {
+  if (current_) throw Error(CL_INVALID_OPERATION, "this thread records already");
+  current_ = this;
+}
+Recording::~Recording() {
+  current_ = nullptr;
+}
+void Recording::note(const std::string& source, const std::string& options) {
+  if (known_.insert(options + "\n" + source).second) programs_.push_back({source, options});
 }
 
 namespace {
@@ -182,14 +203,31 @@ const std::string& interned(const std::string& name) {
 }  // namespace
 
 Kernel::Kernel(Device& device, cl_kernel handle, const std::string& name)
-    : device_(device), handle_(handle), name_(interned(name)) {
-  DLB_CL(clGetKernelWorkGroupInfo, handle, device.id, CL_KERNEL_WORK_GROUP_SIZE, sizeof max_work_group_,
+    : device_(device), name_(interned(name)) {
+  attach(handle);
+}
+Kernel::Kernel(Device& device, ProgramEntry& program, const std::string& name)
+    : device_(device), program_(&program), name_(interned(name)) {}
+
+void Kernel::attach(cl_kernel handle) {
+  DLB_CL(clGetKernelWorkGroupInfo, handle, device_.id, CL_KERNEL_WORK_GROUP_SIZE, sizeof max_work_group_,
          &max_work_group_, nullptr);
+  handle_.store(handle, std::memory_order_release);
+}
+
+void Kernel::make() {
+  std::lock_guard<std::mutex> lock(program_->mutex);
+  if (program_->unbuilt) {
+    const ProgramSource source = *program_->unbuilt;
+    program_->make(source.source, source.options);
+  }
+  program_->make(*this);
 }
 
 // The driver keeps what is still in a queue.
 Kernel::~Kernel() {
-  if (!in_bad_fork()) api().clReleaseKernel(handle_);
+  const cl_kernel handle = handle_.load();
+  if (handle && !in_bad_fork()) api().clReleaseKernel(handle);
 }
 
 void Kernel::begin_arguments() {
@@ -200,14 +238,15 @@ void Kernel::begin_arguments() {
 }
 
 void Kernel::set_argument(cl_uint position, size_t size, const void* value) {
-  const cl_int status = api().clSetKernelArg(handle_, position, size, value);
+  const cl_int status = api().clSetKernelArg(handle_.load(std::memory_order_relaxed), position, size, value);
   if (status != CL_SUCCESS) [[unlikely]]
     throw_error(status, "clSetKernelArg", "argument " + std::to_string(position) + " of kernel " + name_);
 }
 
 void Kernel::enqueue(Queue& queue, const Range& range) {
-  const cl_int status = api().clEnqueueNDRangeKernel(queue.handle, handle_, range.dims, nullptr, range.global,
-                                                     range.local, 0, nullptr, nullptr);
+  const cl_int status =
+      api().clEnqueueNDRangeKernel(queue.handle, handle_.load(std::memory_order_relaxed), range.dims, nullptr,
+                                   range.global, range.local, 0, nullptr, nullptr);
   if (status != CL_SUCCESS) [[unlikely]]
     throw_error(status, "clEnqueueNDRangeKernel", "kernel " + name_ + " on " + device_.name);
   const uint32_t number = queue.launches.fetch_add(1, std::memory_order_relaxed);
@@ -231,22 +270,22 @@ void Kernel::pass_milestone(Queue& queue) {
             ", reported late: it belongs to one of the last kernels, oldest first: " + recent_kernels(queue));
 }
 
-namespace {
-
-cl_kernel kernel_of(cl_program program, const std::string& name) {
-  cl_int status = CL_SUCCESS;
-  cl_kernel handle = api().clCreateKernel(program, name.c_str(), &status);
-  if (status != CL_SUCCESS) throw_error(status, "clCreateKernel", "kernel " + name);
-  return handle;
-}
-
-}  // namespace
-
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name) {
-  const BuiltEntry entry = ready_entry(device, source, options);
-  auto& kernel = entry->kernels[name];
-  if (!kernel) kernel = std::make_unique<Kernel>(device, kernel_of(entry->program, name), name);
+  const std::string all_options = with_device_options(device, options);
+  ProgramEntry& entry = entry_for(device, source, all_options);
+  std::lock_guard<std::mutex> lock(entry.mutex);
+  Recording* recording = Recording::current();
+  const bool later = recording && !entry.program && !entry.failure;
+  if (later) {
+    recording->note(source, options);
+    if (!entry.unbuilt) entry.unbuilt = std::make_unique<ProgramSource>(ProgramSource{source, all_options});
+  } else {
+    entry.make(source, all_options);
+  }
+  auto& kernel = entry.kernels[name];
+  if (!kernel) kernel = std::make_unique<Kernel>(device, entry, name);
+  if (!later) entry.make(*kernel);
   return *kernel;
 }
 
@@ -273,7 +312,10 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
   auto work = [&] {
     for (size_t i = next++; i < programs.size(); i = next++) {
       try {
-        ready_entry(device, programs[i].source, programs[i].options);
+        const std::string all_options = with_device_options(device, programs[i].options);
+        ProgramEntry& entry = entry_for(device, programs[i].source, all_options);
+        std::lock_guard<std::mutex> lock(entry.mutex);
+        entry.make(programs[i].source, all_options);
         ready++;
       } catch (...) {  // the first use throws it again
       }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <type_traits>
+#include <unordered_set>
 #include <vector>
 
 #include "cl/api.h"
@@ -57,10 +58,38 @@ struct Local {
 // Invalidates what kernels remember of their buffer arguments; called when a buffer is released.
 void forget_buffer_arguments() noexcept;
 
-// One kernel of a built program.
+struct ProgramSource {
+  std::string source, options;  // as for get_kernel()
+};
+
+// While it lives, its thread only finds out which programs it needs: get_kernel() notes what is not built yet
+// instead of building it, launches and copies of tensors do nothing, and a transfer to the host throws. What
+// is uploaded for kernels' own use still is: it may be kept for later launches. No two on one thread.
+class Recording {
+ public:
+  Recording();
+  ~Recording();
+  Recording(const Recording&) = delete;
+  static Recording* current() noexcept { return current_; }
+
+  void note(const std::string& source, const std::string& options);
+  // In the order in which they were first asked for, each once.
+  const std::vector<ProgramSource>& programs() const { return programs_; }
+
+ private:
+  static thread_local Recording* current_;
+  std::vector<ProgramSource> programs_;
+  std::unordered_set<std::string> known_;
+};
+
+// A program being built or built, with its kernels.
+struct ProgramEntry;
+
+// One kernel of a program.
 class Kernel {
  public:
   Kernel(Device& device, cl_kernel handle, const std::string& name);
+  Kernel(Device& device, ProgramEntry& program, const std::string& name);  // made when it is needed
   ~Kernel();
   Kernel(const Kernel&) = delete;
 
@@ -70,6 +99,8 @@ class Kernel {
   template <class... Args>
   void launch(Queue& queue, const Range& range, const Args&... args) {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
+    if (!make_ready()) [[unlikely]]
+      return;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       begin_arguments();
@@ -100,6 +131,8 @@ class Kernel {
   template <class Fill>
   void launch_with(Queue& queue, const Range& range, Fill&& fill) {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
+    if (!make_ready()) [[unlikely]]
+      return;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       begin_arguments();
@@ -113,7 +146,10 @@ class Kernel {
   const std::string& name() const { return name_; }
   Device& device() const { return device_; }
   // CL_KERNEL_WORK_GROUP_SIZE: the largest work-group this kernel can run with.
-  size_t max_work_group() const { return max_work_group_; }
+  size_t max_work_group() {
+    if (!handle_.load(std::memory_order_acquire)) make();
+    return max_work_group_;
+  }
 
  private:
   static constexpr size_t kMaxArguments = 48, kShadowBytes = 64;
@@ -138,6 +174,17 @@ class Kernel {
       set_argument(position, size, value);
     }
   }
+  friend ProgramEntry;
+  // False while the thread records: then nothing is to be launched.
+  bool make_ready() {
+    if (Recording::current()) [[unlikely]]
+      return false;
+    if (!handle_.load(std::memory_order_acquire)) [[unlikely]]
+      make();
+    return true;
+  }
+  void attach(cl_kernel handle);
+  void make();  // the program, where a recording left it unbuilt, and the driver's kernel
   void begin_arguments();
   void set_argument(cl_uint position, size_t size, const void* value);
   void enqueue(Queue& queue, const Range& range);
@@ -152,8 +199,9 @@ class Kernel {
     alignas(8) unsigned char bytes[kShadowBytes];
   };
   Device& device_;
-  cl_kernel handle_;
-  const std::string& name_;  // never destroyed: queues name their last kernels
+  ProgramEntry* program_ = nullptr;
+  std::atomic<cl_kernel> handle_{nullptr};  // set once: by the constructor, or under the program's lock
+  const std::string& name_;                 // never destroyed: queues name their last kernels
   size_t max_work_group_ = 1;
   uint64_t buffer_epoch_ = 0;
   std::mutex mutex_;
@@ -166,10 +214,6 @@ class Kernel {
 // The kernel lives as long as the process.
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name);
-
-struct ProgramSource {
-  std::string source, options;  // as for get_kernel()
-};
 
 // Builds or loads programs ahead of their first use, in up to `threads` threads (0: as many as the host has
 // cores), and returns how many are ready. One that does not build is left for its first use to report.

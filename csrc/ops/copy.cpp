@@ -69,6 +69,7 @@ at::Tensor densify(const at::Tensor& t) {
 void host_to_device(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
   Stream& stream = current_stream(destination.device().index());
   if (same_layout_dense(source, destination)) {
+    if (cl::Recording::current()) return;
     copy_to_device(mem_of(destination), source.const_data_ptr(), dense_bytes(source), stream, non_blocking);
     if (non_blocking && is_pinned(source.const_data_ptr()))
       host_allocator()->record_event(const_cast<void*>(source.const_data_ptr()),

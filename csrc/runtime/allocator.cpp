@@ -406,7 +406,7 @@ class OclAllocator final : public c10::DeviceAllocator {
   }  // a block is not found by its pointer alone
 
   void copy_data(void* destination, const void* source, size_t bytes) const override {
-    if (bytes == 0) return;
+    if (bytes == 0 || cl::Recording::current()) return;
     const MemRef to = resolve(destination), from = resolve(source);
     Stream& stream = current_stream(device_of_pointer(destination));
     DLB_CL(clEnqueueCopyBuffer, stream.handle(), from.mem, to.mem, from.offset, to.offset, bytes, 0, nullptr,

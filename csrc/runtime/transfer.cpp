@@ -36,6 +36,8 @@ void copy_to_device(MemRef to, const void* source, size_t bytes, Stream& stream,
 
 void copy_to_host(void* destination, MemRef from, size_t bytes, Stream& stream, bool non_blocking) {
   if (bytes == 0) return;
+  TORCH_CHECK(!cl::Recording::current(),
+              "what happens next depends on data, and none is computed while recording");
   const bool asynchronous = non_blocking && is_pinned(destination);
   const cl_int status =
       cl::api().clEnqueueReadBuffer(stream.handle(), from.mem, asynchronous ? CL_FALSE : CL_TRUE, from.offset,

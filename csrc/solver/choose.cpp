@@ -17,13 +17,11 @@
 #include "solver/search.h"
 #include "solver/settings.h"
 #include "solver/solver.h"
+#include "solver/trial.h"
 
 namespace dlb::solver {
 namespace {
 
-// Times the lowest estimate: what is not measured even when everything is. Estimates are not that far off,
-// and some solvers take many seconds to build where they are no use.
-constexpr double kMostEstimate = 10;
 constexpr size_t kMostSpecialised = 256;  // problems at once that have a program of their own
 
 // What runs for a problem now. Never changed: a better one replaces it in the cache.
@@ -215,7 +213,7 @@ template <class Problem>
 ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, const std::string& key) {
   std::vector<Candidate<Problem>> candidates = candidates_of(problem, device);
   if (candidates.empty()) return nullptr;
-  const double most = kMostEstimate * candidates.front().estimate;
+  const double most = kMostEstimateBefore * candidates.front().estimate;
   std::erase_if(candidates, [&](const auto& c) { return c.estimate > most; });
   try {
     measure_all(problem, device, candidates);
@@ -343,9 +341,37 @@ void run_timed(const Solution<Problem>& solution, const Problem& problem,
              "," + time);
 }
 
+// While programs are recorded: asks for those that choosing would build for the problem, and chooses nothing.
+template <class Problem>
+void ask_for_programs(const Problem& problem, cl::Device& device) {
+  const bool estimate_only = deterministic_now();
+  const auto record = estimate_only ? std::nullopt : load_record(device, key(problem));
+  for (const FindResult& result : record ? record->results : std::vector<FindResult>{}) {
+    const auto* solver = usable(result, problem, device, preference_of(problem.op()));
+    if (!solver || result.config.specialised) continue;  // those have programs that nobody shares
+    try {
+      make_solution(problem, device, *solver, result.config);
+      return;
+    } catch (const cl::Error&) {  // of a config that the solver has no more
+    }
+  }
+  ask_for_trial_programs(problem, device);
+  const FindMode mode = find_mode();
+  const double most = mode == FindMode::kNormal ? kMostEstimateBefore : kMostEstimateBetween;
+  const auto candidates = candidates_of(problem, device);
+  for (const auto& c : candidates) {
+    if (c.config.specialised || (estimate_only && !c.solver->is_deterministic(problem))) continue;
+    if (c.estimate > most * candidates.front().estimate) break;
+    make_solution(problem, device, *c.solver, c.config);
+    if (estimate_only || !searches(mode)) break;
+  }
+}
+
 template <class Problem>
 void run_any(const Problem& problem, const typename Problem::Operands& operands, Stream& stream) {
   cl::Device& device = stream.device();
+  if (cl::Recording::current()) [[unlikely]]
+    return ask_for_programs(problem, device);
   ChoicePtr<Problem> choice;
   if (deterministic_now()) [[unlikely]]
     choice = choose_deterministic(problem, device);

@@ -25,7 +25,6 @@ constexpr double kHopeless = 1.15;         // one measurement above this share i
 constexpr size_t kMeasurements = 3;        // before a solution takes over
 constexpr uint32_t kSearchAfter = 2;       // runs; a problem seen once costs nothing
 constexpr uint32_t kSpecialiseAfter = 30;  // runs
-constexpr double kMostEstimate = 4;        // times the lowest estimate: beyond that not tried between runs
 constexpr double kMeasureShare = 0.2;      // of the time that passes, for measuring between runs
 constexpr double kMeasureBurst = 100e3;    // microseconds that may be saved up
 constexpr double kLongEnough = 150;        // microseconds of one mark-to-mark stretch
@@ -378,7 +377,7 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
   candidates_.push_back(current);
   for (auto& other : others)
     if ((other.solver != taken_->solver || other.config != taken_->config) &&
-        other.estimate <= kMostEstimate * current.estimate)
+        other.estimate <= kMostEstimateBetween * current.estimate)
       candidates_.push_back(std::move(other));
 }
 

@@ -132,6 +132,15 @@ Trial<Problem>::Trial(const Problem& problem, cl::Device& device)
 }
 
 template <class Problem>
+void ask_for_trial_programs(const Problem& problem, cl::Device& device) {
+  for (const auto& span : problem.spans()) trial_kernel(device, span.dtype, "trial_fill");
+  reference_for(problem).invoker(problem, device, {});
+}
+template void ask_for_trial_programs(const GemmProblem&, cl::Device&);
+template void ask_for_trial_programs(const ConvProblem&, cl::Device&);
+template void ask_for_trial_programs(const LaunchProblem&, cl::Device&);
+
+template <class Problem>
 void Trial<Problem>::fill(cl_mem mem, int64_t elements, c10::ScalarType dtype, uint32_t seed) {
   const Walk walk = walk_of(device_, elements);
   trial_kernel(device_, dtype, "trial_fill")

@@ -28,6 +28,10 @@ class ScratchBuffer {
 // needs (docs/numerics.md). Zero for integers.
 double tolerance(c10::ScalarType type);
 
+// Asks for the programs that trying a solution takes.
+template <class Problem>
+void ask_for_trial_programs(const Problem& problem, cl::Device& device);
+
 // The queue that solutions are tried on, with timestamps; one per device.
 Stream& trial_stream(cl::Device& device);
 

@@ -95,6 +95,8 @@ class PackWriter:  # RuntimeError when the system refuses
     def discard(self) -> None: ...
 
 # Builds or loads (source, options) programs in parallel; how many are ready. progress(done) -> go on?
+def begin_recording() -> None: ...  # this thread builds, launches and copies nothing, until:
+def end_recording() -> list[tuple[str, str]]: ...  # (source, options) of programs it asked for that are not built
 def prefetch(
     device: int,
     programs: Sequence[tuple[str, str]],

@@ -17,6 +17,7 @@ _load.extension(torch)
 
 from dlbackend import _C, backend, ocl, solvers, template  # noqa: E402
 from dlbackend._build import VERSION as __version__  # noqa: E402
+from dlbackend.precompiling import precompile  # noqa: E402
 from dlbackend.tuner import tune  # noqa: E402
 from dlbackend.tuning import Tuning, load_environment, load_tuning  # noqa: E402
 
@@ -27,6 +28,7 @@ __all__ = [
     "kernel_stats",
     "load_tuning",
     "ocl",
+    "precompile",
     "prefer_reusable",
     "reset_fallback_report",
     "solvers",

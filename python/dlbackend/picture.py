@@ -39,6 +39,7 @@ def _draw_whole(axis: "Axes", tuning: Tuning, measured: list[Json]) -> None:
     bars = axis.barh(range(len(measured)), [e["milliseconds"] for e in measured], color=colours)
     axis.bar_label(bars, [f" {e['milliseconds']:.3g}" for e in measured], fontsize=8)
     axis.set_yticks(range(len(measured)), names, fontsize=8)
+    axis.margins(y=0.01)
     axis.invert_yaxis()
     axis.set_xlabel("whole model, ms")
 
@@ -60,6 +61,7 @@ def _draw_layers(axis: "Axes", layers: list[tuple[str, float, float]]) -> None:
     axis.barh([row - 0.2 for row in rows], [x[1] for x in layers], 0.4, color=WINNER, label="winner")
     axis.barh([row + 0.2 for row in rows], [x[2] for x in layers], 0.4, color=SLOWEST, label="slowest")
     axis.set_yticks(rows, [x[0] for x in layers], fontsize=8)
+    axis.margins(y=0.01)
     axis.invert_yaxis()
     axis.legend()
     axis.set_xlabel("forward pass of a layer, ms" + (f" (the {LAYERS} longest)" if len(layers) == LAYERS else ""))

@@ -35,7 +35,7 @@ UNDECIDED = 0.05  # shares this near to 1 are measured again
 SLOT = 0.5  # seconds of runs before it is another configuration's turn
 RUNS = (3, 30)  # in a slot, at least and at most
 ROUNDS = 3  # of alternating measurements, before the winner is named
-FINALISTS = 6
+FASTEST, SLOWEST = 4, 3  # configurations that take part in them
 LAYER_GAIN = 0.05  # share of a layer's time that another layout of its own must save
 
 Loss = Callable[[Any], torch.Tensor]
@@ -67,10 +67,11 @@ def tune(
 
     `model` stays as it is. `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments, on any
     device. Each knob takes a value, several, or "pick" for all that the device offers; see docs/tuning.md. `search`:
-    "exhaustive" measures every combination, "guided" varies one knob at a time from the best so far. No measurement
-    begins after `budget` seconds; the first configuration is always measured. With `training`, a run is a forward and
-    a backward pass of `loss` of the results, without the optimizer. A configuration cannot win whose result (in
-    training: whose gradients) is further from float32 on the CPU than `max_error`, as relative L2 norm.
+    "exhaustive" measures every combination, "guided" varies one knob at a time from the best so far. After
+    `budget` seconds no configuration is begun and the last turns are taken; the first one is always measured. With
+    `training`, a run is a forward and a backward pass of `loss` of the results, without the optimizer. A configuration
+    cannot win whose result (in training: with the gradients) is further from float32 on the CPU than `max_error`, as
+    relative L2 norm.
     ValueError for knobs that are not known or not offered.
     """
     asked = {"precision": precision, "layout": layout, "fusion": fusion, "solvers": solvers}
@@ -322,10 +323,12 @@ class _Tuner:
 
     def _flat(self, model: nn.Module, on_device: bool = True) -> list[torch.Tensor]:
         """Results, and gradients in training, in float64 on the CPU. Dropout would differ between devices."""
-        for module in model.modules():
-            if isinstance(module, nn.modules.dropout._DropoutNd):
-                module.eval()
+        dropouts = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+        for module in dropouts:
+            module.eval()
         found = _floats(self.step(model, on_device))
+        for module in dropouts:
+            module.train(self.training)
         if self.training:
             found += [p.grad for p in model.parameters() if p.grad is not None]
         return [x.detach().cpu().double() for x in found]
@@ -418,14 +421,15 @@ class _Tuner:
         return median(ratios) < GAIN
 
     def finals(self) -> None:
-        """The fastest, the first and the slowest in turns: their times are comparable, and one of them wins."""
+        """The fastest, the first and the slowest take turns: their times are comparable, and one of them wins."""
         ran = sorted((e for e in self.entries.values() if e.samples), key=lambda entry: entry.milliseconds)
         eligible = [entry for entry in ran if not entry.rejected]
         if not eligible:
             reasons = "; ".join(f"{e.configuration}: {e.rejected}" for e in self.entries.values())
             raise RuntimeError(f"no configuration can be used: {reasons}")
         first = next(iter(self.entries.values()))
-        finalists = list({id(e): e for e in [*eligible[: FINALISTS - 2], ran[-1], first] if e.samples}.values())
+        chosen = [*eligible[:FASTEST], first, *ran[-SLOWEST:]]
+        finalists = list({id(e): e for e in chosen if e.samples}.values())
         for entry in finalists:
             entry.samples, entry.final = [], True
         for _ in range(ROUNDS):

@@ -73,8 +73,10 @@ class Tuning:
 
     @property
     def slowest(self) -> Json:
-        """The slowest configuration that was measured."""
-        return max(self.measured(), key=lambda entry: float(entry["milliseconds"]))
+        """The slowest of the configurations that were measured in turns with the winner."""
+        return max(
+            (entry for entry in self.measured() if entry["final"]), key=lambda entry: float(entry["milliseconds"])
+        )
 
     def measured(self) -> list[Json]:
         """The configurations that ran, the fastest first."""
@@ -111,19 +113,22 @@ class Tuning:
         Path(path).write_text(json.dumps(self.data, indent=1) + "\n")
 
     def table(self) -> str:
-        """The configurations with their times and errors, the fastest first; a line each."""
-        lines = [f"{'ms':>9}  {'against':>7}  {'error':>8}  {'top-1':>5}  configuration"]
+        """The configurations with their times and errors, the fastest first; a line each. Times with ~ were not
+        measured in turns with the winner's: the machine may have been slower or faster then.
+        """
+        lines = [f"{'ms':>10}  {'against':>7}  {'error':>8}  {'top-1':>5}  configuration"]
         slowest = self.slowest["milliseconds"]
         for entry in self.measured():
             accuracy, top1 = entry["accuracy"], entry["accuracy"]["top1_agreement"]
             error = f"{accuracy['relative_l2']:.1e}" if accuracy["finite"] else "not finite"
             note = "  <- winner" if entry["winner"] else f"  ({entry['rejected']})" if entry["rejected"] else ""
             lines.append(
-                f"{entry['milliseconds']:9.2f}  {slowest / entry['milliseconds']:6.2f}x  {error:>8}  "
+                f"{'' if entry['final'] else '~'}{entry['milliseconds']:.2f}".rjust(10)
+                + f"  {slowest / entry['milliseconds']:6.2f}x  {error:>8}  "
                 f"{'-' if top1 is None else f'{top1:.0%}':>5}  {configuration_of(entry)}{note}"
             )
         lines += [
-            f"{'-':>9}  {configuration_of(entry)}: {entry['rejected']}"
+            f"{'-':>10}  {configuration_of(entry)}: {entry['rejected']}"
             for entry in self.data["configurations"]
             if entry["milliseconds"] is None
         ]

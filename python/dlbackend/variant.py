@@ -63,11 +63,8 @@ class Variant(nn.Module):
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x
         x = x.to(_DTYPES.get(self.configuration.precision, x.dtype))
-        return x.contiguous(memory_format=memory_format("nhwc", x.dim())) if self._is_nhwc() else x
-
-    def _is_nhwc(self) -> bool:
-        first = self.configuration.layers[0][1] if self.configuration.layers else self.configuration.layout
-        return first == "nhwc"
+        nhwc = self.configuration.layout == "nhwc"  # per layer, hooks do it
+        return x.contiguous(memory_format=memory_format("nhwc", x.dim())) if nhwc else x
 
     def _bring_out(self, x: object) -> object:
         low = isinstance(x, torch.Tensor) and x.dtype in _DTYPES.values()
