@@ -107,6 +107,9 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "synchronize", [](int i) { dlb::synchronize_device(index_or_current(i)); }, py::arg("device") = -1,
       py::call_guard<py::gil_scoped_release>());
+  m.def("stream_is_profiling", [](int i, c10::StreamId stream) {
+    return dlb::stream_of(index_or_current(i), stream).is_profiling();
+  });
   m.def("shutdown", &shutdown, py::call_guard<py::gil_scoped_release>());
   m.def("is_in_bad_fork", &dlb::cl::in_bad_fork);
   m.def("opencl_library", &dlb::cl::library_name);

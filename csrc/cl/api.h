@@ -22,7 +22,8 @@ namespace dlb::cl {
   X(clEnqueueFillBuffer) X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) \
   X(clEnqueueMarkerWithWaitList) X(clEnqueueBarrierWithWaitList) X(clFlush) X(clFinish) \
   X(clWaitForEvents) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clReleaseEvent) X(clRetainEvent) \
-  X(clSetEventCallback) X(clGetKernelInfo) X(clRetainMemObject)
+  X(clSetEventCallback) X(clGetKernelInfo) X(clRetainMemObject) X(clCreateUserEvent) \
+  X(clSetUserEventStatus)
 // clang-format on
 
 struct Api {

@@ -244,21 +244,24 @@ void Kernel::set_argument(cl_uint position, size_t size, const void* value) {
 }
 
 void Kernel::enqueue(Queue& queue, const Range& range) {
+  Command command(queue, CommandKind::kKernel, name_.c_str());
+  command.set_range(range);
   const cl_int status =
-      api().clEnqueueNDRangeKernel(queue.handle, handle_.load(std::memory_order_relaxed), range.dims, nullptr,
-                                   range.global, range.local, 0, nullptr, nullptr);
+      api().clEnqueueNDRangeKernel(command.queue(), handle_.load(std::memory_order_relaxed), range.dims,
+                                   nullptr, range.global, range.local, 0, nullptr, command.event());
   if (status != CL_SUCCESS) [[unlikely]]
     throw_error(status, "clEnqueueNDRangeKernel", "kernel " + name_ + " on " + device_.name);
   const uint32_t number = queue.launches.fetch_add(1, std::memory_order_relaxed);
   queue.recent[number % queue.recent.size()].store(name_.c_str(), std::memory_order_relaxed);
   g_launches.fetch_add(1, std::memory_order_relaxed);
-  if (device_.flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, queue.handle);
+  if (device_.flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, command.queue());
 }
 
 void Kernel::pass_milestone(Queue& queue) {
   cl_event marker = nullptr;
-  DLB_CL(clEnqueueMarkerWithWaitList, queue.handle, 0, nullptr, &marker);
-  DLB_CL(clFlush, queue.handle);
+  const cl_command_queue handle = queue.handle;
+  DLB_CL(clEnqueueMarkerWithWaitList, handle, 0, nullptr, &marker);
+  DLB_CL(clFlush, handle);
   const cl_event previous = queue.milestone.exchange(marker);
   if (!previous) return;
   const cl_int status = api().clWaitForEvents(1, &previous);

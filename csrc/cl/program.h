@@ -15,6 +15,7 @@
 
 #include "cl/api.h"
 #include "cl/device.h"
+#include "cl/queue.h"
 
 namespace dlb::cl {
 
@@ -27,28 +28,6 @@ struct KernelStats {
   uint64_t launches = 0;
 };
 KernelStats kernel_stats();
-
-// An in-order command queue with what is needed to tell where a late error came from.
-struct Queue {
-  cl_command_queue handle = nullptr;
-  Device* device = nullptr;
-  // Names of the last kernels, newest at (launches - 1) % 8. Threads that share the queue may race for a
-  // slot.
-  std::array<std::atomic<const char*>, 8> recent{};
-  std::atomic<uint32_t> launches{0};         // since the process started; wraps
-  std::atomic<cl_event> milestone{nullptr};  // behind a launch kMostInFlight / 2 to kMostInFlight ago
-};
-
-// A host that enqueues faster than the device works waits once this many kernels are in a queue: drivers
-// without a bound of their own (PoCL) would take memory without end.
-constexpr uint32_t kMostInFlight = 4096;
-
-struct Range {
-  cl_uint dims = 1;
-  size_t global[3] = {1, 1, 1};
-  size_t local[3] = {1, 1, 1};
-  static Range linear(size_t groups, size_t local) { return {1, {groups * local, 1, 1}, {local, 1, 1}}; }
-};
 
 // A kernel argument of local memory, in bytes.
 struct Local {

@@ -106,6 +106,8 @@ void decrease(Stats& stats, bool small, size_t amount) {
   stats[static_cast<size_t>(small ? StatType::SMALL_POOL : StatType::LARGE_POOL)].decrease(amount);
 }
 
+std::atomic<bool> g_memory_reports{false};
+
 class DeviceCache {
  public:
   explicit DeviceCache(c10::DeviceIndex index) : device_(device_of(index)), index_(index) {}
@@ -134,6 +136,7 @@ class DeviceCache {
     increase(stats_.requested_bytes, block->small, requested);
     increase(stats_.active, block->small, 1);
     increase(stats_.active_bytes, block->small, block->size);
+    report_to_profiler(block, static_cast<int64_t>(block->size));
     return block;
   }
 
@@ -143,6 +146,7 @@ class DeviceCache {
     decrease(stats_.allocation, block->small, 1);
     decrease(stats_.allocated_bytes, block->small, block->size);
     decrease(stats_.requested_bytes, block->small, block->requested);
+    report_to_profiler(block, -static_cast<int64_t>(block->size));
     if (!block->other_streams.empty() && !cl::in_bad_fork()) {
       for (c10::StreamId id : std::exchange(block->other_streams, {})) {
         pending_.emplace_back(Event::record_new(stream_of(index_, id)), block);
@@ -249,7 +253,8 @@ class DeviceCache {
     // Drivers allocate on first use: touching one byte now makes a failure surface here and not in a kernel.
     const unsigned char zero = 0;
     Stream& stream = current_stream(index_);
-    if (cl::api().clEnqueueFillBuffer(stream.handle(), mem, &zero, 1, 0, 1, 0, nullptr, nullptr) ==
+    const cl::Command command(stream.use());
+    if (cl::api().clEnqueueFillBuffer(command.queue(), mem, &zero, 1, 0, 1, 0, nullptr, nullptr) ==
         CL_SUCCESS)
       return mem;
     cl::api().clReleaseMemObject(mem);
@@ -358,8 +363,16 @@ class DeviceCache {
     delete block;
   }
 
+  size_t allocated() const { return static_cast<size_t>(stats_.allocated_bytes[kAggregate].current); }
+  void report_to_profiler(const Block* block, int64_t change) const {
+    if (!g_memory_reports.load(std::memory_order_relaxed)) [[likely]]
+      return;
+    c10::reportMemoryUsageToProfiler(block->pointer, change, allocated(), reserved_, {kDeviceType, index_});
+  }
+
   [[noreturn]] void throw_out_of_memory(size_t size) {
-    const size_t allocated = static_cast<size_t>(stats_.allocated_bytes[kAggregate].current);
+    const size_t allocated = this->allocated();
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size), allocated, reserved_, {kDeviceType, index_});
     const bool too_large = size > device_.max_alloc;
     TORCH_CHECK_WITH(
         OutOfMemoryError, false, "ocl out of memory. Tried to allocate ", gigabytes(size),
@@ -409,8 +422,9 @@ class OclAllocator final : public c10::DeviceAllocator {
     if (bytes == 0 || cl::Recording::current()) return;
     const MemRef to = resolve(destination), from = resolve(source);
     Stream& stream = current_stream(device_of_pointer(destination));
-    DLB_CL(clEnqueueCopyBuffer, stream.handle(), from.mem, to.mem, from.offset, to.offset, bytes, 0, nullptr,
-           nullptr);
+    cl::Command command(stream.use(), cl::CommandKind::kCopy, "Memcpy DtoD", bytes);
+    DLB_CL(clEnqueueCopyBuffer, command.queue(), from.mem, to.mem, from.offset, to.offset, bytes, 0, nullptr,
+           command.event());
   }
 
   bool initialized() override { return cl::device_count() > 0; }
@@ -477,6 +491,10 @@ MemRef resolve(const void* pointer) {
   const Segment* segment = SegmentMap::instance().find(pointer);
   TORCH_CHECK(segment, "a data pointer on ocl does not belong to any live allocation of the device");
   return {segment->mem, static_cast<uint64_t>(static_cast<const char*>(pointer) - segment->base)};
+}
+
+void start_memory_reports() noexcept {
+  g_memory_reports = true;
 }
 
 c10::DeviceIndex device_of_pointer(const void* pointer) {

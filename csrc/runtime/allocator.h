@@ -34,6 +34,9 @@ void resize_storage(const c10::Storage& storage, size_t bytes);
 MemRef resolve(const c10::DataPtr& storage_data, const void* pointer);
 MemRef resolve(const void* pointer);  // O(log segments)
 
+// From now on allocations and frees are reported to PyTorch's profilers, which costs 20 ns for the two.
+void start_memory_reports() noexcept;
+
 // The device a live device pointer belongs to. Throws c10::Error when it is not one of ours.
 c10::DeviceIndex device_of_pointer(const void* pointer);
 

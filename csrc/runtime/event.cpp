@@ -17,9 +17,10 @@ std::shared_ptr<Event> Event::record_new(Stream& stream) {
 
 void Event::record(Stream& stream) {
   if (timing_) stream.enable_profiling();
+  const cl::Command command(stream.use());
   cl_event marker = nullptr;
-  DLB_CL(clEnqueueMarkerWithWaitList, stream.handle(), 0, nullptr, &marker);
-  DLB_CL(clFlush, stream.handle());  // another queue or query() may look at it from now on
+  DLB_CL(clEnqueueMarkerWithWaitList, command.queue(), 0, nullptr, &marker);
+  DLB_CL(clFlush, command.queue());  // another queue or query() may look at it from now on
   if (marker_) cl::api().clReleaseEvent(marker_);
   marker_ = marker;
   stream_ = &stream;
@@ -27,10 +28,10 @@ void Event::record(Stream& stream) {
 
 void Event::block(Stream& stream) const {
   if (!marker_ || stream_ == &stream) return;
-  if (&stream.device() == &stream_->device())
-    DLB_CL(clEnqueueBarrierWithWaitList, stream.handle(), 1, &marker_, nullptr);
-  else
-    synchronize();  // devices have contexts of their own, and events cannot cross contexts
+  if (&stream.device() != &stream_->device())
+    return synchronize();  // devices have contexts of their own, and events cannot cross contexts
+  const cl::Command command(stream.use());
+  DLB_CL(clEnqueueBarrierWithWaitList, command.queue(), 1, &marker_, nullptr);
 }
 
 bool Event::query() const {

@@ -8,6 +8,7 @@
 #include "runtime/allocator.h"
 #include "runtime/generator.h"
 #include "runtime/host_allocator.h"
+#include "runtime/profiler.h"
 #include "runtime/stream.h"
 #include "runtime/transfer.h"
 
@@ -54,7 +55,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 void register_hooks() {
   static std::once_flag once;
-  std::call_once(once, [] { at::RegisterPrivateUse1HooksInterface(new Hooks); });
+  std::call_once(once, [] {
+    at::RegisterPrivateUse1HooksInterface(new Hooks);
+    register_profiler();
+  });
 }
 
 }  // namespace dlb

@@ -25,6 +25,17 @@ DeviceStreams& streams_of(c10::DeviceIndex device) {
   return (*all)[static_cast<size_t>(device)];
 }
 
+std::atomic<bool> g_logging{false};
+
+template <class F>
+void for_each_stream(F&& f) {
+  for (c10::DeviceIndex device = 0; device < kMaxDevices; ++device) {
+    std::lock_guard<std::mutex> lock(streams_of(device).mutex);
+    for (auto& slot : streams_of(device).streams)
+      if (Stream* stream = slot.load(std::memory_order_acquire)) f(device, *stream);
+  }
+}
+
 thread_local c10::DeviceIndex t_device = 0;
 thread_local std::array<uint8_t, kMaxDevices> t_streams{};
 
@@ -39,7 +50,7 @@ cl_command_queue make_queue(cl::Device& device, cl_command_queue_properties prop
 
 Stream::Stream(cl::Device& device, c10::StreamId id) : device_(device), id_(id) {
   queue_.device = &device;
-  queue_.handle = make_queue(device, 0);
+  queue_.handle = plain_ = make_queue(device, 0);
 }
 
 c10::Stream Stream::unwrap() const {
@@ -110,15 +121,55 @@ void Stream::raise_device_error() {
   dlb::raise_device_error(words);
 }
 
+// A queue cannot gain profiling later, and having it on from the start makes every launch dearer on some
+// drivers. Other threads may be enqueueing: the next queue starts behind a gate that opens when the old one
+// is empty, so that no later command overtakes an earlier one. cl::Command waits for what just then went to
+// the old queue.
+void Stream::move_to(cl_command_queue next) {
+  const cl_command_queue old = queue_.handle;
+  if (next == old) return;
+  cl_int status = CL_SUCCESS;
+  const cl_event gate = cl::api().clCreateUserEvent(device_.context(), &status);
+  cl::check(status, "clCreateUserEvent");
+  status = cl::api().clEnqueueBarrierWithWaitList(next, 1, &gate, nullptr);
+  if (status == CL_SUCCESS) {
+    queue_.handle = next;
+    status = cl::api().clFinish(old);
+  }
+  cl::api().clSetUserEventStatus(gate, CL_COMPLETE);
+  cl::api().clReleaseEvent(gate);
+  check_wait(status, "clFinish");
+}
+
+void Stream::use_profiling_queue() {
+  if (!profiling_) profiling_ = make_queue(device_, CL_QUEUE_PROFILING_ENABLE);
+  move_to(profiling_);
+}
+
 void Stream::enable_profiling() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (profiling_) return;
-  // A queue cannot gain profiling later, and having it on from the start makes every launch dearer on some
-  // drivers.
-  cl_command_queue timed = make_queue(device_, CL_QUEUE_PROFILING_ENABLE);
-  check_wait(cl::api().clFinish(queue_.handle), "clFinish");
-  queue_.handle = timed;  // the old queue is kept: another thread may be enqueueing to it
-  profiling_ = true;
+  if (timed_) return;
+  use_profiling_queue();
+  timed_ = true;
+}
+
+void Stream::start_log() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  use_profiling_queue();
+  log_start_ = cl::read_clocks(profiling_);
+  if (!log_) log_ = std::make_unique<cl::CommandLog>();
+  log_->take();
+  queue_.log.store(log_.get(), std::memory_order_release);
+}
+
+Stream::Log Stream::stop_log() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!queue_.log.exchange(nullptr)) return {};
+  const cl_int status = cl::api().clFinish(profiling_);
+  Log log{log_->take(), log_start_, cl::read_clocks(profiling_)};
+  if (!timed_) move_to(plain_);
+  check_wait(status, "clFinish");
+  return log;
 }
 
 Stream& stream_of(c10::DeviceIndex device, c10::StreamId id) {
@@ -131,6 +182,7 @@ Stream& stream_of(c10::DeviceIndex device, c10::StreamId id) {
   std::lock_guard<std::mutex> lock(streams.mutex);
   if (Stream* stream = slot.load(std::memory_order_acquire)) return *stream;
   auto* made = new Stream(cl_device, id);
+  if (g_logging) made->start_log();
   slot.store(made, std::memory_order_release);
   return *made;
 }
@@ -183,6 +235,28 @@ void synchronize_device(c10::DeviceIndex device) {
   device_of(device);
   for (auto& slot : streams_of(device).streams)
     if (Stream* stream = slot.load(std::memory_order_acquire)) stream->synchronize();
+}
+
+bool start_logs() {
+  if (g_logging.exchange(true)) return false;
+  for_each_stream([](c10::DeviceIndex, Stream& stream) { stream.start_log(); });
+  return true;
+}
+
+std::vector<StreamLog> stop_logs() {
+  g_logging = false;
+  std::vector<StreamLog> logs;
+  std::string errors;
+  for_each_stream([&](c10::DeviceIndex device, Stream& stream) {
+    try {
+      Stream::Log log = stream.stop_log();
+      if (!log.commands.empty()) logs.push_back({device, stream.id(), std::move(log)});
+    } catch (const cl::Error& error) {
+      errors += errors.empty() ? error.what() : std::string("; ") + error.what();
+    }
+  });
+  if (!errors.empty()) TORCH_WARN("some times are missing from the profile: ", errors);
+  return logs;
 }
 
 void finish_all_queues() noexcept {

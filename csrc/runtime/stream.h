@@ -5,7 +5,9 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "cl/program.h"
 
@@ -21,12 +23,16 @@ class Stream {
 
   Stream(cl::Device& device, c10::StreamId id);
 
+  // For launching kernels.
   cl::Queue& queue() { return queue_; }
-  // For enqueueing a command; counted, so that query() knows when nothing was enqueued since the last wait.
-  cl_command_queue handle() {
+  // For enqueueing another command, with cl::Command; counted, so that query() knows when nothing was
+  // enqueued since the last wait.
+  cl::Queue& use() {
     uses_.fetch_add(1, std::memory_order_relaxed);
-    return queue_.handle;
+    return queue_;
   }
+  // The same for commands that are not logged, of a stream that is kInternal or whose thread enqueues alone.
+  cl_command_queue handle() { return use().handle; }
   cl::Device& device() const { return device_; }
   c10::StreamId id() const { return id_; }
   c10::Stream unwrap() const;
@@ -49,17 +55,37 @@ class Stream {
   // Turns a status of a waiting call into an exception that names the kernels that ran last.
   void check_wait(cl_int status, const char* call);
 
-  // Makes event timestamps available on this queue; waits for the work in flight the first time.
+  // Makes event timestamps available on this queue for good; waits for the work in flight the first time.
   void enable_profiling();
 
+  // Logs every command from now on, with the device's times. Waits for the work in flight, as stop_log()
+  // does.
+  void start_log();
+  // Whether the queue takes times.
+  bool is_profiling() const { return queue_.handle != plain_; }
+  // The commands since start_log(), and the clocks at both its ends; empty when there was none. Goes back to
+  // a queue without profiling, unless enable_profiling() was called. Throws Error for what the driver reports
+  // late.
+  struct Log {
+    std::vector<cl::CommandRecord> commands;
+    cl::ClockPair start, end;
+  };
+  Log stop_log();
+
  private:
+  void move_to(cl_command_queue next);
+  void use_profiling_queue();
   cl::Device& device_;
   const c10::StreamId id_;
   cl::Queue queue_;
   std::mutex mutex_;
   cl_mem error_buffer_ = nullptr;
   std::atomic<bool> error_pending_{false};
-  bool profiling_ = false;
+  // Guarded by mutex_.
+  cl_command_queue plain_ = nullptr, profiling_ = nullptr;  // made on first use and kept
+  bool timed_ = false;                                      // enable_profiling() was called
+  std::unique_ptr<cl::CommandLog> log_;  // kept after stop_log(): another thread may be about to add to it
+  cl::ClockPair log_start_;
 
   // How much was enqueued so far, in commands of any kind.
   uint64_t enqueued() const {
@@ -94,6 +120,17 @@ c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id)
 
 // Waits for all streams of a device that were ever used.
 void synchronize_device(c10::DeviceIndex device);
+
+// Logs the commands of all streams that PyTorch knows, also of those made later. False when this is already
+// so.
+bool start_logs();
+struct StreamLog {
+  c10::DeviceIndex device;
+  c10::StreamId stream;
+  Stream::Log log;
+};
+// Ends it and returns the logs that are not empty. What the driver reports late becomes a warning.
+std::vector<StreamLog> stop_logs();
 
 // At process exit: waits for all queues of all devices and swallows errors.
 void finish_all_queues() noexcept;

@@ -12,25 +12,33 @@ namespace {
 // up to here; above, the staging memory itself would be a burden.
 constexpr size_t kStagingLimit = 64ull << 20;
 
+// The status of the driver's call, which waits when `blocking`.
+cl_int write(MemRef to, const void* source, size_t bytes, Stream& stream, bool blocking) {
+  cl::Command command(stream.use(), cl::CommandKind::kWrite, "Memcpy HtoD", bytes);
+  return cl::api().clEnqueueWriteBuffer(command.queue(), to.mem, blocking ? CL_TRUE : CL_FALSE, to.offset,
+                                        bytes, source, 0, nullptr, command.event());
+}
+
+void write_later(MemRef to, const void* source, size_t bytes, Stream& stream) {
+  cl::check(write(to, source, bytes, stream, false), "clEnqueueWriteBuffer");
+}
+
+cl_int read(void* destination, MemRef from, size_t bytes, Stream& stream, bool blocking) {
+  cl::Command command(stream.use(), cl::CommandKind::kRead, "Memcpy DtoH", bytes);
+  return cl::api().clEnqueueReadBuffer(command.queue(), from.mem, blocking ? CL_TRUE : CL_FALSE, from.offset,
+                                       bytes, destination, 0, nullptr, command.event());
+}
+
 }  // namespace
 
 void copy_to_device(MemRef to, const void* source, size_t bytes, Stream& stream, bool non_blocking) {
   if (bytes == 0) return;
-  if (non_blocking && is_pinned(source)) {
-    DLB_CL(clEnqueueWriteBuffer, stream.handle(), to.mem, CL_FALSE, to.offset, bytes, source, 0, nullptr,
-           nullptr);
-    return;
-  }
-  if (bytes > kStagingLimit) {
-    stream.check_wait(cl::api().clEnqueueWriteBuffer(stream.handle(), to.mem, CL_TRUE, to.offset, bytes,
-                                                     source, 0, nullptr, nullptr),
-                      "clEnqueueWriteBuffer");
-    return;
-  }
+  if (non_blocking && is_pinned(source)) return write_later(to, source, bytes, stream);
+  if (bytes > kStagingLimit)
+    return stream.check_wait(write(to, source, bytes, stream, true), "clEnqueueWriteBuffer");
   c10::DataPtr staging = host_allocator()->allocate(bytes);
   std::memcpy(staging.get(), source, bytes);
-  DLB_CL(clEnqueueWriteBuffer, stream.handle(), to.mem, CL_FALSE, to.offset, bytes, staging.get(), 0, nullptr,
-         nullptr);
+  write_later(to, staging.get(), bytes, stream);
   host_allocator()->record_event(staging.get(), staging.get_context(), stream.unwrap());
 }
 
@@ -39,9 +47,7 @@ void copy_to_host(void* destination, MemRef from, size_t bytes, Stream& stream, 
   TORCH_CHECK(!cl::Recording::current(),
               "what happens next depends on data, and none is computed while recording");
   const bool asynchronous = non_blocking && is_pinned(destination);
-  const cl_int status =
-      cl::api().clEnqueueReadBuffer(stream.handle(), from.mem, asynchronous ? CL_FALSE : CL_TRUE, from.offset,
-                                    bytes, destination, 0, nullptr, nullptr);
+  const cl_int status = read(destination, from, bytes, stream, !asynchronous);
   if (asynchronous) return cl::check(status, "clEnqueueReadBuffer");
   stream.check_wait(status, "clEnqueueReadBuffer");
   stream.raise_device_error();
@@ -51,15 +57,15 @@ void copy_between_devices(MemRef to, Stream& to_stream, MemRef from, Stream& fro
   if (bytes == 0) return;
   c10::DataPtr staging = host_allocator()->allocate(bytes);
   copy_to_host(staging.get(), from, bytes, from_stream, false);
-  DLB_CL(clEnqueueWriteBuffer, to_stream.handle(), to.mem, CL_FALSE, to.offset, bytes, staging.get(), 0,
-         nullptr, nullptr);
+  write_later(to, staging.get(), bytes, to_stream);
   host_allocator()->record_event(staging.get(), staging.get_context(), to_stream.unwrap());
 }
 
 void fill_device(MemRef to, const void* pattern, size_t pattern_bytes, size_t bytes, Stream& stream) {
   if (bytes == 0) return;
-  DLB_CL(clEnqueueFillBuffer, stream.handle(), to.mem, pattern, pattern_bytes, to.offset, bytes, 0, nullptr,
-         nullptr);
+  cl::Command command(stream.use(), cl::CommandKind::kFill, "Memset", bytes);
+  DLB_CL(clEnqueueFillBuffer, command.queue(), to.mem, pattern, pattern_bytes, to.offset, bytes, 0, nullptr,
+         command.event());
 }
 
 }  // namespace dlb

@@ -383,6 +383,7 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
   at::RecordFunction profiled(at::RecordScope::FUNCTION);
   if (profiled.isActive()) [[unlikely]]
     profiled.before(std::string("ocl::") + op_name(problem.op()) + "::" + solution.solver->name());
+  const cl::SolverScope scope(stream.queue(), solution.solver->name());
   try {
     if (verbosity() >= 2) [[unlikely]]
       run_timed(solution, problem, operands, stream);

@@ -111,11 +111,12 @@ class ClblastInvoker final : public Invoker<GemmProblem> {
  private:
   template <class T>
   int call(GemmFunction<T> function, Stream& stream, const GemmProblem::Operands& o, T alpha, T beta) {
-    cl_command_queue queue = stream.handle();
+    cl::Command command(stream.use(), cl::CommandKind::kLibrary, "CLBlast GEMM");
+    cl_command_queue queue = command.queue();
     const size_t c_stride = problem_.batch == 1 ? problem_.m * c_.ld : problem_.c[0];  // zero is refused
     return function(kRowMajor, a_.transpose, b_.transpose, problem_.m, problem_.n, problem_.k, alpha, o.a.mem,
                     o.a.offset, a_.ld, problem_.a[0], o.b.mem, o.b.offset, b_.ld, problem_.b[0], beta,
-                    o.c.mem, o.c.offset, c_.ld, c_stride, problem_.batch, &queue, nullptr);
+                    o.c.mem, o.c.offset, c_.ld, c_stride, problem_.batch, &queue, command.event());
   }
 
   const bool swap_;
