@@ -1,5 +1,6 @@
-// Statistics and gradients of batch, group, layer and RMS normalisation. A_T: the input's type (also grad_output's
-// and the results'), B_T: that of weights, biases and running statistics; saved statistics and scratch are T.
+// Statistics, gradients and application of batch and group normalisation, and the gradients of a layer norm's weights.
+// A_T: the input's type (also grad_output's and the results'), B_T: that of weights, biases and running statistics;
+// saved statistics and scratch are T.
 //
 // A "row" is what shares one mean. For `rows` kernels it is `segments` contiguous runs of `length` elements
 // (batch norm over N x C x L: one run per sample); for `columns` kernels rows are interleaved element by element
@@ -17,8 +18,17 @@ typedef struct {
   uint count;              // elements of a row
   uint per_split;          // elements of a row in one split
   uint mean_group;         // rows that share mean and rstd; 0: they belong to the position in the row (layer norm)
+  uint block, padding;     // columns: how many are taken together (GPU: a power of two)
   dlb_divider length_divider;
 } norm_layout;
+
+#ifdef DLB_CPU
+#define SCRATCH_PARAMETER
+#define PASS_SCRATCH
+#else
+#define SCRATCH_PARAMETER , local T* team_scratch
+#define PASS_SCRATCH , team_scratch
+#endif
 
 inline void merge(T* n, T* mean, T* m2, T other_n, T other_mean, T other_m2) {
   const T total = *n + other_n;
@@ -47,17 +57,30 @@ inline void merge_group(T* n, T* mean, T* m2, local T* scratch, uint width, uint
 }
 #endif
 
+// Rounding's negatives are zero, NaN stays.
+inline T not_negative(T v) {
+  return v < 0 ? 0 : v;
+}
+
 inline long row_start(norm_layout p, uint row) {
   return (long)(row / p.inner_rows) * p.outer_stride + (long)(row % p.inner_rows) * p.inner_stride;
 }
 
-// partial: [splits][2][rows], mean then squared deviations. Team row: split * rows + row.
-kernel void norm_stats_rows(global const A_T* x, global T* partial, const norm_layout p, const dlb_team team) {
+// What a pass over one row or column gives: mean and variance, or two sums. results: [splits][2][rows].
+inline void put(global T* results, norm_layout p, uint split, uint row, T first, T second) {
+  results[(long)split * 2 * p.rows + row] = first;
+  results[((long)split * 2 + 1) * p.rows + row] = second;
+}
+
+// The rows kernels of GPUs: a work-item takes every LANES-th element, or `each` neighbours of runs whose length is a
+// multiple of it.
+#define WIDE 4
+
+// partial: [splits][2][rows], mean then variance. Team row: split * rows + row.
+inline void stats_rows(global const A_T* x, global T* partial, norm_layout p, dlb_team team,
+                       const uint each SCRATCH_PARAMETER) {
   DLB_REASSOCIATE
   partial += p.partial;
-#ifdef DLB_GPU
-  local T scratch[768];
-#endif
   x += p.x;
   FOR_ROWS(at, team) {
     const uint split = at / p.rows, row = at - split * p.rows;
@@ -87,29 +110,47 @@ kernel void norm_stats_rows(global const A_T* x, global T* partial, const norm_l
     }
 #else
     T sum = 0, squares = 0, shift = 0;
-    for (uint i = begin + LANE; i < end; i += LANES) {
+    for (uint i = begin + LANE * each; i < end; i += LANES * each) {
       const uint segment = dlb_divide(i, p.length_divider);
-      const T v = LOAD_A(in, (long)segment * p.segment_stride + (i - segment * p.length));
-      if (n == 0) shift = v;
-      const T d = v - shift;
-      sum += d, squares += d * d, n += 1;
+      global const A_T* from = in + (long)segment * p.segment_stride + (i - segment * p.length);
+      for (uint j = 0; j < each; ++j) {
+        const T v = LOAD_A(from, j);
+        if (n == 0) shift = v;
+        const T d = v - shift;
+        sum += d, squares += d * d, n += 1;
+      }
     }
     if (n > 0) mean = shift + sum / n, m2 = squares - sum * (sum / n);
     barrier(CLK_LOCAL_MEM_FENCE);
-    merge_group(&n, &mean, &m2, scratch, team.lanes, 1);
+    merge_group(&n, &mean, &m2, team_scratch, team.lanes, 1);
     if (!at_active || LANE != 0) continue;
 #endif
-    partial[(long)split * 2 * p.rows + row] = mean;
-    partial[((long)split * 2 + 1) * p.rows + row] = max(m2, (T)0);
+    put(partial, p, split, row, mean, not_negative(m2) / (T)(end - begin));
   }
 }
 
+#ifdef DLB_CPU
+#define STATS_SCRATCH
+#else
+#define STATS_SCRATCH local T team_scratch[768];
+#endif
+
+kernel void norm_stats_rows(global const A_T* x, global T* partial, const norm_layout p, const dlb_team team) {
+  STATS_SCRATCH
+  stats_rows(x, partial, p, team, 1 PASS_SCRATCH);
+}
+#ifdef DLB_GPU
+kernel void norm_stats_rows_wide(global const A_T* x, global T* partial, const norm_layout p, const dlb_team team) {
+  STATS_SCRATCH
+  stats_rows(x, partial, p, team, WIDE PASS_SCRATCH);
+}
+#endif
+
 // The gradient's two sums over a row: of dy, and of dy * (x - mean). partial: [splits][2][rows].
-kernel void norm_sums_rows(global const A_T* x, global const A_T* dy, global const T* mean, global T* partial,
-                           const norm_layout p, const dlb_team team) {
+inline void sums_rows(global const A_T* x, global const A_T* dy, global const T* mean, global T* partial,
+                      norm_layout p, dlb_team team, const uint each SCRATCH_PARAMETER) {
   DLB_REASSOCIATE
   partial += p.partial;
-  TEAM_SCRATCH
   FOR_ROWS(at, team) {
     const uint split = at / p.rows, row = at - split * p.rows;
     const long start = row_start(p, row);
@@ -133,41 +174,50 @@ kernel void norm_sums_rows(global const A_T* x, global const A_T* dy, global con
       if (skip == p.length) skip = 0, ++segment;
     }
 #else
-    for (uint i = begin + LANE; i < end; i += LANES) {
+    for (uint i = begin + LANE * each; i < end; i += LANES * each) {
       const uint segment = dlb_divide(i, p.length_divider);
       const long offset = start + (long)segment * p.segment_stride + (i - segment * p.length);
-      const T d = LOAD_A(dy, p.dy + offset);
-      s1 += d;
-      s2 += d * (LOAD_A(x, p.x + offset) - m);
+      for (uint j = 0; j < each; ++j) {
+        const T d = LOAD_A(dy, p.dy + offset + j);
+        s1 += d;
+        s2 += d * (LOAD_A(x, p.x + offset + j) - m);
+      }
     }
     s1 = team_sum(s1);
     s2 = team_sum(s2);
     if (!at_active || LANE != 0) continue;
 #endif
-    partial[(long)split * 2 * p.rows + row] = s1;
-    partial[((long)split * 2 + 1) * p.rows + row] = s2;
+    put(partial, p, split, row, s1, s2);
   }
 }
 
-// Columns: element i of column c is at i * segment_stride + c. On CPUs a team row is a (split, block of 64 columns),
-// on GPUs a work-group is a (split, 32 columns) with 8 work-items a column.
-#ifdef DLB_CPU
-#define COLUMN_BLOCK 64
-#else
-#define COLUMN_BLOCK 32
-#define COLUMN_LANES 8
+kernel void norm_sums_rows(global const A_T* x, global const A_T* dy, global const T* mean, global const T* rstd,
+                           global T* partial, const norm_layout p, const dlb_team team) {
+  TEAM_SCRATCH
+  sums_rows(x, dy, mean, partial, p, team, 1 PASS_SCRATCH);
+}
+#ifdef DLB_GPU
+kernel void norm_sums_rows_wide(global const A_T* x, global const A_T* dy, global const T* mean,
+                                global const T* rstd, global T* partial, const norm_layout p, const dlb_team team) {
+  TEAM_SCRATCH
+  sums_rows(x, dy, mean, partial, p, team, WIDE PASS_SCRATCH);
+}
 #endif
+
+// Columns: element i of column c is at i * segment_stride + c. On CPUs a team row is a (split, block of columns), on
+// GPUs a work-group is one, with 256 / block work-items a column.
+#define MOST_COLUMNS 256
 
 kernel void norm_stats_columns(global const A_T* x, global T* partial, const norm_layout p, const dlb_team team) {
   partial += p.partial;
-  const uint blocks = (p.rows + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
+  const uint blocks = (p.rows + p.block - 1) / p.block;
   x += p.x;
 #ifdef DLB_CPU
   FOR_ROWS(at, team) {
-    const uint split = at / blocks, first = (at - split * blocks) * COLUMN_BLOCK;
-    const int width = min(p.rows - first, (uint)COLUMN_BLOCK);
+    const uint split = at / blocks, first = (at - split * blocks) * p.block;
+    const int width = min(p.rows - first, p.block);
     const uint begin = split * p.per_split, end = min(begin + p.per_split, p.count);
-    T mean[COLUMN_BLOCK], m2[COLUMN_BLOCK], sum[COLUMN_BLOCK], squares[COLUMN_BLOCK];
+    T mean[MOST_COLUMNS], m2[MOST_COLUMNS], sum[MOST_COLUMNS], squares[MOST_COLUMNS];
     for (int j = 0; j < width; ++j) mean[j] = LOAD_A(x, begin * p.segment_stride + first + j), m2[j] = 0;
     for (uint i = begin; i < end;) {
       const uint block_end = min(i + 128, end);
@@ -188,30 +238,26 @@ kernel void norm_stats_columns(global const A_T* x, global T* partial, const nor
         mean[j] += delta * share;
       }
     }
-    for (int j = 0; j < width; ++j) {
-      partial[(long)split * 2 * p.rows + first + j] = mean[j];
-      partial[((long)split * 2 + 1) * p.rows + first + j] = max(m2[j], (T)0);
-    }
+    const T inverse = C(1.0) / (T)(end - begin);
+    for (int j = 0; j < width; ++j) put(partial, p, split, first + j, mean[j], not_negative(m2[j]) * inverse);
   }
 #else
   local T scratch[768];
-  const uint split = get_group_id(0) / blocks, first = (get_group_id(0) - split * blocks) * COLUMN_BLOCK;
-  const uint lane = get_local_id(0) % COLUMN_BLOCK, column = first + lane;
+  const uint split = get_group_id(0) / blocks, first = (get_group_id(0) - split * blocks) * p.block;
+  const uint lane = get_local_id(0) & (p.block - 1), column = first + lane, lanes = 256 / p.block;
   const uint begin = split * p.per_split, end = min(begin + p.per_split, p.count);
   T n = 0, mean = 0, m2 = 0, sum = 0, squares = 0, shift = 0;
   if (column < p.rows)
-    for (uint i = begin + get_local_id(0) / COLUMN_BLOCK; i < end; i += COLUMN_LANES) {
+    for (uint i = begin + get_local_id(0) / p.block; i < end; i += lanes) {
       const T v = LOAD_A(x, i * p.segment_stride + column);
       if (n == 0) shift = v;
       const T d = v - shift;
       sum += d, squares += d * d, n += 1;
     }
   if (n > 0) mean = shift + sum / n, m2 = squares - sum * (sum / n);
-  merge_group(&n, &mean, &m2, scratch, COLUMN_LANES, COLUMN_BLOCK);
-  if (get_local_id(0) < COLUMN_BLOCK && column < p.rows) {
-    partial[(long)split * 2 * p.rows + column] = mean;
-    partial[((long)split * 2 + 1) * p.rows + column] = max(m2, (T)0);
-  }
+  merge_group(&n, &mean, &m2, scratch, lanes, p.block);
+  if (get_local_id(0) < p.block && column < p.rows)
+    put(partial, p, split, column, mean, not_negative(m2) / (T)(end - begin));
 #endif
 }
 
@@ -220,17 +266,17 @@ kernel void norm_stats_columns(global const A_T* x, global T* partial, const nor
 kernel void norm_sums_columns(global const A_T* x, global const A_T* dy, global const T* mean,
                               global const T* rstd, global T* partial, const norm_layout p, const dlb_team team) {
   partial += p.partial;
-  const uint blocks = (p.rows + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
+  const uint blocks = (p.rows + p.block - 1) / p.block;
   x += p.x;
   dy += p.dy;
   mean += p.mean;
   rstd += p.rstd;
 #ifdef DLB_CPU
   FOR_ROWS(at, team) {
-    const uint split = at / blocks, first = (at - split * blocks) * COLUMN_BLOCK;
-    const int width = min(p.rows - first, (uint)COLUMN_BLOCK);
+    const uint split = at / blocks, first = (at - split * blocks) * p.block;
+    const int width = min(p.rows - first, p.block);
     const uint begin = split * p.per_split, end = min(begin + p.per_split, p.count);
-    T s1[COLUMN_BLOCK], s2[COLUMN_BLOCK], m[COLUMN_BLOCK];
+    T s1[MOST_COLUMNS], s2[MOST_COLUMNS], m[MOST_COLUMNS];
     for (int j = 0; j < width; ++j) s1[j] = s2[j] = 0, m[j] = p.mean_group ? mean[first + j] : 0;
     for (uint i = begin; i < end; ++i) {
       const long offset = i * p.segment_stride + first;
@@ -241,20 +287,17 @@ kernel void norm_sums_columns(global const A_T* x, global const A_T* dy, global 
         s2[j] += d * ((LOAD_A(x, offset + j) - m[j] - centre) * scale);
       }
     }
-    for (int j = 0; j < width; ++j) {
-      partial[(long)split * 2 * p.rows + first + j] = s1[j];
-      partial[((long)split * 2 + 1) * p.rows + first + j] = s2[j];
-    }
+    for (int j = 0; j < width; ++j) put(partial, p, split, first + j, s1[j], s2[j]);
   }
 #else
   local T scratch[512];
-  const uint split = get_group_id(0) / blocks, first = (get_group_id(0) - split * blocks) * COLUMN_BLOCK;
-  const uint id = get_local_id(0), column = first + id % COLUMN_BLOCK;
+  const uint split = get_group_id(0) / blocks, first = (get_group_id(0) - split * blocks) * p.block;
+  const uint id = get_local_id(0), column = first + (id & (p.block - 1));
   const uint begin = split * p.per_split, end = min(begin + p.per_split, p.count);
   T s1 = 0, s2 = 0;
   if (column < p.rows) {
     const T m = p.mean_group ? mean[column] : 0;
-    for (uint i = begin + id / COLUMN_BLOCK; i < end; i += COLUMN_LANES) {
+    for (uint i = begin + id / p.block; i < end; i += 256 / p.block) {
       const long offset = i * p.segment_stride + column;
       const T d = LOAD_A(dy, offset), centred = LOAD_A(x, offset) - (p.mean_group ? m : mean[i]);
       s1 += d;
@@ -263,12 +306,52 @@ kernel void norm_sums_columns(global const A_T* x, global const A_T* dy, global 
   }
   scratch[id] = s1, scratch[256 + id] = s2;
   barrier(CLK_LOCAL_MEM_FENCE);
-  if (id < COLUMN_BLOCK && column < p.rows) {
-    for (uint k = COLUMN_BLOCK; k < 256; k += COLUMN_BLOCK) s1 += scratch[id + k], s2 += scratch[256 + id + k];
-    partial[(long)split * 2 * p.rows + column] = s1;
-    partial[((long)split * 2 + 1) * p.rows + column] = s2;
+  if (id < p.block && column < p.rows) {
+    for (uint k = p.block; k < 256; k += p.block) s1 += scratch[id + k], s2 += scratch[256 + id + k];
+    put(partial, p, split, column, s1, s2);
   }
 #endif
+}
+
+// What the others are checked against, one work-item per row: the mean and then the deviations from it, added up in
+// parts of some hundred. Columns are rows whose runs are of one element.
+#define ADD_UP(total, i, count, value)                                                   \
+  for (uint i##_begin = 0; i##_begin < count; i##_begin += 256) {                        \
+    T part = 0;                                                                          \
+    for (uint i = i##_begin; i < min(i##_begin + 256, (uint)count); ++i) part += (value); \
+    total += part;                                                                       \
+  }
+#define ELEMENT(p, i) ((long)((i) / p.length) * p.segment_stride + (i) % p.length)
+
+kernel void norm_stats_reference(global const A_T* x, global T* results, const norm_layout p, const dlb_team team) {
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    global const A_T* in = x + p.x + row_start(p, row);
+    T sum = 0, squares = 0;
+    ADD_UP(sum, i, p.count, LOAD_A(in, ELEMENT(p, i)))
+    const T mean = sum / (T)p.count;
+    ADD_UP(squares, i, p.count, (LOAD_A(in, ELEMENT(p, i)) - mean) * (LOAD_A(in, ELEMENT(p, i)) - mean))
+    put(results + p.partial, p, 0, row, mean, squares / (T)p.count);
+  }
+}
+
+kernel void norm_sums_reference(global const A_T* x, global const A_T* dy, global const T* mean,
+                                global const T* rstd, global T* results, const norm_layout p, const dlb_team team) {
+  mean += p.mean, rstd += p.rstd;
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    global const A_T* in = x + p.x + row_start(p, row);
+    global const A_T* grad = dy + p.dy + row_start(p, row);
+    T s1 = 0, s2 = 0;
+    ADD_UP(s1, i, p.count, LOAD_A(grad, ELEMENT(p, i)))
+    if (p.mean_group) {
+      const T m = mean[row / p.mean_group];
+      ADD_UP(s2, i, p.count, LOAD_A(grad, ELEMENT(p, i)) * (LOAD_A(in, ELEMENT(p, i)) - m))
+    } else {
+      ADD_UP(s2, i, p.count, LOAD_A(grad, ELEMENT(p, i)) * ((LOAD_A(in, ELEMENT(p, i)) - mean[i]) * rstd[i]))
+    }
+    put(results + p.partial, p, 0, row, s1, s2);
+  }
 }
 
 typedef struct {
@@ -280,24 +363,49 @@ typedef struct {
   int training, padding;
 } norm_finish;
 
-// Merge a row's partial statistics, or sums, over the splits.
-#ifdef DLB_CPU
-#define STATS_SCRATCH
-#define merged_stats(partial, p, row, mean, m2) merge_splits(partial, p, row, mean, m2, team)
-inline void merge_splits(global const T* partial, norm_finish p, uint row, T* mean, T* m2, dlb_team team) {
-#else
-#define STATS_SCRATCH local T stats_scratch[768];
-#define merged_stats(partial, p, row, mean, m2) merge_splits(partial, p, row, mean, m2, stats_scratch, team)
-inline void merge_splits(global const T* partial, norm_finish p, uint row, T* mean, T* m2, local T* scratch,
-                         dlb_team team) {
-#endif
+// Merges a row's partial statistics over the splits.
+inline void merge_splits(global const T* partial, norm_finish p, uint row, T* mean, T* m2,
+                         dlb_team team SCRATCH_PARAMETER) {
   T n = 0;
-  for (uint s = LANE; s < p.splits; s += LANES)
-    merge(&n, mean, m2, (T)(min((s + 1) * p.per_split, p.count) - s * p.per_split),
-          partial[(long)s * 2 * p.rows + row], partial[((long)s * 2 + 1) * p.rows + row]);
+  for (uint s = LANE; s < p.splits; s += LANES) {
+    const T count = min((s + 1) * p.per_split, p.count) - s * p.per_split;
+    merge(&n, mean, m2, count, partial[(long)s * 2 * p.rows + row],
+          partial[((long)s * 2 + 1) * p.rows + row] * count);
+  }
 #ifdef DLB_GPU
-  merge_group(&n, mean, m2, scratch, team.lanes, 1);
+  merge_group(&n, mean, m2, team_scratch, team.lanes, 1);
 #endif
+}
+inline void add_splits(global const T* partial, norm_finish p, uint row, T* s1, T* s2,
+                       dlb_team team SCRATCH_PARAMETER) {
+  for (uint s = LANE; s < p.splits; s += LANES) {
+    *s1 += partial[(long)s * 2 * p.rows + row];
+    *s2 += partial[((long)s * 2 + 1) * p.rows + row];
+  }
+  *s1 = team_sum(*s1);
+  *s2 = team_sum(*s2);
+}
+
+// results: [2][rows], of all splits together.
+kernel void norm_stats_merge(global const T* partial, global T* results, const norm_finish p, const dlb_team team) {
+  STATS_SCRATCH
+  FOR_ROWS(row, team) {
+    T mean = 0, m2 = 0;
+    merge_splits(partial + p.partial, p, row, &mean, &m2, team PASS_SCRATCH);
+    if (!row_active || LANE != 0) continue;
+    results[p.coefficients + row] = mean;
+    results[p.coefficients + p.rows + row] = m2 / (T)p.count;
+  }
+}
+kernel void norm_sums_merge(global const T* partial, global T* results, const norm_finish p, const dlb_team team) {
+  TEAM_SCRATCH
+  FOR_ROWS(row, team) {
+    T s1 = 0, s2 = 0;
+    add_splits(partial + p.partial, p, row, &s1, &s2, team PASS_SCRATCH);
+    if (!row_active || LANE != 0) continue;
+    results[p.coefficients + row] = s1;
+    results[p.coefficients + p.rows + row] = s2;
+  }
 }
 #define EPS ((T)p.eps_high + (T)p.eps_low)
 
@@ -312,7 +420,7 @@ kernel void batch_norm_finish(global const T* partial, global const B_T* weight,
   const T momentum = (T)p.momentum_high + (T)p.momentum_low;
   FOR_ROWS(c, team) {
     T mean = 0, m2 = 0, rstd;
-    if (p.training) merged_stats(partial, p, c, &mean, &m2);
+    if (p.training) merge_splits(partial, p, c, &mean, &m2, team PASS_SCRATCH);
     if (!c_active || LANE != 0) continue;
     if (p.training) {
       rstd = C(1.0) / sqrt(m2 / (T)p.count + EPS);
@@ -357,12 +465,7 @@ kernel void batch_norm_backward_finish(global const T* partial, global const B_T
   TEAM_SCRATCH
   FOR_ROWS(c, team) {
     T s1 = 0, s2 = 0;
-    for (uint s = LANE; s < p.splits; s += LANES) {
-      s1 += partial[(long)s * 2 * p.rows + c];
-      s2 += partial[((long)s * 2 + 1) * p.rows + c];
-    }
-    s1 = team_sum(s1);
-    s2 = team_sum(s2);
+    add_splits(partial, p, c, &s1, &s2, team PASS_SCRATCH);
     if (!c_active || LANE != 0) continue;
     const T inverse = rstd[p.rstd + c], count = (T)p.count;
     if (p.grad_weight >= 0) STORE_B(grad_weight, p.grad_weight + c, s2 * inverse);
@@ -375,6 +478,77 @@ kernel void batch_norm_backward_finish(global const T* partial, global const B_T
   }
 }
 
+typedef struct {
+  long x, dy, y, coefficients;  // offsets
+  uint outer, rows, inner, per_item;  // x: [outer][rows][inner]; per_item: of `outer` (GPU, columns)
+} norm_apply;
+
+// y = (x - mean) * scale + shift and dx = dy * k0 - (k1 + (x - mean) * k2): coefficients [3] or [4][rows].
+#define APPLY(i, m, k0, k1, k2)                                                                   \
+  STORE_A(out, i, backward ? LOAD_A(grad, i) * (k0) - ((k1) + (LOAD_A(in, i) - (m)) * (k2)) \
+                           : (LOAD_A(in, i) - (m)) * (k0) + (k1))
+
+// A team takes a run of `inner` elements.
+inline void apply_rows(global const A_T* x, global const A_T* dy, global A_T* y, global const T* k, norm_apply p,
+                       dlb_team team, const int backward) {
+  k += p.coefficients;
+  FOR_ROWS(at, team) {
+    if (!at_active) continue;
+    const uint row = at % p.rows;
+    const T m = k[row], k0 = k[p.rows + row], k1 = k[2 * p.rows + row], k2 = backward ? k[3 * p.rows + row] : 0;
+    global const A_T* in = x + p.x + (long)at * p.inner;
+    global const A_T* grad = dy + p.dy + (long)at * p.inner;
+    global A_T* out = y + p.y + (long)at * p.inner;
+    const int length = p.inner;
+    DLB_SIMD for (int i = LANE; i < length; i += LANES) APPLY(i, m, k0, k1, k2);
+  }
+}
+kernel void norm_apply_rows(global const A_T* x, global const A_T* dy, global A_T* y, global const T* k,
+                            const norm_apply p, const dlb_team team) {
+  apply_rows(x, dy, y, k, p, team, 0);
+}
+kernel void norm_apply_rows_backward(global const A_T* x, global const A_T* dy, global A_T* y, global const T* k,
+                                     const norm_apply p, const dlb_team team) {
+  apply_rows(x, dy, y, k, p, team, 1);
+}
+
+// inner is 1. A CPU work-item takes runs of `rows` neighbours, a GPU work-item per_item elements of one row.
+inline void apply_columns(global const A_T* x, global const A_T* dy, global A_T* y, global const T* k, norm_apply p,
+                          dlb_team team, const int backward) {
+  k += p.coefficients;
+  global const T *k0 = k + p.rows, *k1 = k + 2 * p.rows, *k2 = k + (backward ? 3 : 2) * p.rows;
+  FOR_ROWS(at, team) {
+    if (!at_active) continue;
+#ifdef DLB_CPU
+    const long start = (long)at * p.rows;
+    global const A_T* in = x + p.x + start;
+    global const A_T* grad = dy + p.dy + start;
+    global A_T* out = y + p.y + start;
+    const int rows = p.rows;
+    DLB_SIMD for (int i = 0; i < rows; ++i) APPLY(i, k[i], k0[i], k1[i], k2[i]);
+#else
+    const uint chunk = at / p.rows, row = at - chunk * p.rows;
+    const uint first = chunk * p.per_item, last = min(first + p.per_item, p.outer);
+    const T m = k[row], c0 = k0[row], c1 = k1[row], c2 = k2[row];
+    for (uint o = first; o < last; ++o) {
+      const long start = (long)o * p.rows + row;
+      global const A_T* in = x + p.x + start;
+      global const A_T* grad = dy + p.dy + start;
+      global A_T* out = y + p.y + start;
+      APPLY(0, m, c0, c1, c2);
+    }
+#endif
+  }
+}
+kernel void norm_apply_columns(global const A_T* x, global const A_T* dy, global A_T* y, global const T* k,
+                               const norm_apply p, const dlb_team team) {
+  apply_columns(x, dy, y, k, p, team, 0);
+}
+kernel void norm_apply_columns_backward(global const A_T* x, global const A_T* dy, global A_T* y, global const T* k,
+                                        const norm_apply p, const dlb_team team) {
+  apply_columns(x, dy, y, k, p, team, 1);
+}
+
 // Sums over the splits, into the gradients of a layer norm's weight and bias.
 kernel void layer_norm_finish(global const T* partial, global B_T* grad_weight, global B_T* grad_bias,
                               const norm_finish p, const dlb_team team) {
@@ -382,12 +556,7 @@ kernel void layer_norm_finish(global const T* partial, global B_T* grad_weight, 
   TEAM_SCRATCH
   FOR_ROWS(c, team) {
     T s1 = 0, s2 = 0;
-    for (uint s = LANE; s < p.splits; s += LANES) {
-      s1 += partial[(long)s * 2 * p.rows + c];
-      s2 += partial[((long)s * 2 + 1) * p.rows + c];
-    }
-    s1 = team_sum(s1);
-    s2 = team_sum(s2);
+    add_splits(partial, p, c, &s1, &s2, team PASS_SCRATCH);
     if (!c_active || LANE != 0) continue;
     if (p.grad_weight >= 0) STORE_B(grad_weight, p.grad_weight + c, s2);
     if (p.grad_bias >= 0) STORE_B(grad_bias, p.grad_bias + c, s1);
@@ -404,7 +573,7 @@ kernel void group_norm_finish(global const T* partial, global const B_T* weight,
   const uint each = p.channels / p.groups, all = p.samples * p.channels;
   FOR_ROWS(row, team) {
     T mean = 0, m2 = 0;
-    merged_stats(partial, p, row, &mean, &m2);
+    merge_splits(partial, p, row, &mean, &m2, team PASS_SCRATCH);
     if (!row_active || LANE != 0) continue;
     const T rstd = C(1.0) / sqrt(m2 / (T)p.count + EPS);
     save_mean[p.mean + row] = mean;
@@ -459,90 +628,5 @@ kernel void group_norm_weight_grad(global const T* sums, global const T* rstd, g
     }
     if (p.grad_weight >= 0) STORE_B(grad_weight, p.grad_weight + c, s2);
     if (p.grad_bias >= 0) STORE_B(grad_bias, p.grad_bias + c, s1);
-  }
-}
-
-typedef struct {
-  long x, y, dy, mean, rstd, weight, bias;  // offsets; -1: not there
-  int length, centred;                      // centred: layer norm, else RMS norm
-  float eps_high, eps_low;
-} layer_params;
-
-// Layer and RMS norm: a row is one contiguous run, read three times from the cache.
-kernel void layer_norm_rows(global const A_T* x, global const B_T* weight, global const B_T* bias, global A_T* y,
-                            global T* mean, global T* rstd, const layer_params p, const dlb_team team) {
-  DLB_REASSOCIATE
-  TEAM_SCRATCH
-  weight += p.weight;
-  bias += p.bias;
-  FOR_ROWS(row, team) {
-    global const A_T* in = x + p.x + (long)row * p.length;
-    global A_T* out = y + p.y + (long)row * p.length;
-    T m = 0, part = 0;
-    if (p.centred) {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES) part += LOAD_A(in, i);
-      m = team_sum(part) / (T)p.length;
-    }
-    part = 0;
-    DLB_SIMD for (int i = LANE; i < p.length; i += LANES) {
-      const T d = LOAD_A(in, i) - m;
-      part += d * d;
-    }
-    const T r = C(1.0) / sqrt(team_sum(part) / (T)p.length + EPS);
-    if (!row_active) continue;
-    if (LANE == 0) {
-      if (p.mean >= 0) mean[p.mean + row] = m;
-      rstd[p.rstd + row] = r;
-    }
-    if (p.weight >= 0 && p.bias >= 0) {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES)
-          STORE_A(out, i, (LOAD_A(in, i) - m) * r * LOAD_B(weight, i) + LOAD_B(bias, i));
-    } else if (p.weight >= 0) {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES)
-          STORE_A(out, i, (LOAD_A(in, i) - m) * r * LOAD_B(weight, i));
-    } else if (p.bias >= 0) {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES)
-          STORE_A(out, i, (LOAD_A(in, i) - m) * r + LOAD_B(bias, i));
-    } else {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES) STORE_A(out, i, (LOAD_A(in, i) - m) * r);
-    }
-  }
-}
-
-kernel void layer_norm_rows_backward(global const A_T* x, global const A_T* dy, global const B_T* weight,
-                                     global const T* mean, global const T* rstd, global A_T* dx,
-                                     const layer_params p, const dlb_team team) {
-  DLB_REASSOCIATE
-  TEAM_SCRATCH
-  weight += p.weight;
-  FOR_ROWS(row, team) {
-    global const A_T* in = x + p.x + (long)row * p.length;
-    global const A_T* grad = dy + p.dy + (long)row * p.length;
-    global A_T* out = dx + p.y + (long)row * p.length;
-    const T m = p.mean >= 0 ? mean[p.mean + row] : 0, r = rstd[p.rstd + row];
-    T s1 = 0, s2 = 0;
-    if (p.weight >= 0) {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES) {
-        const T g = LOAD_A(grad, i) * LOAD_B(weight, i);
-        s1 += g;
-        s2 += g * (LOAD_A(in, i) - m);
-      }
-    } else {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES) {
-        const T g = LOAD_A(grad, i);
-        s1 += g;
-        s2 += g * (LOAD_A(in, i) - m);
-      }
-    }
-    const T k1 = p.centred ? team_sum(s1) / (T)p.length : 0;
-    const T k2 = team_sum(s2) / (T)p.length * r * r;
-    if (!row_active) continue;
-    if (p.weight >= 0) {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES)
-          STORE_A(out, i, (LOAD_A(grad, i) * LOAD_B(weight, i) - k1 - (LOAD_A(in, i) - m) * k2) * r);
-    } else {
-      DLB_SIMD for (int i = LANE; i < p.length; i += LANES)
-          STORE_A(out, i, (LOAD_A(grad, i) - k1 - (LOAD_A(in, i) - m) * k2) * r);
-    }
   }
 }

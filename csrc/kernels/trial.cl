@@ -15,15 +15,16 @@
 #define STEP (each ? 1 : (long)get_global_size(0))
 #define END (each ? min(((long)get_global_id(0) + 1) * each, count) : count)
 
-// Fills p[0..count) with values in [-1, 1), integers with -3 to 3.
-kernel void trial_fill(global T* p, long count, long each, uint seed) {
+// Fills p[0..count) with values in [least, 1), integers with four times those.
+kernel void trial_fill(global T* p, long count, long each, uint seed, float least) {
   const long step = STEP, end = END;
   for (long i = BEGIN; i < end; i += step) {
     uint h = ((uint)i ^ seed) * 0x9e3779b1u;
     h = (h ^ (h >> 15)) * 0x85ebca77u;
     h = (h ^ (h >> 13)) * 0xc2b2ae3du;
     h ^= h >> 16;
-    const float a = (float)(h & 0xffff) / 32768.f - 1.f, b = (float)(h >> 16) / 32768.f - 1.f;
+    const float range = (1.f - least) / 65536.f;
+    const float a = (float)(h & 0xffff) * range + least, b = (float)(h >> 16) * range + least;
     STORE(VALUE(a, b), p, i);
   }
 }

@@ -17,9 +17,9 @@ const LaunchFamily& family_of(Op op) {
 }
 
 constexpr Buffer LaunchProblem::Operands::*kBuffers[LaunchProblem::kOperands] = {
-    &LaunchProblem::Operands::in0,  &LaunchProblem::Operands::in1,  &LaunchProblem::Operands::in2,
-    &LaunchProblem::Operands::in3,  &LaunchProblem::Operands::out0, &LaunchProblem::Operands::out1,
-    &LaunchProblem::Operands::out2, &LaunchProblem::Operands::out3};
+    &LaunchProblem::Operands::in0,  &LaunchProblem::Operands::in1, &LaunchProblem::Operands::in2,
+    &LaunchProblem::Operands::in3,  &LaunchProblem::Operands::in4, &LaunchProblem::Operands::out0,
+    &LaunchProblem::Operands::out1, &LaunchProblem::Operands::out2};
 
 }  // namespace
 
@@ -50,14 +50,20 @@ const std::vector<LaunchField>& launch_fields(Op op) {
 
 std::vector<Span<LaunchProblem::Operands>> LaunchProblem::spans() const {
   std::vector<Span<Operands>> list;
+  const unsigned positive = family_of(what).positive;
   for (int i = 0; i < kOperands; i++)
-    if (extents[i] > 0) list.push_back({kBuffers[i], extents[i], types[i], i >= kInputs});
+    if (extents[i] > 0)
+      list.push_back({kBuffers[i], extents[i], types[i], i >= kInputs, (positive >> i & 1) != 0});
   return list;
 }
 
 std::vector<Part<LaunchProblem>> LaunchProblem::parts() const {
   if (const auto parts = family_of(what).parts) return parts(*this);
   return {{*this, {}}};
+}
+
+void LaunchProblem::prepare(const Operands& operands, Stream& stream) const {
+  if (const auto prepare = family_of(what).prepare) prepare(*this, operands, stream);
 }
 
 uint64_t LaunchProblem::family() const {

@@ -18,6 +18,12 @@ struct LaunchFamily {
   std::vector<const LaunchSolver*> solvers;
   // Parts to compare with the reference (see GemmProblem::parts); by default the whole problem.
   std::vector<Part<LaunchProblem>> (*parts)(const LaunchProblem& problem) = nullptr;
+  // Inputs, a bit each, that a trial fills with values in [0, 1): so that no mean, which errors are relative
+  // to, is zero by chance.
+  unsigned positive = 0;
+  // Enqueues what makes random inputs of a trial possible ones (indices that lie in their windows).
+  void (*prepare)(const LaunchProblem& problem, const LaunchProblem::Operands& operands,
+                  Stream& stream) = nullptr;
 };
 
 // At library load, once per op.

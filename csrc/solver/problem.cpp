@@ -133,8 +133,10 @@ Problem read(const std::string& key, int device, Problem problem) {
 }  // namespace
 
 const char* op_name(Op op) {
-  constexpr const char* names[kOps] = {"gemm",    "conv_fwd",    "conv_bwd_data", "conv_bwd_weight",
-                                       "softmax", "softmax_bwd", "reduce"};
+  constexpr const char* names[kOps] = {
+      "gemm",           "conv_fwd",   "conv_bwd_data", "conv_bwd_weight", "softmax",        "softmax_bwd",
+      "reduce",         "norm_stats", "norm_sums",     "norm_apply",      "norm_apply_bwd", "layer_norm",
+      "layer_norm_bwd", "max_pool",   "max_pool_bwd",  "avg_pool",        "avg_pool_bwd"};
   return names[static_cast<int>(op)];
 }
 

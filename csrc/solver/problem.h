@@ -12,6 +12,9 @@
 
 #include "cl/api.h"
 
+namespace dlb {
+class Stream;
+}
 namespace dlb::solver {
 
 enum class Op : uint8_t {
@@ -21,9 +24,19 @@ enum class Op : uint8_t {
   kConvWeightGrad,
   kSoftmax,
   kSoftmaxBackward,
-  kReduce
+  kReduce,
+  kNormStats,
+  kNormSums,
+  kNormApply,
+  kNormApplyBackward,
+  kLayerNorm,
+  kLayerNormBackward,
+  kMaxPool,
+  kMaxPoolBackward,
+  kAvgPool,
+  kAvgPoolBackward
 };
-constexpr int kOps = 7;
+constexpr int kOps = 17;
 // "gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight", "softmax", ...: the names of DLBACKEND_SOLVER
 const char* op_name(Op op);
 // The op that a key begins with. Throws std::invalid_argument when there is none.
@@ -42,13 +55,14 @@ struct Factor {
 };
 
 // An operand of a problem: where its buffer stands in Operands, the elements from its first to its last one,
-// and whether it is a result.
+// and whether it is a result. A trial fills operands with values in [-1, 1), or [0, 1) where it says so.
 template <class Operands>
 struct Span {
   Buffer Operands::*buffer;
   int64_t elements = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
   bool result = false;
+  bool positive = false;
 };
 
 // A part of a problem's result that is itself a problem, and what to add to the operands' offsets for it.
@@ -139,13 +153,13 @@ const std::vector<LaunchField>& launch_fields(Op op);
 
 // An op over memory whose kernels differ in the form of their launch; see solver/launch_problem.h.
 struct LaunchProblem {
-  static constexpr int kNumbers = 24, kInputs = 4, kOperands = 8;
+  static constexpr int kNumbers = 32, kInputs = 5, kOperands = 8;
   struct Operands {
-    Buffer in0, in1, in2, in3, out0, out1, out2, out3;
+    Buffer in0, in1, in2, in3, in4, out0, out1, out2;
   };
 
   int64_t numbers[kNumbers] = {};      // sizes, strides and flags: the op's family says which
-  int64_t extents[kOperands] = {};     // elements from the first to the last of in0..3, out0..3; 0: absent
+  int64_t extents[kOperands] = {};     // elements from the first to the last of in0..4, out0..2; 0: absent
   c10::ScalarType types[kOperands]{};  // of the operands
   char variant[16] = {};               // what the op's kernels are made for, "sum"; empty where there is one
   c10::ScalarType dtype = c10::ScalarType::Float;
@@ -156,6 +170,8 @@ struct LaunchProblem {
   Op op() const { return what; }
   std::vector<Span<Operands>> spans() const;
   std::vector<Part<LaunchProblem>> parts() const;
+  // Gives synthetic operands the values that only the op knows to be possible; see LaunchFamily::prepare.
+  void prepare(const Operands& operands, Stream& stream) const;
   uint64_t family() const;
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {

@@ -126,9 +126,10 @@ Trial<Problem>::Trial(const Problem& problem, cl::Device& device)
   for (const auto& span : problem.spans()) {
     if (span.result) continue;
     buffers_.emplace_back(device, static_cast<uint64_t>(span.elements) * c10::elementSize(span.dtype));
-    fill(buffers_.back().mem(), span.elements, span.dtype, seed++ * 0x51ed27u);
+    fill(buffers_.back().mem(), span, seed++ * 0x51ed27u);
     operands_.*span.buffer = {buffers_.back().mem(), 0};
   }
+  if constexpr (requires { problem.prepare(operands_, stream_); }) problem.prepare(operands_, stream_);
 }
 
 template <class Problem>
@@ -141,10 +142,11 @@ template void ask_for_trial_programs(const ConvProblem&, cl::Device&);
 template void ask_for_trial_programs(const LaunchProblem&, cl::Device&);
 
 template <class Problem>
-void Trial<Problem>::fill(cl_mem mem, int64_t elements, c10::ScalarType dtype, uint32_t seed) {
-  const Walk walk = walk_of(device_, elements);
-  trial_kernel(device_, dtype, "trial_fill")
-      .launch(stream_.queue(), walk.range, mem, elements, walk.each, seed);
+void Trial<Problem>::fill(cl_mem mem, const Span<typename Problem::Operands>& span, uint32_t seed) {
+  const Walk walk = walk_of(device_, span.elements);
+  const float least = span.positive ? 0 : -1;
+  trial_kernel(device_, span.dtype, "trial_fill")
+      .launch(stream_.queue(), walk.range, mem, span.elements, walk.each, seed, least);
 }
 
 // So that what a solution does not write is the same everywhere.

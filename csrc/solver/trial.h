@@ -71,7 +71,7 @@ class Trial {
   double compare(cl_mem got, cl_mem want);
   double compare_one(cl_mem got, cl_mem want, int64_t begin, int64_t elements, c10::ScalarType dtype);
   void clear(cl_mem results);
-  void fill(cl_mem mem, int64_t elements, c10::ScalarType dtype, uint32_t seed);
+  void fill(cl_mem mem, const Span<typename Problem::Operands>& span, uint32_t seed);
 
   const Problem problem_;
   cl::Device& device_;

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+import torch.nn.functional as F
 from common import DEVICE, assert_near
 from fresh_process import fresh_python
 
@@ -46,6 +47,60 @@ def softmax_backward_case(fn, shape, dim, **more):
     return Case("softmax_bwd", f"{fn.__name__}{shape}[{dim}]", backward, (shape, shape), **more)
 
 
+def gradients(fn):
+    """The gradients of a function's inputs, the last argument being that of its result."""
+
+    def backward(*args):
+        *inputs, grad = args
+        inputs = [t.detach().requires_grad_() for t in inputs]
+        y = fn(*inputs)
+        return torch.autograd.grad(y, inputs, grad.contiguous(memory_format=layout_of(y)))
+
+    return backward
+
+
+def layout_of(t):
+    channels_last = t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if channels_last else torch.contiguous_format
+
+
+def batch_norm(x, *params):
+    return F.batch_norm(x, None, None, *params, training=True)
+
+
+def batch_norm_last(x, *params):
+    return batch_norm(x.contiguous(memory_format=torch.channels_last), *params)
+
+
+def group_norm(x, *params):
+    return F.group_norm(x, 2, *params)
+
+
+def layer_norm(x, *params):
+    return F.layer_norm(x, x.shape[-1:], *params)
+
+
+def norm_cases():
+    """Short and long runs, split rows, interleaved rows, few and many of them."""
+    images = [(batch_norm, (9, 150, 7, 7)), (batch_norm, (3, 8, 60, 61)), (batch_norm, (2, 3, 128, 128))]
+    last = [(batch_norm_last, (5, 70, 14, 15)), (batch_norm, (500, 300)), (batch_norm_last, (3, 300, 9, 9))]
+    for fn, shape in (*images, *last, (group_norm, (3, 6, 64, 66))):
+        for op in ("norm_stats", "norm_apply"):
+            yield Case(op, f"{fn.__name__}{shape}", fn, (shape, shape[1:2], shape[1:2]), scale=8)
+        for op in ("norm_sums", "norm_apply_bwd"):
+            shapes = (shape, shape[1:2], shape[1:2], shape)
+            yield Case(op, f"{fn.__name__}{shape}", gradients(fn), shapes, scale=40, dtypes=(torch.float32,))
+    for shape in ((300, 1024), (1100, 67), (17, 4111)):
+        weights = (shape[1:], shape[1:])
+        yield Case("layer_norm", f"layer_norm{shape}", layer_norm, (shape, *weights), scale=8)
+        yield Case("layer_norm_bwd", f"layer_norm{shape}", gradients(layer_norm), (shape, *weights, shape), scale=40)
+    yield Case("layer_norm", "layer_norm without weights", layer_norm, ((300, 520),), scale=8)
+    yield Case("layer_norm_bwd", "layer_norm without weights", gradients(layer_norm), ((300, 520),) * 2, scale=40)
+    yield Case(
+        "norm_sums", "layer_norm's weights", gradients(layer_norm), ((900, 130), (130,), (130,), (900, 130)), scale=40
+    )
+
+
 SOFTMAX_SHAPES = [((130, 521), 1), ((67, 1030), 0), ((3, 101, 221), 1), ((2, 9, 7, 530), 1), ((22001, 3), 1)]
 CASES = [
     *(
@@ -65,6 +120,7 @@ CASES = [
     reduce_case("max-1", lambda x: x.max(1), (300, 250), dtypes=(torch.float32, torch.int32)),
     reduce_case("argmin", lambda x: x.argmin(), (70001,), dtypes=(torch.float32,)),
     reduce_case("int sum", lambda x: x.sum(0), (70, 1001), dtypes=(torch.int32, torch.uint8, torch.int64)),
+    *norm_cases(),
     reduce_case("strided sum", lambda x: x[:, ::2].sum(1), (140, 1001), dtypes=(torch.float32,)),
 ]
 FAMILIES = sorted({case.op for case in CASES})

@@ -262,4 +262,28 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
   finish(launch, stream);
 }
 
+void run_pointwise_buffers(const PointwiseOp& op, Stream& stream, c10::ArrayRef<PointwiseBuffer> operands,
+                           size_t outputs, const std::array<uint32_t, 3>& sizes,
+                           c10::ScalarType compute_dtype) {
+  Launch launch;
+  prepare(launch, op, outputs, operands.size() - outputs, compute_dtype, {}, stream.device());
+  PointwiseParams& p = launch.params;
+  p.rank = p.per_item = p.padding = 0;
+  p.count = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 1 && (d + 1 < sizes.size() || p.rank > 0)) continue;
+    p.size[p.rank] = codegen::make_divider(sizes[d]);
+    p.count *= sizes[d];
+    for (size_t i = 0; i < operands.size(); ++i) p.stride[i][p.rank] = operands[i].strides[d];
+    ++p.rank;
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    launch.key.types[i] = operands[i].type;
+    launch.key.inner[i] = Inner::Unit;
+    launch.mem[i] = operands[i].mem;
+    p.offset[i] = operands[i].offset;
+  }
+  finish(launch, stream);
+}
+
 }  // namespace dlb

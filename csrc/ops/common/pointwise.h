@@ -4,6 +4,8 @@
 #include <c10/core/Scalar.h>
 #include <c10/util/ArrayRef.h>
 
+#include <array>
+
 #include "codegen/pointwise.h"
 #include "ops/common/tensor.h"
 
@@ -26,5 +28,19 @@ inline void run_pointwise(const codegen::PointwiseOp& op, at::TensorIteratorBase
 void run_pointwise_flat(const codegen::PointwiseOp& op, c10::ArrayRef<const at::TensorBase*> operands,
                         size_t outputs, c10::ScalarType compute_dtype,
                         c10::ArrayRef<c10::Scalar> scalars = {});
+
+// A buffer in place of a tensor, with element strides along up to three dimensions, the innermost first.
+struct PointwiseBuffer {
+  cl_mem mem;
+  int64_t offset;
+  codegen::DType type;
+  std::array<int32_t, 3> strides;
+};
+
+// The same on a stream over buffers, outputs first, without tensors. Sizes of 1 are fine; the product is
+// below 2^31.
+void run_pointwise_buffers(const codegen::PointwiseOp& op, Stream& stream,
+                           c10::ArrayRef<PointwiseBuffer> operands, size_t outputs,
+                           const std::array<uint32_t, 3>& sizes, c10::ScalarType compute_dtype);
 
 }  // namespace dlb

@@ -34,7 +34,7 @@ struct Input {
   at::MemoryFormat format = at::MemoryFormat::Contiguous;
   Form form = Form::Rows;
   Layout layout;
-  c10::SmallVector<int64_t, 5> channel_strides;  // 1 along the channels, else 0
+  norm::Extent extent{};
 
   explicit Input(const Tensor& input) {
     TORCH_CHECK(input.dim() >= 2, "batch_norm: expected an input of at least 2 dimensions, got ",
@@ -54,8 +54,8 @@ struct Input {
       layout.inner_stride = length;
       layout.segment_stride = channels * length;
     }
-    channel_strides.assign(static_cast<size_t>(x.dim()), 0);
-    channel_strides[1] = 1;
+    extent = form == Form::Columns ? norm::Extent{samples * length, channels, 1}
+                                   : norm::Extent{samples, channels, length};
   }
 };
 
@@ -122,7 +122,7 @@ Three forward(const Tensor& input, const Tensor& weight, const Tensor& bias, con
       .launch(context.stream.queue(), range_of(context.device, team), partials.mem, ws.mem, bs.mem, means.mem,
               vars.mem, saved_means.mem, saved_rstds.mem, results.mem, p, team);
   if (training) mean.finish(), var.finish();
-  norm::apply_forward(y, in.x, coefficients, channels, in.channel_strides);
+  norm::apply(context, in.extent, y, in.x, nullptr, coefficients);
   return {std::move(y), std::move(save_mean), std::move(save_rstd)};
 }
 
@@ -187,7 +187,7 @@ Three backward(const Tensor& grad_out, const Tensor& input, const Tensor& weight
   context.kernel("batch_norm_backward_finish")
       .launch(context.stream.queue(), range_of(context.device, team), partials.mem, ws.mem, means.mem,
               rstds.mem, dws.mem, dbs.mem, results.mem, p, team);
-  if (mask[0]) norm::apply_backward(dx, dy, in.x, coefficients, channels, in.channel_strides);
+  if (mask[0]) norm::apply(context, in.extent, dx, in.x, &dy, coefficients);
   return {std::move(dx), std::move(dw), std::move(db)};
 }
 

@@ -76,8 +76,7 @@ Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, cons
   context.kernel("group_norm_finish")
       .launch(context.stream.queue(), range_of(context.device, team), partials.mem, ws.mem, bs.mem, ms.mem,
               rs.mem, results.mem, p, team);
-  const std::array<int64_t, 2> flat{samples * channels, length}, strides{1, 0};
-  norm::apply_forward(y.view(flat), x.view(flat), coefficients, samples * channels, strides);
+  norm::apply(context, {1, samples * channels, length}, y, x, nullptr, coefficients);
   return {std::move(y), std::move(mean), std::move(rstd)};
 }
 
@@ -127,9 +126,7 @@ Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, co
     context.kernel("group_norm_backward_finish")
         .launch(context.stream.queue(), range_of(context.device, team), sources.mem, ws.mem, ms.mem, rs.mem,
                 results.mem, p, team);
-    const std::array<int64_t, 2> flat{samples * channels, length}, strides{1, 0};
-    norm::apply_backward(dx.view(flat), dy.view(flat), x.view(flat), coefficients, samples * channels,
-                         strides);
+    norm::apply(context, {1, samples * channels, length}, dx, x, &dy, coefficients);
   }
   return {std::move(dx), std::move(dw), std::move(db)};
 }

@@ -1,5 +1,5 @@
-// What batch, group and layer norm share: layouts of rows and columns, splitting them over the device, and
-// the launches of the kernels in norm.cl.
+// What batch, group and layer norm share: layouts of rows and columns, the passes over them, and the
+// application of coefficients.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -7,6 +7,7 @@
 #include "ops/common/family.h"
 #include "ops/common/team.h"
 #include "ops/common/tensor.h"
+#include "solver/launch_problem.h"
 
 namespace dlb::norm {
 
@@ -15,6 +16,7 @@ struct Layout {
   int64_t x = 0, dy = 0, mean = 0, rstd = 0, partial = 0;
   int64_t outer_stride = 0, inner_stride = 0, segment_stride = 0;
   uint32_t inner_rows = 1, rows = 1, length = 1, count = 1, per_split = 1, mean_group = 1;
+  uint32_t block = 1, padding = 0;
   codegen::Divider length_divider{};
 };
 
@@ -37,7 +39,7 @@ struct Context {
   Stream& stream;
   cl::Device& device;
   codegen::DType data, param, compute;
-  c10::ScalarType compute_scalar;
+  c10::ScalarType data_scalar, param_scalar, compute_scalar;
 
   // `param`: any of the weights or running statistics; the input's dtype where none is defined.
   Context(const at::Tensor& input, const at::Tensor& param, const char* op);
@@ -45,6 +47,9 @@ struct Context {
   cl::Kernel& kernel(const char* name) const {
     return family_kernel(device, "norm.cl", name, compute, {data, param});
   }
+  // A launch problem of these types without sizes. Its type of in4, which has no elements, is the
+  // parameters'.
+  solver::LaunchProblem problem(solver::Op what) const;
   at::Tensor scratch(int64_t elements) const;
   // A team for one of the finish kernels.
   Team finish_team(int64_t rows, uint32_t splits) const;
@@ -53,24 +58,40 @@ struct Context {
 // An optional tensor as a kernel argument; offset -1 when it is absent or empty.
 Operand optional_operand(const at::Tensor& tensor);
 
-// Partial results of a pass over the data: [splits][2][rows] in the compute type.
+// The same as an operand of a launch problem.
+solver::Buffer buffer_of(const at::Tensor& tensor);
+
+constexpr size_t kParamSlot = 4;  // see Context::problem()
+
+// Results of a pass over the data, in the compute type: [splits][2][rows], means and variances or two sums.
 struct Partial {
   at::Tensor values;
   uint32_t splits, per_split;
 };
 
-// Passes over x (and dy), over contiguous runs or over interleaved columns.
+// Passes over x (and dy), over contiguous runs or over interleaved columns; one split where solvers chose.
 enum class Form { Rows, Columns };
-Partial statistics(const Context& context, Form form, Layout layout, const at::Tensor& x);
-Partial gradient_sums(const Context& context, Form form, Layout layout, const at::Tensor& x,
+Partial statistics(const Context& context, Form form, const Layout& layout, const at::Tensor& x);
+Partial gradient_sums(const Context& context, Form form, const Layout& layout, const at::Tensor& x,
                       const at::Tensor& dy, const at::Tensor& mean, const at::Tensor& rstd);
 
-// y = (x - mean) * scale + shift and dx = dy * k0 - (k1 + (x - mean) * k2), with `coefficients` ([3] or [4]
-// sets of `size` values) that stretch over x by `strides` (elements; 0 along dimensions they do not depend
-// on).
-void apply_forward(const at::Tensor& y, const at::Tensor& x, const at::Tensor& coefficients, int64_t size,
-                   at::IntArrayRef strides);
-void apply_backward(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x,
-                    const at::Tensor& coefficients, int64_t size, at::IntArrayRef strides);
+// What apply() takes x for: [outer][rows][inner], dense.
+struct Extent {
+  int64_t outer, rows, inner;
+};
+
+// y = (x - mean) * scale + shift with coefficients [3][rows]; with dy, y = dy * k0 - (k1 + (x - mean) * k2)
+// with [4][rows], the first of which is the mean. All of x's layout.
+void apply(const Context& context, const Extent& extent, const at::Tensor& y, const at::Tensor& x,
+           const at::Tensor* dy, const at::Tensor& coefficients);
+
+// The element types of a problem made by Context::problem().
+struct Types {
+  codegen::DType data, param, compute;
+  explicit Types(const solver::LaunchProblem& p);
+};
+inline cl::Kernel& norm_kernel(cl::Device& device, const char* file, const char* name, const Types& types) {
+  return family_kernel(device, file, name, types.compute, {types.data, types.param});
+}
 
 }  // namespace dlb::norm
