@@ -101,6 +101,48 @@ def norm_cases():
     )
 
 
+def pool_case(fn, shape, last=False, **options):
+    """Forward and backward, of windows that overlap, touch, leave gaps or differ in size."""
+
+    def pool(x):
+        return fn(x.contiguous(memory_format=torch.channels_last) if last else x, **options)
+
+    name = fn.__name__ + "".join(f" {v}" for v in options.values()) + f"{shape}" + (" channels last" if last else "")
+    is_max = "max" in fn.__name__
+    y = pool(torch.zeros(shape))
+    y = y[0] if isinstance(y, tuple) else y
+    yield Case("max_pool" if is_max else "avg_pool", name, pool, (shape,))
+    values = (lambda x: pool(x)[0]) if is_max else pool
+    yield Case("max_pool_bwd" if is_max else "avg_pool_bwd", name, gradients(values), (shape, tuple(y.shape)))
+
+
+def max_pool(x, **options):
+    return F.max_pool2d(x, return_indices=True, **options)
+
+
+def max_pool3d(x, **options):
+    return F.max_pool3d(x, return_indices=True, **options)
+
+
+def adaptive_max_pool(x, output_size):
+    return F.adaptive_max_pool2d(x, output_size, return_indices=True)
+
+
+def pool_cases():
+    for last in (False, True):
+        for fn in (max_pool, F.avg_pool2d):
+            yield from pool_case(fn, (2, 9, 61, 80), last, kernel_size=3, stride=2, padding=1)
+            yield from pool_case(fn, (2, 70, 23, 31), last, kernel_size=2, stride=2, ceil_mode=True)
+        yield from pool_case(max_pool, (2, 20, 41, 43), last, kernel_size=2, stride=3, padding=1)
+        yield from pool_case(max_pool, (2, 20, 41, 43), last, kernel_size=3, stride=1, padding=1, dilation=2)
+        yield from pool_case(
+            F.avg_pool2d, (2, 20, 41, 43), last, kernel_size=(3, 2), stride=3, padding=1, count_include_pad=False
+        )
+        yield from pool_case(F.adaptive_avg_pool2d, (3, 40, 24, 24), last, output_size=(8, 6))
+        yield from pool_case(adaptive_max_pool, (3, 40, 24, 24), last, output_size=(7, 5))
+    yield from pool_case(max_pool3d, (2, 6, 9, 31, 33), kernel_size=(2, 3, 3), stride=(2, 2, 3))
+
+
 SOFTMAX_SHAPES = [((130, 521), 1), ((67, 1030), 0), ((3, 101, 221), 1), ((2, 9, 7, 530), 1), ((22001, 3), 1)]
 CASES = [
     *(
@@ -121,6 +163,7 @@ CASES = [
     reduce_case("argmin", lambda x: x.argmin(), (70001,), dtypes=(torch.float32,)),
     reduce_case("int sum", lambda x: x.sum(0), (70, 1001), dtypes=(torch.int32, torch.uint8, torch.int64)),
     *norm_cases(),
+    *pool_cases(),
     reduce_case("strided sum", lambda x: x[:, ::2].sum(1), (140, 1001), dtypes=(torch.float32,)),
 ]
 FAMILIES = sorted({case.op for case in CASES})

@@ -12,6 +12,7 @@ namespace dlb {
 // Sizes and strides of N, C, D, H, W of a tensor [N,] C, then 1 to 3 spatial axes; missing ones have size 1.
 struct View5 {
   std::array<int64_t, 5> size{1, 1, 1, 1, 1}, stride{0, 0, 0, 0, 0};
+  View5() = default;
   View5(const at::Tensor& t, int axes) {
     const int64_t rank = t.dim(), leading = rank - axes;
     for (int64_t d = 0; d < rank; ++d) {
@@ -21,7 +22,7 @@ struct View5 {
   }
 };
 
-constexpr int32_t kLineBlock = 64;  // BLOCK in lines.clh
+constexpr int32_t kLineBlock = 64, kMostLineBlock = 256;  // of CPUs; BLOCK in lines.clh
 
 // Laid out as dlb_lines in the kernels.
 struct Lines {
@@ -34,10 +35,11 @@ struct Lines {
   }
 
   // Walks `over` (x or y of the constructor), `work` steps an element. Lines along the width are taken one
-  // element at a time unless `wide`.
-  Team team(const cl::Device& device, const View5& over, bool wide, int64_t work) {
+  // element at a time unless `wide`. `most`: neighbours taken together; 0: as the device's class likes it.
+  Team team(const cl::Device& device, const View5& over, bool wide, int64_t work, int32_t most = 0) {
     channels_inner = channels > 1 && over.stride[1] == 1 && over.stride[4] != 1;
-    block = device.cls == cl::DeviceClass::kCpu && (wide || channels_inner) ? kLineBlock : 1;
+    if (most == 0) most = device.cls == cl::DeviceClass::kCpu ? kLineBlock : 1;
+    block = wide || channels_inner ? most : 1;
     const int64_t line = channels_inner ? channels : over.size[4];
     int64_t all = 1;
     for (int64_t s : over.size) all *= s;
