@@ -62,16 +62,23 @@ cl::Kernel& family_kernel(cl::Device& device, const char* file, const char* kern
     Key key;
     cl::Kernel* kernel = nullptr;
   };
-  constexpr size_t kSlots = 256;
+  constexpr size_t kSlots = 256, kProbes = 8;
   thread_local auto slots = std::make_unique<std::array<Slot, kSlots>>();
   uint64_t h = reinterpret_cast<uint64_t>(kernel) ^ reinterpret_cast<uint64_t>(options) << 7 ^
                reinterpret_cast<uint64_t>(file) << 13 ^ static_cast<uint64_t>(compute) << 3;
   for (DType type : key.types) h = h * 31 + static_cast<uint64_t>(type);
-  Slot& slot = (*slots)[(h * 0x9E3779B97F4A7C15ull) >> 56];
-  if (slot.kernel && slot.key == key) [[likely]]
-    return *slot.kernel;
+  // Two kernels that a loop alternates must not evict each other: a miss puts the source together.
+  const size_t first = (h * 0x9E3779B97F4A7C15ull) >> 56;
+  size_t free = first;
+  for (size_t i = 0; i < kProbes; ++i) {
+    const size_t probe = (first + i) % kSlots;
+    const Slot& slot = (*slots)[probe];
+    if (slot.kernel && slot.key == key) [[likely]]
+      return *slot.kernel;
+    if (!slot.kernel && (*slots)[free].kernel) free = probe;
+  }
   cl::Kernel& found = cl::get_kernel(device, source_of(key), options, kernel);
-  slot = {key, &found};
+  (*slots)[free] = {key, &found};
   return found;
 }
 
