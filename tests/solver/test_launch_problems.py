@@ -245,6 +245,35 @@ def test_every_config_of_every_solver_is_checked_and_right(op):
     assert dlbackend.solvers.stats()["rejected"] == rejected
 
 
+@pytest.mark.parametrize("op", FAMILIES)
+def test_deterministic(op):
+    """By estimate alone, whatever was measured: right, and the same bits each time."""
+    case = next(c for c in CASES if c.op == op)
+    inputs = inputs_of(case, torch.float32)
+    dlbackend.solvers.tune(problem_of(case, inputs))
+    torch.backends.ocl.deterministic = True
+    try:
+        runs = [case.fn(*(t.to(DEVICE) for t in inputs)) for _ in range(2)]
+    finally:
+        torch.backends.ocl.deterministic = False
+    first, second = ((r,) if isinstance(r, torch.Tensor) else r for r in runs)
+    expected = case.fn(*(t.double() for t in inputs))
+    for a, b, e in zip(first, second, (expected,) if isinstance(expected, torch.Tensor) else expected, strict=True):
+        assert a.cpu().equal(b.cpu())
+        assert_near(a, e, case.scale)
+
+
+def test_batch_norm_measured_between_runs_updates_running_statistics_once():
+    """Measuring repeats solutions, but not the update of the running statistics."""
+    reference, module = torch.nn.BatchNorm2d(16).double(), torch.nn.BatchNorm2d(16).to(DEVICE)
+    x = torch.randn(4, 16, 40, 40) * 3 + 2
+    for _ in range(40):
+        reference(x.double())
+        module(x.to(DEVICE))
+    assert_near(module.running_mean, reference.running_mean)
+    assert_near(module.running_var, reference.running_var)
+
+
 def test_small_problems_are_not_looked_up_unless_forced():
     dlbackend.solvers.force("")
     x = torch.randn(5, 7, device=DEVICE)
