@@ -54,7 +54,7 @@ def report(case: Case) -> None:
             if s.microseconds is not None:
                 rate = flops / s.microseconds * 1e-6
                 print(
-                    f"  {s.solver:18} {s.config:20} {s.microseconds:10.1f} us {rate:8.2f} TFLOP/s"
+                    f"  {s.solver:18} {s.config:20} {s.microseconds:10.1f} us of {s.estimate:8.1f} {rate:8.2f} TFLOP/s"
                     f" {s.workspace / 2**20:8.1f} MiB  error {s.error:.1e}"
                 )
 

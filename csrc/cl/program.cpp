@@ -98,7 +98,31 @@ cl_program compile(Device& device, const std::string& source, const std::string&
   return program;
 }
 
+// Builds that somebody waits for: how many go on, and when the last ended.
+std::atomic<int> g_urgent_builds{0};
+std::atomic<int64_t> g_urgent_build_end{INT64_MIN / 2};  // ns of the steady clock
+thread_local bool t_background = false;
+
+int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+class UrgentBuild {
+ public:
+  UrgentBuild() { g_urgent_builds += urgent_; }
+  ~UrgentBuild() {
+    if (!urgent_) return;
+    g_urgent_build_end = now_ns();
+    g_urgent_builds--;
+  }
+  UrgentBuild(const UrgentBuild&) = delete;
+
+ private:
+  const bool urgent_ = !t_background;
+};
+
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
+  const UrgentBuild urgent;
   const std::string disk_key = program_key(device, options, source);
   DiskCache& disk = program_disk_cache();
   bool from_pack = false;
@@ -170,6 +194,13 @@ ProgramEntry& entry_for(Device& device, const std::string& source, const std::st
 
 }  // namespace
 
+void build_in_background() noexcept {
+  t_background = true;
+}
+double seconds_since_urgent_build() noexcept {
+  return g_urgent_builds ? 0 : static_cast<double>(now_ns() - g_urgent_build_end) * 1e-9;
+}
+
 KernelStats kernel_stats() {
   return {g_compiled, g_loaded, g_loaded_from_pack, static_cast<double>(g_compile_ns) * 1e-9, g_launches};
 }
@@ -180,7 +211,7 @@ void forget_buffer_arguments() noexcept {
 
 thread_local Recording* Recording::current_ = nullptr;
 
-Recording::Recording() {
+Recording::Recording(Wanted wanted) : wanted_(wanted) {
   if (current_) throw Error(CL_INVALID_OPERATION, "this thread records already");
   current_ = this;
 }
@@ -188,6 +219,8 @@ Recording::~Recording() {
   current_ = nullptr;
 }
 void Recording::note(const std::string& source, const std::string& options) {
+  unbuilt_ = true;
+  if (wanted_ == kWhether) return;
   if (known_.insert(options + "\n" + source).second) programs_.push_back({source, options});
 }
 

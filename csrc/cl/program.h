@@ -29,6 +29,11 @@ struct KernelStats {
 };
 KernelStats kernel_stats();
 
+// Says that nobody waits for what this thread builds.
+void build_in_background() noexcept;
+// Since the last build or load that somebody waited for ended; 0 while there is one.
+double seconds_since_urgent_build() noexcept;
+
 // A kernel argument of local memory, in bytes.
 struct Local {
   size_t bytes;
@@ -46,17 +51,24 @@ struct ProgramSource {
 // is uploaded for kernels' own use still is: it may be kept for later launches. No two on one thread.
 class Recording {
  public:
-  Recording();
+  // kWhether only finds out whether something is not built: programs() stays empty.
+  enum Wanted { kPrograms, kWhether };
+  explicit Recording(Wanted wanted = kPrograms);
   ~Recording();
   Recording(const Recording&) = delete;
   static Recording* current() noexcept { return current_; }
 
   void note(const std::string& source, const std::string& options);
+  void note_unbuilt() { unbuilt_ = true; }
+  Wanted wanted() const { return wanted_; }
+  bool unbuilt() const { return unbuilt_; }
   // In the order in which they were first asked for, each once.
   const std::vector<ProgramSource>& programs() const { return programs_; }
 
  private:
   static thread_local Recording* current_;
+  const Wanted wanted_;
+  bool unbuilt_ = false;
   std::vector<ProgramSource> programs_;
   std::unordered_set<std::string> known_;
 };
@@ -122,6 +134,8 @@ class Kernel {
     throttle(queue);
   }
 
+  // False where a recording gave it out and nothing has launched it since.
+  bool is_made() const { return handle_.load(std::memory_order_acquire) != nullptr; }
   const std::string& name() const { return name_; }
   Device& device() const { return device_; }
   // CL_KERNEL_WORK_GROUP_SIZE: the largest work-group this kernel can run with.

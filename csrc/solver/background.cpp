@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
 
 #include "cl/api.h"
+#include "cl/program.h"
 #include "solver/find.h"
 
 namespace dlb::solver {
@@ -28,6 +30,7 @@ struct Worker {
 
   void work() {
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kLowestPriority);
+    cl::build_in_background();
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
       wake.wait(lock, [&] { return stopping || !tasks.empty(); });
@@ -64,6 +67,13 @@ void in_background(std::function<void()> task) {
     w.started = true;
   }
   w.wake.notify_one();
+}
+
+void wait_while_program_starts(const cl::Device& device) {
+  // CPU-like devices build kernels at their first launch too, on the cores that run them.
+  const double quiet = device.cls == cl::DeviceClass::kCpu ? 1.0 : 0.1;
+  while (!background_stopping() && cl::seconds_since_urgent_build() < quiet)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 bool background_stopping() noexcept {

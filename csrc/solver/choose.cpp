@@ -7,9 +7,12 @@
 #include <chrono>
 #include <cstdio>
 #include <deque>
+#include <functional>
 #include <sstream>
+#include <unordered_set>
 
 #include "cl/disk_cache.h"
+#include "cl/program.h"
 #include "solver/background.h"
 #include "solver/find.h"
 #include "solver/find_record.h"
@@ -23,6 +26,8 @@ namespace dlb::solver {
 namespace {
 
 constexpr size_t kMostSpecialised = 256;  // problems at once that have a program of their own
+constexpr size_t kSizesOfLayers = 2;  // of one family; with more, a solution that is built already is taken
+constexpr double kMostForBuilt = 3;   // if its estimate is at most so many times the lowest
 
 // What runs for a problem now. Never changed: a better one replaces it in the cache.
 template <class Problem>
@@ -92,14 +97,46 @@ const Solver<Problem>& lowest_estimate(const Problem& problem, const cl::Device&
   return *best;
 }
 
-// The solution with the lowest estimate. One whose kernel does not build on this driver is passed over for
-// the next, with a warning; a forced one is not. With `quick_start`, solvers that take long to build wait for
-// the search.
+// True when nothing is left to build for a candidate.
 template <class Problem>
-SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device, bool only_deterministic = false,
-                                 bool quick_start = false) {
+bool is_built(const Problem& problem, cl::Device& device, const Candidate<Problem>& c) {
+  cl::Recording recording(cl::Recording::kWhether);
+  try {
+    make_solution(problem, device, *c.solver, c.config);
+  } catch (const std::exception&) {
+    return false;
+  }
+  return !recording.unbuilt();
+}
+
+// Where sizes change from call to call: puts the first candidate that is built, unless that costs far more,
+// before all others.
+template <class Problem>
+void prefer_built(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates) {
+  for (auto c = candidates.begin(); c != candidates.end(); ++c) {
+    if (c->estimate > kMostForBuilt * candidates.front().estimate) return;
+    if (!is_built(problem, device, *c)) continue;
+    std::rotate(candidates.begin(), c, c + 1);
+    return;
+  }
+}
+
+void warn_once(const std::string& about, const std::string& text) {
+  static std::mutex mutex;
+  static auto* known = new std::unordered_set<std::string>;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (known->insert(about).second) TORCH_WARN(text);
+}
+
+// The solution of the first candidate that works. One whose kernel does not build on this driver is passed
+// over for the next, with a warning; a forced one is not. With `quick_start`, solvers that take long to build
+// wait for the search.
+template <class Problem>
+SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device,
+                                 const std::vector<Candidate<Problem>>& candidates,
+                                 bool only_deterministic = false, bool quick_start = false) {
   std::string failed;
-  for (const auto& c : candidates_of(problem, device)) {
+  for (const auto& c : candidates) {
     if (only_deterministic && !c.solver->is_deterministic(problem)) continue;
     if (quick_start && c.solver->is_slow_to_build() && !is_vouched(problem, device, *c.solver)) continue;
     if (failed == c.solver->name()) continue;  // its other configs share the program
@@ -112,18 +149,20 @@ SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device, boo
           !preference_of(problem.op()).forced.empty())
         throw;
       failed = c.solver->name();
-      TORCH_WARN("dlbackend: solver ", failed, " is not used, its kernel does not build: ", error.what());
+      warn_once(std::to_string(device.index) + op_name(problem.op()) + failed,
+                "dlbackend: solver " + failed + " is not used, its kernel does not build: " + error.what());
     }
   }
   lowest_estimate(problem, device, only_deterministic);  // throws everyone's reasons
   TORCH_INTERNAL_ASSERT(false, key(problem));
 }
 
-void say_found(const std::string& how, const cl::Device& device, const std::string& key, const char* solver,
-               const Config& config, const std::string& others) {
+template <class Problem>
+void say_found(const char* how, const cl::Device& device, const std::string& key,
+               const Solution<Problem>& solution, const std::function<std::string()>& others = {}) {
   if (verbosity() < 1) return;
-  say(1, "find,ocl:" + std::to_string(device.index) + "," + how + "," + solver + "," + config_text(config) +
-             "," + key + others);
+  say(1, "find,ocl:" + std::to_string(device.index) + "," + how + "," + solution.solver->name() + "," +
+             config_text(solution.config) + "," + key + (others ? others() : ""));
 }
 
 // The solver of a stored result, if it is still what it was and may be taken.
@@ -169,6 +208,21 @@ std::shared_ptr<Search<Problem>> search_from(const Problem& problem, cl::Device&
                                            specialise);
 }
 
+// What a record of this library's knows of candidates, so that only new solvers are measured.
+template <class Problem>
+void recall(const FindRecord& record, std::vector<Candidate<Problem>>& candidates) {
+  std::erase_if(candidates, [&](Candidate<Problem>& c) {
+    const std::string name = revision_name(*c.solver);
+    for (const FindResult& result : record.results)
+      if (result.solver == name && result.config == c.config) {
+        c.state = Candidate<Problem>::kSlower;
+        c.time = result.time, c.workspace = result.workspace, c.error = result.error;
+        return false;
+      }
+    return std::find(record.considered.begin(), record.considered.end(), name) != record.considered.end();
+  });
+}
+
 // What the store knows, or null. The fastest solution that compiles nothing for these sizes starts; a faster
 // one of a program of its own is fetched behind it.
 template <class Problem>
@@ -200,11 +254,13 @@ ChoicePtr<Problem> from_store(const Problem& problem, cl::Device& device, const 
   if (!taken) return nullptr;
   find_stats().hits++;
   std::shared_ptr<Search<Problem>> search;
-  if (searches(mode) && (mode == FindMode::kTrustVerify || outdated(*record, problem, device)))
-    search = search_from(problem, device, key, taken, candidates_of(problem, device));
-  else if (!faster.empty())
+  if (searches(mode) && (mode == FindMode::kTrustVerify || outdated(*record, problem, device))) {
+    std::vector<Candidate<Problem>> others = candidates_of(problem, device);
+    if (mode != FindMode::kTrustVerify && record->version == cl::library_version()) recall(*record, others);
+    search = search_from(problem, device, key, taken, std::move(others));
+  } else if (!faster.empty())
     search = std::make_shared<Search<Problem>>(problem, device, key, taken, faster, false);
-  say_found("hit", device, key, taken->solver->name(), taken->config, "");
+  say_found("hit", device, key, *taken);
   return make_choice<Problem>(taken, taken, search);
 }
 
@@ -224,7 +280,7 @@ ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, cons
   const auto taken = std::find_if(candidates.begin(), candidates.end(),
                                   [](const auto& c) { return c.state == Candidate<Problem>::kTaken; });
   if (taken == candidates.end()) return nullptr;
-  store_record(device, key, record_of(candidates));
+  store_record(device, key, record_of(problem, device, candidates));
   std::shared_ptr<Search<Problem>> search;
   if (specialises(find_mode(), problem.op()))
     search = std::make_shared<Search<Problem>>(problem, device, key, taken->solution,
@@ -235,21 +291,29 @@ ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, cons
 template <class Problem>
 ChoicePtr<Problem> choose_new(const Problem& problem, cl::Device& device) {
   const std::string text = key(problem);
-  sizes_change(problem.family(), hash(problem));
+  const size_t sizes = sizes_met(problem.family(), hash(problem));
   if (ChoicePtr<Problem> known = from_store(problem, device, text)) return known;
   find_stats().misses++;
   const FindMode mode = find_mode();
   ChoicePtr<Problem> choice;
   if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text);
   if (!choice) {
+    std::vector<Candidate<Problem>> candidates = candidates_of(problem, device);
     const bool quick_start = searches(mode) && preference_of(problem.op()).forced.empty();
-    const SolutionPtr<Problem> first = by_estimate(problem, device, false, quick_start);
+    if (sizes > kSizesOfLayers) prefer_built(problem, device, candidates);
+    const SolutionPtr<Problem> first = by_estimate(problem, device, candidates, false, quick_start);
+    if (sizes > kManySizes) {  // nothing that takes long to find out
+      const Solver<Problem>* last = nullptr;
+      std::erase_if(candidates, [&](const auto& c) {
+        const bool further = std::exchange(last, c.solver) == c.solver;
+        return further || !is_built(problem, device, c);
+      });
+    }
     choice = make_choice<Problem>(
         first, first,
-        searches(mode) ? search_from(problem, device, text, first, candidates_of(problem, device)) : nullptr);
+        searches(mode) ? search_from(problem, device, text, first, std::move(candidates)) : nullptr);
   }
-  say_found("miss", device, text, choice->taken->solver->name(), choice->taken->config,
-            reasons(problem, device, ","));
+  say_found("miss", device, text, *choice->taken, [&] { return reasons(problem, device, ","); });
   return choice;
 }
 
@@ -269,8 +333,8 @@ ChoicePtr<Problem> choose_deterministic(const Problem& problem, cl::Device& devi
   auto& known = deterministic_cache<Problem>();
   ChoicePtr<Problem> choice = known.find(problem);
   if (choice) return choice;
-  const SolutionPtr<Problem> solution = by_estimate(problem, device, true);
-  say_found("deterministic", device, key(problem), solution->solver->name(), solution->config, "");
+  const SolutionPtr<Problem> solution = by_estimate(problem, device, candidates_of(problem, device), true);
+  say_found("deterministic", device, key(problem), *solution);
   choice = make_choice<Problem>(solution, solution);
   known.insert(problem, choice);
   return choice;
@@ -404,11 +468,11 @@ std::string explain_any(const Problem& problem) {
   return std::string(name) + " for " + key(problem) + reasons(problem, device, "\n  ");
 }
 
-std::string solution_line(const std::string& solver, const Config& config, double time, uint64_t workspace,
-                          double error, const std::string& state) {
+std::string solution_line(const std::string& solver, const Config& config, double estimate, double time,
+                          uint64_t workspace, double error, const std::string& state) {
   std::ostringstream line;
   line << solver << '\t' << config_text(config) << '\t' << (config.specialised ? "specialised" : "reusable")
-       << '\t';
+       << '\t' << estimate << '\t';
   time > 0 ? line << time << '\t' : line << "-\t";
   line << workspace << '\t';
   time > 0 ? line << error << '\t' : line << "-\t";
@@ -426,17 +490,24 @@ std::string solutions_any(const Problem& problem) {
         known && revision_name(*known->taken->solver) == solver && known->taken->config == config;
     return std::string(taken ? "taken" : "applicable");
   };
+  const auto candidates = candidates_of(problem, device);
+  const auto estimate = [&](const std::string& solver) {
+    const auto it = std::find_if(candidates.begin(), candidates.end(),
+                                 [&](const auto& c) { return revision_name(*c.solver) == solver; });
+    return it == candidates.end() ? 0.0 : it->estimate;
+  };
   std::string text;
   if (record)
     for (const FindResult& r : record->results)
-      text += solution_line(r.solver, r.config, r.time, r.workspace, r.error, state(r.solver, r.config));
-  for (const auto& c : candidates_of(problem, device)) {
+      text += solution_line(r.solver, r.config, estimate(r.solver), r.time, r.workspace, r.error,
+                            state(r.solver, r.config));
+  for (const auto& c : candidates) {
     const std::string name = revision_name(*c.solver);
     const bool listed =
         record && std::any_of(record->results.begin(), record->results.end(),
                               [&](const auto& r) { return r.solver == name && r.config == c.config; });
     if (!listed)
-      text += solution_line(name, c.config, 0, c.solver->workspace(problem, device, c.config), 0,
+      text += solution_line(name, c.config, c.estimate, 0, c.solver->workspace(problem, device, c.config), 0,
                             state(name, c.config));
   }
   return text;

@@ -118,8 +118,8 @@ std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans
 }
 
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name) {
-  return cl::get_kernel(device, sources({"gpu_tile.clh", "gemm_gpu.cl", "split_reduce.cl"}),
-                        gpu_tile_options(tile, device, type), name);
+  return embedded_kernel(device, {"gpu_tile.clh", "gemm_gpu.cl", "split_reduce.cl"},
+                         gpu_tile_options(tile, device, type), name);
 }
 
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,

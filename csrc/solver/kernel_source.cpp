@@ -3,6 +3,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <mutex>
+#include <unordered_map>
+
 #include "cl/embedded.h"
 #include "solver/find.h"
 
@@ -51,6 +54,28 @@ std::string sources(std::initializer_list<const char*> files) {
   std::string text;
   for (const char* file : files) text += cl::embedded_source(file);
   return text;
+}
+
+cl::Kernel& embedded_kernel(cl::Device& device, std::initializer_list<const char*> files,
+                            const std::string& options, const char* name) {
+  static std::mutex mutex;
+  static auto* known = new std::unordered_map<std::string, cl::Kernel*>;
+  std::string key = std::to_string(device.index);
+  for (const char* file : files) key += ' ', key += file;
+  key += '\n', key += name, key += '\n', key += options;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto it = known->find(key);
+    if (it != known->end()) {
+      cl::Recording* recording = cl::Recording::current();
+      const bool only_whether = recording && recording->wanted() == cl::Recording::kWhether;
+      if (only_whether && !it->second->is_made()) recording->note_unbuilt();
+      if (only_whether || it->second->is_made()) return *it->second;
+    }
+  }
+  cl::Kernel& kernel = cl::get_kernel(device, sources(files), options, name);
+  std::lock_guard<std::mutex> lock(mutex);
+  return *(known->insert_or_assign(std::move(key), &kernel).first->second);
 }
 
 std::shared_ptr<cl::Kernel> shared_kernel(cl::Kernel& kernel) {

@@ -20,6 +20,11 @@ inline bool is_float_storage(c10::ScalarType type) {  // computed in float
 // The texts of these files of csrc/kernels, one after the other.
 std::string sources(std::initializer_list<const char*> files);
 
+// The kernel of a program made of these files, as cl::get_kernel(); what was asked for before is found
+// without looking at the program's text. `files` and `name` are literals.
+cl::Kernel& embedded_kernel(cl::Device& device, std::initializer_list<const char*> files,
+                            const std::string& options, const char* name);
+
 // A kernel that lives as long as the process, as one that may not.
 std::shared_ptr<cl::Kernel> shared_kernel(cl::Kernel& kernel);
 

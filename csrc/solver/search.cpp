@@ -20,16 +20,23 @@
 namespace dlb::solver {
 namespace {
 
-constexpr double kMinimumGain = 0.97;      // a solution takes over below this share of the other's time
-constexpr double kHopeless = 1.15;         // one measurement above this share is enough
-constexpr size_t kMeasurements = 3;        // before a solution takes over
-constexpr uint32_t kSearchAfter = 2;       // runs; a problem seen once costs nothing
+constexpr double kMinimumGain = 0.97;  // a solution takes over below this share of the other's time
+constexpr double kHopeless = 1.15;     // one measurement above this share is enough
+constexpr double kNear = 1.3;          // a solver whose first config is within this share has others tried
+constexpr size_t kMeasurements = 3;    // before a solution takes over
+constexpr uint32_t kSearchAfter = 2;   // runs; a problem seen once costs nothing
 constexpr uint32_t kSpecialiseAfter = 30;  // runs
-constexpr double kMeasureShare = 0.2;      // of the time that passes, for measuring between runs
-constexpr double kMeasureBurst = 100e3;    // microseconds that may be saved up
-constexpr double kLongEnough = 150;        // microseconds of one mark-to-mark stretch
+
+// What measuring between runs may take: a share of the time that passes, of which so many microseconds may be
+// saved up. A loop on a CPU takes seconds an iteration, and estimates know little of its caches; on a GPU
+// they are near, and thousands of iterations follow.
+struct Allowance {
+  double share, burst;
+};
+constexpr Allowance kCpuAllowance = {0.2, 100e3}, kGpuAllowance = {0.03, 10e3};
+
+constexpr double kLongEnough = 150;  // microseconds of one mark-to-mark stretch
 constexpr int kMostRepeats = 20;
-constexpr size_t kManySizes = 6;         // problems of one family: sizes change from call to call
 constexpr const char* kRight = "right";  // payload of a voucher
 constexpr size_t kMostFamilies = 4096;
 
@@ -37,11 +44,11 @@ constexpr size_t kMostFamilies = 4096;
 class Budget {
  public:
   // False while it is used up. May go below zero by one measurement.
-  bool take(double microseconds) {
+  bool take(double microseconds, const Allowance& allowance) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto now = std::chrono::steady_clock::now();
-    left_ += kMeasureShare * std::chrono::duration<double, std::micro>(now - last_).count();
-    left_ = std::min(left_, kMeasureBurst);
+    left_ += allowance.share * std::chrono::duration<double, std::micro>(now - last_).count();
+    left_ = std::min(left_, allowance.burst);
     last_ = now;
     if (left_ <= 0) return false;
     left_ -= microseconds;
@@ -68,6 +75,9 @@ struct Bench {
 Bench& bench_of(const cl::Device& device) {
   static auto* benches = new std::array<Bench, 64>;
   return (*benches)[static_cast<size_t>(device.index)];
+}
+const Allowance& allowance_of(const cl::Device& device) {
+  return device.cls == cl::DeviceClass::kCpu ? kCpuAllowance : kGpuAllowance;
 }
 
 // Whether kernels compiled for single problems have been faster on a device, by solver; remembered in the
@@ -163,16 +173,18 @@ std::vector<Candidate<Problem>> candidates_of(const Problem& problem, const cl::
 }
 
 template <class Problem>
-FindRecord record_of(const std::vector<Candidate<Problem>>& candidates) {
+FindRecord record_of(const Problem& problem, const cl::Device& device,
+                     const std::vector<Candidate<Problem>>& candidates) {
   FindRecord record;
   record.version = cl::library_version();
-  for (const auto& c : candidates) {
-    const std::string name = revision_name(*c.solver);
-    if (std::find(record.considered.begin(), record.considered.end(), name) == record.considered.end())
-      record.considered.push_back(name);
+  const Preference preference = preference_of(problem.op());
+  for (const auto* solver : solvers_for(problem))
+    if (preference.allows(solver->name()) && solver->applicable(problem, device))
+      record.considered.push_back(revision_name(*solver));
+  for (const auto& c : candidates)
     if (c.time > 0 && c.state != Candidate<Problem>::kWrong)
-      record.results.push_back({name, c.config, c.time, c.solution ? c.solution->workspace : 0, c.error});
-  }
+      record.results.push_back({revision_name(*c.solver), c.config, c.time,
+                                c.solution ? c.solution->workspace : c.workspace, c.error});
   // The one taken first: others may be faster by less than it takes to be believed.
   const auto rank = [&](const FindResult& r) {
     for (const auto& c : candidates)
@@ -351,14 +363,14 @@ void measure_all(const Problem& problem, cl::Device& device, std::vector<Candida
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
 }
 
-bool sizes_change(uint64_t family, uint64_t problem) {
+size_t sizes_met(uint64_t family, uint64_t problem) {
   static std::mutex mutex;
   static auto* families = new std::unordered_map<uint64_t, std::unordered_set<uint64_t>>;
   std::lock_guard<std::mutex> lock(mutex);
   if (families->size() > kMostFamilies) families->clear();
   auto& members = (*families)[family];
   if (members.size() <= kManySizes) members.insert(problem);
-  return members.size() > kManySizes;
+  return members.size();
 }
 
 template <class Problem>
@@ -374,11 +386,21 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
   current.state = Candidate<Problem>::kTaken;
   current.solver = taken_->solver, current.config = taken_->config, current.solution = taken_;
   current.estimate = taken_->solver->estimate(problem, device);
+  const auto same_as_taken = [&](const auto& c) {
+    return c.solver == taken_->solver && c.config == taken_->config;
+  };
+  if (const auto it = std::find_if(others.begin(), others.end(), same_as_taken); it != others.end())
+    current.time = it->time, current.error = it->error;
   candidates_.push_back(current);
-  for (auto& other : others)
-    if ((other.solver != taken_->solver || other.config != taken_->config) &&
-        other.estimate <= kMostEstimateBetween * current.estimate)
-      candidates_.push_back(std::move(other));
+  std::vector<const Solver<Problem>*> seen = {current.solver};
+  for (auto& other : others) {
+    if (same_as_taken(other)) continue;
+    const bool known = other.state != Candidate<Problem>::kWaiting;
+    if (!known && other.estimate > kMostEstimateBetween * current.estimate) continue;
+    const bool first = std::find(seen.begin(), seen.end(), other.solver) == seen.end();
+    if (first) seen.push_back(other.solver);
+    (first || known ? candidates_ : later_).push_back(std::move(other));
+  }
 }
 
 template <class Problem>
@@ -417,8 +439,7 @@ bool Search<Problem>::step(const typename Problem::Operands& operands, Stream& s
     switch (phase_) {
       case kNew:
         if (runs_ < kSearchAfter) break;
-        phase_ = kPreparing;
-        in_background([self = this->shared_from_this()] { self->prepare(); });
+        prepare_in_background();
         break;
       case kMeasuring:
         if (!collect()) break;
@@ -438,13 +459,20 @@ bool Search<Problem>::step(const typename Problem::Operands& operands, Stream& s
   return std::exchange(changed_, false);
 }
 
+template <class Problem>
+void Search<Problem>::prepare_in_background() {
+  phase_ = kPreparing;
+  in_background([self = this->shared_from_this()] { self->prepare(); });
+}
+
 // Builds and checks what waits. The anchor is the solution in use, unless that turns out to be wrong.
 template <class Problem>
 void Search<Problem>::prepare() {
   std::vector<Candidate<Problem>> work = candidates();
   for (auto& c : work) {
-    if (background_stopping()) return;
     if (c.solution || c.state != Candidate<Problem>::kWaiting) continue;
+    wait_while_program_starts(device_);
+    if (background_stopping()) return;
     try {
       c.solution = make_solution(problem_, device_, *c.solver, c.config);
     } catch (const std::exception& error) {
@@ -455,7 +483,7 @@ void Search<Problem>::prepare() {
   Bench& bench = bench_of(device_);
   // What checking takes of the device's time; what the driver compiles meanwhile takes the host's.
   const double cost = 2 * static_cast<double>(work.size()) * work.front().estimate;
-  while (!bench.budget.take(cost)) {
+  while (!bench.budget.take(cost, allowance_of(device_))) {
     if (background_stopping()) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -571,7 +599,7 @@ void Search<Problem>::enqueue_pair(size_t index, const typename Problem::Operand
   Bench& bench = bench_of(device_);
   std::unique_lock<std::mutex> lock(bench.mutex, std::try_to_lock);
   const double cost = 4 * runs * expected;
-  if (!lock || !bench.budget.take(cost)) return;
+  if (!lock || !bench.budget.take(cost, allowance_of(device_))) return;
   if (!bench.stream) {
     bench.stream = std::make_unique<Stream>(device_, Stream::kInternal);
     bench.stream->enable_profiling();
@@ -613,9 +641,27 @@ void Search<Problem>::enqueue_pair(size_t index, const typename Problem::Operand
   DLB_CL(clEnqueueBarrierWithWaitList, stream.handle(), 1, &pending_.marks[4], nullptr);
 }
 
+// Further configs, where a solver's first came near the solution in use. False when there are none.
+template <class Problem>
+bool Search<Problem>::widen() {
+  const auto came_near = [&](const Solver<Problem>* solver) {
+    return std::any_of(candidates_.begin(), candidates_.end(), [&](const auto& c) {
+      return c.solver == solver &&
+             (c.state == Candidate<Problem>::kTaken ||
+              (c.state == Candidate<Problem>::kSlower && c.time <= kNear * candidates_[taken_index_].time));
+    });
+  };
+  bool any = false;
+  for (auto& c : std::exchange(later_, {}))
+    if (came_near(c.solver)) candidates_.push_back(std::move(c)), any = true;
+  if (any) prepare_in_background();
+  return any;
+}
+
 // All is measured: what is known goes to the store, and the winner may be compiled for these sizes.
 template <class Problem>
 bool Search<Problem>::finish() {
+  if (widen()) return false;
   store();
   phase_ = first_round_ && may_specialise_ ? kWatching : kEnded;
   first_round_ = false;
@@ -625,7 +671,7 @@ bool Search<Problem>::finish() {
 
 template <class Problem>
 bool Search<Problem>::specialise() {
-  if (taken_->config.specialised || sizes_change(problem_.family(), hash(problem_)) ||
+  if (taken_->config.specialised || sizes_met(problem_.family(), hash(problem_)) > kManySizes ||
       !taken_->solver->can_specialise(problem_, device_, taken_->config) ||
       !specialisations().pay(device_, revision_name(*taken_->solver)))
     return false;
@@ -636,14 +682,13 @@ bool Search<Problem>::specialise() {
   for (const auto& c : candidates_)
     if (c.solver == candidate.solver && c.config == candidate.config) return false;
   candidates_.push_back(candidate);
-  phase_ = kPreparing;
-  in_background([self = this->shared_from_this()] { self->prepare(); });
+  prepare_in_background();
   return true;
 }
 
 template <class Problem>
 void Search<Problem>::store() {
-  FindRecord record = record_of(candidates_);
+  FindRecord record = record_of(problem_, device_, candidates_);
   if (record.results.empty()) {  // nothing to compare with: remembered, so that nobody looks again
     const Candidate<Problem>& only = candidates_[taken_index_];
     record.results.push_back(
@@ -652,14 +697,14 @@ void Search<Problem>::store() {
   store_record(device_, key_, record);
 }
 
-#define DLB_SEARCH(Problem)                                                                        \
-  template SolutionPtr<Problem> make_solution(const Problem&, cl::Device&, const Solver<Problem>&, \
-                                              const Config&);                                      \
-  template std::vector<Candidate<Problem>> candidates_of(const Problem&, const cl::Device&);       \
-  template bool vouch(const Problem&, cl::Device&, const SolutionPtr<Problem>&);                   \
-  template bool is_vouched(const Problem&, const cl::Device&, const Solver<Problem>&);             \
-  template void measure_all(const Problem&, cl::Device&, std::vector<Candidate<Problem>>&);        \
-  template FindRecord record_of(const std::vector<Candidate<Problem>>&);                           \
+#define DLB_SEARCH(Problem)                                                                                 \
+  template SolutionPtr<Problem> make_solution(const Problem&, cl::Device&, const Solver<Problem>&,          \
+                                              const Config&);                                               \
+  template std::vector<Candidate<Problem>> candidates_of(const Problem&, const cl::Device&);                \
+  template bool vouch(const Problem&, cl::Device&, const SolutionPtr<Problem>&);                            \
+  template bool is_vouched(const Problem&, const cl::Device&, const Solver<Problem>&);                      \
+  template void measure_all(const Problem&, cl::Device&, std::vector<Candidate<Problem>>&);                 \
+  template FindRecord record_of(const Problem&, const cl::Device&, const std::vector<Candidate<Problem>>&); \
   template class Search<Problem>;
 DLB_SEARCH(GemmProblem)
 DLB_SEARCH(ConvProblem)

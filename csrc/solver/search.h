@@ -16,12 +16,13 @@ namespace dlb::solver {
 // One way to solve a problem, while it is being looked at.
 template <class Problem>
 struct Candidate {
-  enum State : uint8_t { kWaiting, kReady, kSlower, kTaken, kWrong, kFailed };
+  enum State : uint8_t { kWaiting, kReady, kSlower, kTaken, kWrong, kFailed };  // kSlower: or known before
   const Solver<Problem>* solver = nullptr;
   Config config;
   double estimate = 0;  // microseconds
   State state = kWaiting;
   SolutionPtr<Problem> solution;
+  uint64_t workspace = 0;      // bytes
   double error = 0, time = 0;  // relative; microseconds, 0 until measured
   std::vector<double> ratios;  // its time over that of the solution in use, one per measurement
 };
@@ -66,7 +67,8 @@ constexpr double kMostEstimateBetween = 4, kMostEstimateBefore = 10;
 template <class Problem>
 class Search : public std::enable_shared_from_this<Search<Problem>> {
  public:
-  // `taken` is the solution in use; `others` are to be measured. With `specialise`, the winner is afterwards
+  // `taken` is the solution in use; of `others`, those that wait are to be measured: the first config of each
+  // solver, then the other configs of those that came near. With `specialise`, the winner is afterwards
   // compiled for the problem's sizes and measured against itself.
   Search(const Problem& problem, cl::Device& device, std::string key, SolutionPtr<Problem> taken,
          std::vector<Candidate<Problem>> others, bool specialise);
@@ -93,12 +95,14 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
     double promised = 0;  // microseconds taken from the budget
   };
 
+  void prepare_in_background();
   void prepare();  // on the background thread
   bool collect();
   void judge(Candidate<Problem>& candidate, double ratio, double taken_time);
   bool start_next(const typename Problem::Operands& operands, Stream& stream);
   void enqueue_pair(size_t candidate, const typename Problem::Operands& operands, Stream& stream);
   bool finish();
+  bool widen();
   bool specialise();
   void take(Candidate<Problem>& candidate);
   void store();
@@ -112,16 +116,20 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   bool changed_ = false, first_round_ = true;
   uint32_t runs_ = 0;
   std::vector<Candidate<Problem>> candidates_;
-  size_t taken_index_ = 0;  // of candidates_; the solution in use is always one of them
+  std::vector<Candidate<Problem>> later_;  // further configs of solvers
+  size_t taken_index_ = 0;                 // of candidates_; the solution in use is always one of them
   SolutionPtr<Problem> taken_, reusable_;
   Pending pending_;
 };
 
-// A problem's relatives that this process met; many mean that sizes change from call to call.
-bool sizes_change(uint64_t family, uint64_t problem);
+// How many problems of a family this process met, counted up to one more than kManySizes: so many mean that
+// sizes change from call to call.
+constexpr size_t kManySizes = 6;
+size_t sizes_met(uint64_t family, uint64_t problem);
 
-// The find record of what candidates showed.
+// The find record of what candidates showed; it names all solvers that may be taken, measured or not.
 template <class Problem>
-FindRecord record_of(const std::vector<Candidate<Problem>>& candidates);
+FindRecord record_of(const Problem& problem, const cl::Device& device,
+                     const std::vector<Candidate<Problem>>& candidates);
 
 }  // namespace dlb::solver

@@ -21,7 +21,7 @@ const Solver<Problem>& reference_for(const Problem& problem) {
 }
 
 cl::Kernel& trial_kernel(cl::Device& device, c10::ScalarType dtype, const char* name) {
-  return cl::get_kernel(device, sources({"element.clh", "trial.cl"}), element_option(dtype), name);
+  return embedded_kernel(device, {"element.clh", "trial.cl"}, element_option(dtype), name);
 }
 
 double microseconds_between(cl_event begin, cl_event end) {

@@ -23,6 +23,7 @@ class Solution:
     solver: str  # "name@revision"
     config: str  # tile sizes and the like; the solver's own numbers
     specialised: bool  # compiled for the problem's sizes; else the kernel takes any
+    estimate: float  # microseconds, of the solver's first config; 0: no longer applicable
     microseconds: float | None  # measured on this device; None: never
     workspace: int  # bytes
     error: float | None  # measured with the time: largest, relative to the largest result
@@ -63,12 +64,13 @@ def solutions(problem: str, device: int = 0, sort_by: str = "time") -> list[Solu
         raise ValueError(f'sort_by must be "time" or "workspace", not {sort_by!r}')
     found = []
     for line in _C.solutions(problem, device).splitlines():
-        solver, config, kind, time, workspace, error, state = line.split("\t")
+        solver, config, kind, estimate, time, workspace, error, state = line.split("\t")
         found.append(
             Solution(
                 solver,
                 config.lstrip("s"),
                 kind == "specialised",
+                float(estimate),
                 None if time == "-" else float(time),
                 int(workspace),
                 None if error == "-" else float(error),

@@ -80,9 +80,42 @@ def test_hybrid_never_waits_measures_between_runs_and_remembers(process):
     assert first["benchmark_seconds"] == 0
     assert first["misses"] == 1
     assert first["verified"] >= 1
-    second = process("run(3)\n" + STATE)
+    second = process('dlbackend.solvers.force("-clblast")\nsettle()\n' + STATE)
     assert second["hits"] == 1
-    assert second["measured"] == 0
+    assert second["measured"] == second["verified"] == 0
+
+
+@pytest.mark.parametrize("mode", ["normal", "hybrid"])
+def test_solvers_that_were_not_worth_measuring_are_not_looked_at_again(process, mode):
+    """The reference is too far behind by its estimate; the record has to say that it was there."""
+    code = """
+def run(times=1):
+    for _ in range(times):
+        torch.nn.functional.conv2d(image, filters)
+        torch.ocl.synchronize()
+image, filters = torch.randn(2, 32, 28, 28, device="ocl"), torch.randn(32, 32, 3, 3, device="ocl")
+torch.backends.ocl.prefer_reusable = True
+settle()
+"""
+    first = process(code + STATE, DLBACKEND_FIND_MODE=mode)
+    assert first["measured"] >= 1
+    second = process(code + STATE, DLBACKEND_FIND_MODE=mode)
+    assert second["hits"] == 1
+    assert second["measured"] == second["verified"] == 0
+    assert second["timed"] == first["timed"]
+
+
+def test_only_a_new_solver_is_measured_and_the_others_are_kept(process):
+    forbid = 'dlbackend.solvers.force("-clblast")\n'
+    first = process(forbid + "run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
+    second = process(forbid + "settle()\n" + STATE, DLBACKEND_TEST_SOLVERS="test_late")
+    assert second["hits"] == 1
+    assert second["rejected"] == 1
+    assert second["verified"] <= 2  # the one in use and the new one
+    assert second["timed"] == first["timed"]
+    third = process(forbid + "settle()\n" + STATE, DLBACKEND_TEST_SOLVERS="test_late")
+    assert third["verified"] == 0
+    assert third["taken"] == first["taken"]
 
 
 def test_trust_verify_measures_again(process):

@@ -168,9 +168,9 @@ class Direct final : public ConvSolver {
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
                                                 const Config&) const override {
     const bool weight_grad = p.direction == Op::kConvWeightGrad;
-    cl::Kernel& kernel = cl::get_kernel(
-        device, sources({"cpu_tile.clh", "conv_gather.clh", "conv_cpu_direct.cl"}), element_option(p.dtype),
-        weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct");
+    cl::Kernel& kernel = embedded_kernel(device, {"cpu_tile.clh", "conv_gather.clh", "conv_cpu_direct.cl"},
+                                         element_option(p.dtype),
+                                         weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct");
     if (weight_grad) return std::make_unique<WeightGradInvoker>(p, device, kernel);
     return std::make_unique<GatherInvoker>(p, device, kernel);
   }

@@ -11,14 +11,13 @@ namespace dlb::solver {
 
 namespace {
 
-std::string conv_cpu_source() {
-  return sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "conv_cpu.cl"});
-}
+constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh",
+                                                       "conv_cpu.cl"};
 
 }  // namespace
 
 cl::Kernel& conv_cpu_kernel(cl::Device& device, const ConvProblem& p, const char* name) {
-  return cl::get_kernel(device, conv_cpu_source(), element_option(p.dtype), name);
+  return embedded_kernel(device, kFiles, element_option(p.dtype), name);
 }
 
 bool dense_weights(const ConvProblem& p) {
@@ -222,7 +221,7 @@ const char* const kDoesNotFit = "the image rows that one output needs do not fit
 std::shared_ptr<cl::Kernel> compute_kernel(cl::Device& device, const ConvProblem& p, const char* name,
                                            const Gather& gather, const Config& config) {
   if (!config.specialised) return shared_kernel(conv_cpu_kernel(device, p, name));
-  return specialised_kernel(device, constants_of(gather) + conv_cpu_source(), element_option(p.dtype), name);
+  return specialised_kernel(device, constants_of(gather) + sources(kFiles), element_option(p.dtype), name);
 }
 
 cl::Range range3(int64_t x, int64_t y, int64_t z) {

@@ -1,7 +1,9 @@
 // Convolution solver "cpu_winograd": minimal filtering for 3x3 filters of stride 1 on CPU-like devices,
 // forward and input gradient (the forward algorithm with rotated, transposed weights); see winograd_cpu.cl
 // for the algorithm's source, docs/numerics.md for its error.
+#include <array>
 #include <cmath>
+#include <optional>
 
 #include "solver/conv/gather.h"
 #include "solver/conv/solvers.h"
@@ -123,30 +125,44 @@ void consider(Plan& best, bool weight_grad, const Gather& gather, int m, int64_t
   }
 }
 
-// The best blocking; cycles stays infinite when scratch does not suffice. m = 0 chooses m as well.
-Plan plan_of(const ConvProblem& p, int m, const cl::Device& device) {
+// The best blocking for m outputs; cycles stays infinite when scratch does not suffice.
+Plan make_plan(const ConvProblem& p, int m, const cl::Device& device) {
   const bool weight_grad = p.direction == Op::kConvWeightGrad;
   const Gather g = phases_of(p).front().gather;
   Plan best;
-  for (int outputs : kOutputs) {
-    if (m && m != outputs) continue;
-    const int64_t height = ceil_div(g.q[1], outputs), width = ceil_div(g.q[2], outputs);
-    even_blocks(width, kMostTiles, [&](int64_t tw) {
-      even_blocks(height, kMostTiles / tw, [&](int64_t th) {
-        const bool whole = th == height && tw == width;
-        even_blocks(g.n, whole ? std::max<int64_t>(kMostTiles / (th * tw), 1) : 1, [&](int64_t images) {
-          if (whole || images == 1) consider(best, weight_grad, g, outputs, images, th, tw, device);
-        });
+  const int64_t height = ceil_div(g.q[1], m), width = ceil_div(g.q[2], m);
+  even_blocks(width, kMostTiles, [&](int64_t tw) {
+    even_blocks(height, kMostTiles / tw, [&](int64_t th) {
+      const bool whole = th == height && tw == width;
+      even_blocks(g.n, whole ? std::max<int64_t>(kMostTiles / (th * tw), 1) : 1, [&](int64_t images) {
+        if (whole || images == 1) consider(best, weight_grad, g, m, images, th, tw, device);
       });
     });
-  }
+  });
   return best;
 }
 
+// The best blocking; m = 0 chooses m as well. A solver is asked many things about one problem in a row, and
+// planning takes longer than all else that choosing does: a thread remembers its last problem's plans.
+const Plan& plan_of(const ConvProblem& p, int m, const cl::Device& device) {
+  struct Last {
+    std::optional<ConvProblem> problem;
+    std::array<Plan, std::size(kOutputs)> plans;
+  };
+  thread_local Last last;
+  if (!last.problem || !same(*last.problem, p)) {
+    last.problem.reset();
+    for (size_t i = 0; i < last.plans.size(); i++) last.plans[i] = make_plan(p, kOutputs[i], device);
+    last.problem = p;
+  }
+  const Plan& first = last.plans[0];
+  const Plan& second = last.plans[1];
+  return m ? (m == kOutputs[0] ? first : second) : (second.cycles < first.cycles ? second : first);
+}
+
 cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
-  return cl::get_kernel(
-      device,
-      sources({"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "winograd.clh", "winograd_cpu.cl"}),
+  return embedded_kernel(
+      device, {"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "winograd.clh", "winograd_cpu.cl"},
       element_option(p.dtype) + " -DWINOGRAD_TYPE=float16", name);
 }
 

@@ -73,8 +73,8 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
         dtype_(p.dtype),
         forward_(runs_forward(p)),
         arguments_(arguments_of(p, splits)),
-        kernel_(cl::get_kernel(device, sources({"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"}),
-                               gpu_options(device, p.dtype), kernel_name(p))) {
+        kernel_(embedded_kernel(device, {"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"},
+                                gpu_options(device, p.dtype), kernel_name(p))) {
     if (p.direction == Op::kConvWeightGrad) {
       range_.dims = 2;
       range_.local[0] = kItems;
@@ -87,8 +87,8 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
           ceil_div(int64_t(p.n) * (forward_ ? p.k : p.c) * size[0] * rows * size[2], kItems), kItems);
     }
     if (splits == 1) return;
-    reduce_ = &cl::get_kernel(device, sources({"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"}),
-                              gpu_options(device, p.dtype), "split_reduce");
+    reduce_ = &embedded_kernel(device, {"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"},
+                               gpu_options(device, p.dtype), "split_reduce");
     evenly_spaced(p.filter, p.ws, split_.c_n);
     split_.c_m = p.ws[0], split_.batch = 1, split_.m = p.k, split_.n = p.taps(), split_.splits = splits;
   }

@@ -256,8 +256,8 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
         dtype_(p.dtype),
         has_bias_(p.has_bias),
         arguments_(arguments_of(p, roles_of(p), config.values[1])),
-        kernel_(cl::get_kernel(device, sources({"gpu_tile.clh", "conv_gpu.cl"}),
-                               options_of(roles_of(p), p, config.values[0], device), "conv_gpu")) {
+        kernel_(embedded_kernel(device, {"gpu_tile.clh", "conv_gpu.cl"},
+                                options_of(roles_of(p), p, config.values[0], device), "conv_gpu")) {
     const Roles r = roles_of(p);
     const GpuTile& tile = gpu_tile(config.values[0]);
     set_bits(arguments_, p, r);

@@ -10,10 +10,10 @@ class ReferenceInvoker final : public Invoker<ConvProblem> {
  public:
   ReferenceInvoker(const ConvProblem& p, cl::Device& device)
       : shape_(conv_shape(p)),
-        kernel_(cl::get_kernel(device, sources({"element.clh", "conv_reference.cl"}), element_option(p.dtype),
-                               p.direction == Op::kConvForward     ? "conv_reference_forward"
-                               : p.direction == Op::kConvInputGrad ? "conv_reference_input_grad"
-                                                                   : "conv_reference_weight_grad")),
+        kernel_(embedded_kernel(device, {"element.clh", "conv_reference.cl"}, element_option(p.dtype),
+                                p.direction == Op::kConvForward     ? "conv_reference_forward"
+                                : p.direction == Op::kConvInputGrad ? "conv_reference_input_grad"
+                                                                    : "conv_reference_weight_grad")),
         outputs_(p.direction == Op::kConvForward     ? p.n * p.k * p.out_pixels()
                  : p.direction == Op::kConvInputGrad ? p.n * p.c * p.in_pixels()
                                                      : p.k * (p.c / p.groups) * p.taps()) {}

@@ -144,8 +144,8 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
     // unfolding copies bits: halves need no arithmetic
     const auto type = !fold && c10::elementSize(p.dtype) == 2 ? c10::ScalarType::Short : p.dtype;
     const std::string span = device.cls == cl::DeviceClass::kCpu ? " -DSPAN=" + std::to_string(kCpuSpan) : "";
-    return cl::get_kernel(device, sources({"element.clh", "unfold.cl"}), element_option(type) + span,
-                          fold ? "fold" : "unfold");
+    return embedded_kernel(device, {"element.clh", "unfold.cl"}, element_option(type) + span,
+                           fold ? "fold" : "unfold");
   }
 
   cl::Range range(int64_t items, int64_t middle, int64_t images) const {

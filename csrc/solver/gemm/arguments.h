@@ -42,8 +42,8 @@ inline bool columns_are_rows(const GemmProblem& p) {
 
 // A kernel of the one program for CPU-like devices.
 inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, c10::ScalarType type, const char* name) {
-  return cl::get_kernel(device, sources({"cpu_tile.clh", "gemm_cpu.cl", "gemm_small_cpu.cl"}),
-                        element_option(type), name);
+  return embedded_kernel(device, {"cpu_tile.clh", "gemm_cpu.cl", "gemm_small_cpu.cl"}, element_option(type),
+                         name);
 }
 
 }  // namespace dlb::solver

@@ -134,8 +134,8 @@ class GemvInvoker final : public Invoker<GemmProblem> {
   static cl::Kernel& kernel(const GemmProblem& p, cl::Device& device, const char* name) {
     const int64_t few = std::min(p.m, p.n);
     const std::string rows = few == 1 ? "1" : few <= 4 ? "4" : "8";
-    return cl::get_kernel(device, sources({"gpu_tile.clh", "gemv_gpu.cl", "split_reduce.cl"}),
-                          gpu_options(device, p.dtype) + " -DROWS=" + rows, name);
+    return embedded_kernel(device, {"gpu_tile.clh", "gemv_gpu.cl", "split_reduce.cl"},
+                           gpu_options(device, p.dtype) + " -DROWS=" + rows, name);
   }
 
   const bool swap_;
