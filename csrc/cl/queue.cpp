@@ -91,14 +91,15 @@ ClockPair read_clocks(cl_command_queue queue) {
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int i = 0; i < kTries; ++i) {
     cl_event marker = nullptr;
-    uint64_t queued = 0;
+    uint64_t end = 0;
     const int64_t before = host_now();
     DLB_CL(clEnqueueMarkerWithWaitList, queue, 0, nullptr, &marker);
-    const int64_t after = host_now();
     api().clWaitForEvents(1, &marker);
-    if (read_time(marker, CL_PROFILING_COMMAND_QUEUED, queued) && after - before < least) {
+    const int64_t after = host_now();
+    // Not when it was queued: NVIDIA takes that from another clock than starts and ends, milliseconds apart.
+    if (read_time(marker, CL_PROFILING_COMMAND_END, end) && after - before < least) {
       least = after - before;
-      best = {before + least / 2, queued};
+      best = {before + least / 2, end};
     }
     api().clReleaseEvent(marker);
   }

@@ -143,8 +143,8 @@ struct ClockPair {
   int64_t host = 0;  // since 1970
   uint64_t device = 0;
 };
-// Of a profiling queue, right to the microseconds that enqueueing a marker takes. Waits for the queue. Throws
-// Error.
+// Of a profiling queue, right to the microseconds that an empty queue takes for a marker. Waits for the
+// queue. Throws Error.
 ClockPair read_clocks(cl_command_queue queue);
 
 }  // namespace dlb::cl

@@ -75,7 +75,8 @@ def test_configs_of_gpu_tiled(dtype):
         torch.baddbmm(b[:, :1].to("ocl"), a.mT.contiguous().to("ocl").mT, b.mT.contiguous().to("ocl").mT, alpha=2)
 
     configs = check_configs("gpu_tiled", run, 4)
-    assert len(first_values(configs)) >= 4  # float64 tiles of the largest kind fit no usual local memory
+    # the larger tiles of float64 do not fit 48 KiB of local memory
+    assert len(first_values(configs)) >= (2 if dtype == torch.float64 else 4)
     assert {config.split(",")[1] for config in configs} != {"1"}
 
 
@@ -167,7 +168,8 @@ def test_configs_of_gpu_implicit(case):
         if len(case[0]) == 2 and dtype in (torch.float32, torch.float16):
             convolve(case, "gpu_implicit", True)
 
-    assert len(first_values(check_configs("gpu_implicit", run, 3))) >= 3
+    tiles = 2 if dtype == torch.float64 else 3  # the larger ones do not fit 48 KiB of local memory
+    assert len(first_values(check_configs("gpu_implicit", run, 3))) >= tiles
 
 
 WINOGRADS = [
