@@ -24,7 +24,7 @@ step = training_step(NET, BATCH, torch.device(DEVICE))
 times = []
 for i in range(ITERATIONS):
     start = time.perf_counter(); step(); torch.ocl.synchronize(); times.append(time.perf_counter() - start)
-    print(f"{i + 1} of {ITERATIONS}: {times[-1]:.2f} s", file=sys.stderr, flush=True)
+    print(f"{i + 1} of {ITERATIONS}: {times[-1]:.4f} s", file=sys.stderr, flush=True)
 print(json.dumps({"times": times, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
 """
 

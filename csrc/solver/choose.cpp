@@ -135,6 +135,9 @@ template <class Problem>
 SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device,
                                  const std::vector<Candidate<Problem>>& candidates,
                                  bool only_deterministic = false, bool quick_start = false) {
+  // The first solution of a launch problem is what smaller sizes run without asking; only the search, which
+  // may replace it, needs it checked.
+  const bool trusted = std::is_same_v<Problem, LaunchProblem> || !preference_of(problem.op()).forced.empty();
   std::string failed;
   for (const auto& c : candidates) {
     if (only_deterministic && !c.solver->is_deterministic(problem)) continue;
@@ -142,7 +145,7 @@ SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device,
     if (failed == c.solver->name()) continue;  // its other configs share the program
     try {
       SolutionPtr<Problem> solution = make_solution(problem, device, *c.solver, c.config);
-      if (!preference_of(problem.op()).forced.empty() || vouch(problem, device, solution)) return solution;
+      if (trusted || vouch(problem, device, solution)) return solution;
       failed = c.solver->name();
     } catch (const cl::Error& error) {
       if (error.code != CL_BUILD_PROGRAM_FAILURE || c.solver == solvers_for(problem).back() ||
@@ -269,7 +272,7 @@ template <class Problem>
 ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, const std::string& key) {
   std::vector<Candidate<Problem>> candidates = candidates_of(problem, device);
   if (candidates.empty()) return nullptr;
-  const double most = kMostEstimateBefore * candidates.front().estimate;
+  const double most = most_estimate(device).before * candidates.front().estimate;
   std::erase_if(candidates, [&](const auto& c) { return c.estimate > most; });
   try {
     measure_all(problem, device, candidates);
@@ -421,7 +424,8 @@ void ask_for_programs(const Problem& problem, cl::Device& device) {
   }
   ask_for_trial_programs(problem, device);
   const FindMode mode = find_mode();
-  const double most = mode == FindMode::kNormal ? kMostEstimateBefore : kMostEstimateBetween;
+  const MostEstimate limits = most_estimate(device);
+  const double most = mode == FindMode::kNormal ? limits.before : limits.between;
   const auto candidates = candidates_of(problem, device);
   for (const auto& c : candidates) {
     if (c.config.specialised || (estimate_only && !c.solver->is_deterministic(problem))) continue;

@@ -24,7 +24,7 @@ constexpr double kMinimumGain = 0.97;  // a solution takes over below this share
 constexpr double kHopeless = 1.15;     // one measurement above this share is enough
 constexpr double kNear = 1.3;          // a solver whose first config is within this share has others tried
 constexpr size_t kMeasurements = 3;    // before a solution takes over
-constexpr uint32_t kSearchAfter = 2;   // runs; a problem seen once costs nothing
+constexpr uint32_t kSearchAfter = 2;   // runs at least; a problem seen once costs nothing
 constexpr uint32_t kSpecialiseAfter = 30;  // runs
 
 // What measuring between runs may take: a share of the time that passes, of which so many microseconds may be
@@ -32,8 +32,9 @@ constexpr uint32_t kSpecialiseAfter = 30;  // runs
 // they are near, and thousands of iterations follow.
 struct Allowance {
   double share, burst;
+  double worth;  // no search before a problem took so many microseconds in all: compilers take longer
 };
-constexpr Allowance kCpuAllowance = {0.2, 100e3}, kGpuAllowance = {0.03, 10e3};
+constexpr Allowance kCpuAllowance = {0.2, 100e3, 20e3}, kGpuAllowance = {0.03, 10e3, 5e3};
 
 constexpr double kLongEnough = 150;  // microseconds of one mark-to-mark stretch
 constexpr int kMostRepeats = 20;
@@ -396,7 +397,7 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
   for (auto& other : others) {
     if (same_as_taken(other)) continue;
     const bool known = other.state != Candidate<Problem>::kWaiting;
-    if (!known && other.estimate > kMostEstimateBetween * current.estimate) continue;
+    if (!known && other.estimate > most_estimate(device).between * current.estimate) continue;
     const bool first = std::find(seen.begin(), seen.end(), other.solver) == seen.end();
     if (first) seen.push_back(other.solver);
     (first || known ? candidates_ : later_).push_back(std::move(other));
@@ -438,7 +439,7 @@ bool Search<Problem>::step(const typename Problem::Operands& operands, Stream& s
   try {
     switch (phase_) {
       case kNew:
-        if (runs_ < kSearchAfter) break;
+        if (runs_ < kSearchAfter || runs_ * candidates_[0].estimate < allowance_of(device_).worth) break;
         prepare_in_background();
         break;
       case kMeasuring:

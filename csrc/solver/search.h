@@ -60,9 +60,14 @@ bool is_vouched(const Problem& problem, const cl::Device& device, const Solver<P
 template <class Problem>
 void measure_all(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates);
 
-// Times the lowest estimate: what is not measured between runs, and what not before the first run. Estimates
-// are not that far off, and some solvers take many seconds to build where they are no use.
-constexpr double kMostEstimateBetween = 4, kMostEstimateBefore = 10;
+// Times the lowest estimate: what is not measured between runs, and what not before the first run. On GPUs
+// estimates are near, and each program takes a driver's compiler a quarter of a second or more.
+struct MostEstimate {
+  double between, before;
+};
+inline MostEstimate most_estimate(const cl::Device& device) {
+  return device.cls == cl::DeviceClass::kCpu ? MostEstimate{4, 10} : MostEstimate{2.5, 4};
+}
 
 template <class Problem>
 class Search : public std::enable_shared_from_this<Search<Problem>> {
