@@ -445,7 +445,11 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
     choice = choose_deterministic(problem, device);
   else if (!(choice = cache<Problem>().find(problem))) [[unlikely]]
     choice = choose_once(problem, device);
-  if (choice->search && choice->search->step(operands, stream)) adopt(problem, choice);
+  if (choice->search) {
+    const auto step = choice->search->step(operands, stream);
+    if (step.changed) adopt(problem, choice);
+    if (step.ran) return;
+  }
 
   const Solution<Problem>& solution = prefers_reusable(problem.op()) ? *choice->reusable : *choice->taken;
   at::RecordFunction profiled(at::RecordScope::FUNCTION);

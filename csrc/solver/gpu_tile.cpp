@@ -19,7 +19,8 @@ constexpr GpuTile kTiles[] = {
     // and the next one's are guesses
     {"-DTM=128 -DTN=128 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 128, 128, 16, 8, 8, 1.0},
     // the square one with the wide one's blocks: fewer reads of local memory, more registers
-    {"-DTM=64 -DTN=64 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 64, 64, 16, 8, 8, 0.9},
+    // its work-groups are small: a unit needs twice as many
+    {"-DTM=64 -DTN=64 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 64, 64, 16, 8, 8, 0.95, 6, 0.65},
 };
 static_assert(std::size(kTiles) == kGpuTiles);
 
@@ -28,9 +29,10 @@ constexpr int64_t kShortestPart = 64;  // of the reduction; shorter ones only ad
 constexpr size_t kMostConfigs = 6;
 constexpr double kHopeless = 3;  // times the expected time of the first config
 
-// How much of a compute unit's speed so many work-groups reach: one alone waits for its loads.
-double occupancy(double groups) {
-  return groups <= 1 ? 0.85 : groups <= 2 ? 0.95 : 1.0;
+// How much of its speed a tile reaches with so many work-groups on a compute unit: few wait for their loads.
+double occupancy(const GpuTile& tile, double groups) {
+  if (groups >= tile.enough) return 1;
+  return 2 * groups > tile.enough ? 0.5 * (1 + tile.few) : tile.few;
 }
 
 uint64_t local_bytes(const GpuTile& tile, c10::ScalarType type) {
@@ -88,7 +90,8 @@ void add_gpu_plans(std::vector<GpuPlan>& plans, int index, double tiles, int64_t
     if (splits > 1 && (!may_split || splits * outputs * sizeof(float) > kGpuPartialBytes)) break;
     const double groups = std::ceil(tiles * splits / units);
     const double flops = 2.0 * tile.m * tile.n * (round_up(ceil_div(k, splits), tile.k) + kSetup);
-    double time = kGpuLaunch + groups * flops / (kGpuFlopsPerMicrosecond * tile.speed * occupancy(groups));
+    double time =
+        kGpuLaunch + groups * flops / (kGpuFlopsPerMicrosecond * tile.speed * occupancy(tile, groups));
     if (splits > 1) time += kGpuLaunch + (2 * splits + 1) * outputs * sizeof(float) / kGpuBytesPerMicrosecond;
     plans.push_back({index, static_cast<int>(splits), time});
   }

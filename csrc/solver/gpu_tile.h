@@ -16,12 +16,14 @@ namespace dlb::solver {
 struct GpuTile {
   const char* options;
   int m, n, k, block_m, block_n;
-  double speed;  // relative to the fastest tile, when it has nothing to wait for
+  double speed;       // relative to the fastest tile, when it has nothing to wait for
+  double enough = 3;  // work-groups on a compute unit for that
+  double few = 0.85;  // share of it with half of those
   int items() const { return m / block_m * (n / block_n); }
 };
 
-// The first three suffice for a first guess, so that a process builds few programs; the others are for those
-// who measure.
+// A first guess takes the wide, the thin and one of the smaller ones, so that a process builds few programs;
+// the others are for those who measure.
 enum GpuTileIndex { kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile, kGpuTiles };
 const GpuTile& gpu_tile(int index);
 

@@ -23,21 +23,23 @@ namespace {
 constexpr double kMinimumGain = 0.97;  // a solution takes over below this share of the other's time
 constexpr double kHopeless = 1.15;     // one measurement above this share is enough
 constexpr double kNear = 1.3;          // a solver whose first config is within this share has others tried
-constexpr size_t kMeasurements = 3;    // before a solution takes over
-constexpr uint32_t kSearchAfter = 2;   // runs at least; a problem seen once costs nothing
+constexpr size_t kMeasurements = 3, kMeasurementsOfShort = 7;  // before a solution takes over
+constexpr double kShort = 150;                                 // microseconds
+constexpr size_t kMostPairs = 8;                               // of runs under way, for one problem
+constexpr double kMarking = 20;            // microseconds that marks and another queue cost
+constexpr double kUsualExcess = 0.3;       // of a candidate's time over the solution in use
+constexpr uint32_t kSearchAfter = 2;       // runs at least; a problem seen once costs nothing
 constexpr uint32_t kSpecialiseAfter = 30;  // runs
 
-// What measuring between runs may take: a share of the time that passes, of which so many microseconds may be
-// saved up. A loop on a CPU takes seconds an iteration, and estimates know little of its caches; on a GPU
-// they are near, and thousands of iterations follow.
+// What the search may cost: a share of the time that passes, of which so many microseconds may be saved up. A
+// loop on a CPU takes a second an iteration, and estimates know little of its caches; on a GPU they are near,
+// and thousands of iterations follow.
 struct Allowance {
   double share, burst;
   double worth;  // no search before a problem took so many microseconds in all: compilers take longer
 };
-constexpr Allowance kCpuAllowance = {0.2, 100e3, 20e3}, kGpuAllowance = {0.03, 10e3, 5e3};
+constexpr Allowance kCpuAllowance = {0.1, 100e3, 20e3}, kGpuAllowance = {0.05, 10e3, 5e3};
 
-constexpr double kLongEnough = 150;  // microseconds of one mark-to-mark stretch
-constexpr int kMostRepeats = 20;
 constexpr const char* kRight = "right";  // payload of a voucher
 constexpr size_t kMostFamilies = 4096;
 
@@ -90,16 +92,16 @@ class Specialisations {
     const Count& count = load(device, solver);
     return count.won > 0 || count.tried < kMostInVain;
   }
-  void note(const cl::Device& device, const std::string& solver, bool won) {
+  void note(const cl::Device& device, const std::string& solver, int tried, int won) {
     std::lock_guard<std::mutex> lock(mutex_);
     Count& count = load(device, solver);
-    count.tried++, count.won += won;
+    count.tried += tried, count.won += won;
     cl::find_disk_cache().store(cl::find_key(device, "specialised " + solver),
                                 std::to_string(count.tried) + " " + std::to_string(count.won));
   }
 
  private:
-  static constexpr int kMostInVain = 4;
+  static constexpr int kMostInVain = 2;  // a driver that compiles may hold up those that launch
   struct Count {
     int tried = 0, won = 0;
   };
@@ -406,8 +408,8 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
 
 template <class Problem>
 Search<Problem>::~Search() {
-  if (pending_.runs && !cl::in_bad_fork())
-    for (cl_event mark : pending_.marks) cl::api().clReleaseEvent(mark);
+  if (cl::in_bad_fork()) return;
+  for (Pair& pair : pairs_) release(pair);
 }
 
 template <class Problem>
@@ -432,10 +434,12 @@ std::vector<Candidate<Problem>> Search<Problem>::candidates() const {
 }
 
 template <class Problem>
-bool Search<Problem>::step(const typename Problem::Operands& operands, Stream& stream) {
+typename Search<Problem>::Step Search<Problem>::step(const typename Problem::Operands& operands,
+                                                     Stream& stream) {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  if (!lock) return false;
+  if (!lock) return {};
   runs_++;
+  bool ran = false;
   try {
     switch (phase_) {
       case kNew:
@@ -443,8 +447,10 @@ bool Search<Problem>::step(const typename Problem::Operands& operands, Stream& s
         prepare_in_background();
         break;
       case kMeasuring:
-        if (!collect()) break;
-        if (!start_next(operands, stream)) finish();
+        if (collect())
+          finish();
+        else
+          ran = run_next(operands, stream);
         break;
       case kWatching:
         if (runs_ >= kSpecialiseAfter && !specialise()) phase_ = kEnded, changed_ = true;
@@ -457,7 +463,7 @@ bool Search<Problem>::step(const typename Problem::Operands& operands, Stream& s
     say(1, "search ended," + key_ + "," + error.what());
     phase_ = kEnded, changed_ = true;
   }
-  return std::exchange(changed_, false);
+  return {std::exchange(changed_, false), ran};
 }
 
 template <class Problem>
@@ -526,29 +532,50 @@ void Search<Problem>::prepare() {
   phase_ = kMeasuring;
 }
 
-// False while a measurement is under way.
+// Evaluates the measurements that are complete. True when nothing is left to measure.
 template <class Problem>
 bool Search<Problem>::collect() {
-  if (!pending_.runs) return true;
-  cl_int status = CL_QUEUED;
-  DLB_CL(clGetEventInfo, pending_.marks.back(), CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status,
-         nullptr);
-  if (status > CL_COMPLETE) return false;
-  std::array<double, 5> at{};
-  if (status == CL_COMPLETE)
-    for (size_t i = 0; i < at.size(); i++) at[i] = timestamp(pending_.marks[i]);
-  for (cl_event mark : pending_.marks) cl::api().clReleaseEvent(mark);
-  const double runs = 2.0 * pending_.runs;
-  const double taken = (at[1] - at[0] + at[4] - at[3]) / runs, other = (at[3] - at[1]) / runs;
-  pending_.runs = 0;
-  Candidate<Problem>& c = candidates_[pending_.candidate];
-  bench_of(device_).budget.correct(at[4] - at[0] - pending_.promised);
+  while (!pairs_.empty() && pairs_.front().runs == 2) {
+    cl_int status = CL_QUEUED;
+    DLB_CL(clGetEventInfo, pairs_.front().marks.back(), CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status,
+           &status, nullptr);
+    if (status > CL_COMPLETE) return false;
+    Pair pair = std::move(pairs_.front());
+    pairs_.pop_front();
+    evaluate(pair, status == CL_COMPLETE);
+    release(pair);
+  }
+  return pairs_.empty() && std::none_of(candidates_.begin(), candidates_.end(),
+                                        [](const auto& c) { return c.state == Candidate<Problem>::kReady; });
+}
+
+template <class Problem>
+void Search<Problem>::evaluate(const Pair& pair, bool succeeded) {
+  Candidate<Problem>& c = candidates_[pair.candidate];
   find_stats().measured++;
-  if (status != CL_COMPLETE || taken <= 0 || other <= 0)
+  std::array<double, 4> at{};
+  if (succeeded)
+    for (size_t i = 0; i < at.size(); i++) at[i] = timestamp(pair.marks[i]);
+  const double first = at[1] - at[0], second = at[3] - at[2];
+  const double taken = pair.against_first ? first : second, other = pair.against_first ? second : first;
+  bench_of(device_).budget.correct(kMarking + std::max(0.0, other - taken) - pair.promised);
+  if (c.state != Candidate<Problem>::kReady || pair.against != taken_) return;  // decided meanwhile
+  if (!succeeded || taken <= 0 || other <= 0)
     c.state = Candidate<Problem>::kFailed;
   else
     judge(c, other / taken, taken);
-  return true;
+}
+
+template <class Problem>
+void Search<Problem>::release(Pair& pair) {
+  for (cl_event& mark : pair.marks)
+    if (mark) cl::api().clReleaseEvent(std::exchange(mark, nullptr));
+}
+
+// Measurements before a solution takes over: the shorter, the less one says.
+template <class Problem>
+size_t Search<Problem>::needed() const {
+  return candidates_[taken_index_].time < kShort ? kMeasurementsOfShort : kMeasurements;
 }
 
 template <class Problem>
@@ -558,12 +585,12 @@ void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_ti
   c.ratios.push_back(ratio);
   const double middle = median(c.ratios);
   c.time = current.time * middle;
-  if (middle > kHopeless || (c.ratios.size() >= kMeasurements && middle > kMinimumGain))
+  if (middle > kHopeless || (c.ratios.size() >= needed() && middle > kMinimumGain))
     c.state = Candidate<Problem>::kSlower;
-  else if (c.ratios.size() >= kMeasurements)
+  else if (c.ratios.size() >= needed())
     take(c);
-  if (c.config.specialised && c.state != Candidate<Problem>::kReady)
-    specialisations().note(device_, revision_name(*c.solver), c.state == Candidate<Problem>::kTaken);
+  if (c.config.specialised && c.state == Candidate<Problem>::kTaken)
+    specialisations().note(device_, revision_name(*c.solver), 0, 1);
   if (c.state != Candidate<Problem>::kReady) say(1, "measured," + key_ + "," + describe(c));
 }
 
@@ -578,68 +605,107 @@ void Search<Problem>::take(Candidate<Problem>& c) {
   find_stats().swapped++;
 }
 
-// False when nothing is left to measure.
+// Opens a pair for a candidate that lacks measurements. One that was never measured runs alone: it may be far
+// slower. False when there is none, or no time for it.
 template <class Problem>
-bool Search<Problem>::start_next(const typename Problem::Operands& operands, Stream& stream) {
-  for (size_t i = 0; i < candidates_.size(); i++)
-    if (candidates_[i].state == Candidate<Problem>::kReady) {
-      enqueue_pair(i, operands, stream);
-      return true;
-    }
+bool Search<Problem>::next_pair() {
+  if (pairs_.size() >= kMostPairs) return false;
+  for (size_t i = 0; i < candidates_.size(); i++) {
+    const Candidate<Problem>& c = candidates_[i];
+    if (c.state != Candidate<Problem>::kReady) continue;
+    const auto under_way = static_cast<size_t>(
+        std::count_if(pairs_.begin(), pairs_.end(), [&](const Pair& pair) { return pair.candidate == i; }));
+    if (c.ratios.empty() ? under_way > 0 : c.ratios.size() + under_way >= needed()) continue;
+    const Candidate<Problem>& current = candidates_[taken_index_];
+    const double promised = kMarking + kUsualExcess * (current.time > 0 ? current.time : current.estimate);
+    if (!bench_of(device_).budget.take(promised, allowance_of(device_))) return false;
+    Pair pair;
+    pair.candidate = i, pair.against = taken_, pair.promised = promised;
+    pair.against_first = (c.ratios.size() + under_way) % 2;  // drift hits both alike
+    pairs_.push_back(std::move(pair));
+    return true;
+  }
   return false;
 }
 
-// Old, new, new, old: drift and what the caches hold are the same for both. On a queue of its own, which the
-// stream waits for, so that only this queue needs timestamps.
+// Takes the program's run for a measurement, where there is one to make. False when it did not.
 template <class Problem>
-void Search<Problem>::enqueue_pair(size_t index, const typename Problem::Operands& operands, Stream& stream) {
-  const Candidate<Problem>& c = candidates_[index];
-  const Candidate<Problem>& current = candidates_[taken_index_];
-  const double expected = current.time > 0 ? current.time : current.estimate;
-  const int runs = static_cast<int>(std::clamp(kLongEnough / expected, 1.0, double(kMostRepeats)));
+bool Search<Problem>::run_next(const typename Problem::Operands& operands, Stream& stream) {
+  if (stream.queue().log.load(std::memory_order_relaxed)) return false;  // a profile shows the program alone
+  std::unique_lock<std::mutex> lock(bench_of(device_).mutex, std::try_to_lock);
+  if (!lock) return false;
+  if (!pairs_.empty() && pairs_.back().runs == 1 && pairs_.back().against != taken_) {
+    release(pairs_.back());
+    pairs_.pop_back();
+  }
+  if ((pairs_.empty() || pairs_.back().runs == 2) && !next_pair()) return false;
+  Pair& pair = pairs_.back();
+  const bool old = pair.against_first == (pair.runs == 0);
+  Candidate<Problem>& c = candidates_[pair.candidate];
+  try {
+    if (!run_marked(old ? *pair.against : *c.solution, operands, stream,
+                    &pair.marks[2 * size_t(pair.runs)])) {
+      if (pair.runs == 0) pairs_.pop_back();
+      return false;
+    }
+  } catch (const std::exception& error) {  // no memory for its workspace, say
+    say(1, std::string("run failed,") + c.solver->name() + "," + error.what());
+    c.state = Candidate<Problem>::kFailed;
+    release(pair);
+    pairs_.pop_back();
+    return false;
+  }
+  pair.runs++;
+  return true;
+}
+
+// Runs a solution between two marks, on a queue of its own that the stream waits for, so that only this queue
+// needs timestamps. False where a failure halfway could not be made good: the result is also an operand.
+template <class Problem>
+bool Search<Problem>::run_marked(const Solution<Problem>& solution,
+                                 const typename Problem::Operands& operands, Stream& stream,
+                                 cl_event* marks) {
+  const auto spans = problem_.spans();
+  for (const auto& result : spans)
+    for (const auto& operand : spans) {
+      const auto &to = operands.*result.buffer, &from = operands.*operand.buffer;
+      if (result.result && !operand.result && to.mem == from.mem && to.offset == from.offset) return false;
+    }
   Bench& bench = bench_of(device_);
-  std::unique_lock<std::mutex> lock(bench.mutex, std::try_to_lock);
-  const double cost = 4 * runs * expected;
-  if (!lock || !bench.budget.take(cost, allowance_of(device_))) return;
   if (!bench.stream) {
     bench.stream = std::make_unique<Stream>(device_, Stream::kInternal);
     bench.stream->enable_profiling();
   }
   Stream& timed = *bench.stream;
-  const auto device = static_cast<c10::DeviceIndex>(device_.index);
-  const c10::DataPtr result = allocate_bytes(results_bytes(problem_), device);
-  const uint64_t workspace_bytes = std::max(taken_->workspace, c.solution->workspace);
-  const c10::DataPtr workspace = workspace_bytes ? allocate_bytes(workspace_bytes, device) : c10::DataPtr();
-  const MemRef to = resolve(result, result.get());
-  const MemRef scratch = workspace_bytes ? resolve(workspace, workspace.get()) : MemRef{};
-  typename Problem::Operands redirected = operands;
-  redirect_results(problem_, redirected, to);
-
+  // Freed when this returns: later allocations of the stream come after the kernels that use it.
+  const c10::DataPtr workspace =
+      solution.workspace ? allocate_bytes(solution.workspace, static_cast<c10::DeviceIndex>(device_.index))
+                         : c10::DataPtr();
   const auto mark = [&](Stream& on) {
     cl_event event = nullptr;
     DLB_CL(clEnqueueMarkerWithWaitList, on.handle(), 0, nullptr, &event);
     return event;
   };
-  const auto repeat = [&](const Solution<Problem>& solution) {
-    for (int i = 0; i < runs; i++)
-      solution.invoker->run(timed, redirected, solution.workspace ? scratch : MemRef{});
-  };
   const cl_event before = mark(stream);
   DLB_CL(clFlush, stream.handle());
-  DLB_CL(clEnqueueBarrierWithWaitList, timed.handle(), 1, &before, nullptr);
+  const cl_int waits = cl::api().clEnqueueBarrierWithWaitList(timed.handle(), 1, &before, nullptr);
   cl::api().clReleaseEvent(before);
-  pending_ = {index, runs, {}, cost};
-  pending_.marks[0] = mark(timed);
-  repeat(*taken_);
-  pending_.marks[1] = mark(timed);
-  repeat(*c.solution);
-  pending_.marks[2] = mark(timed);
-  repeat(*c.solution);
-  pending_.marks[3] = mark(timed);
-  repeat(*taken_);
-  pending_.marks[4] = mark(timed);
-  DLB_CL(clFlush, timed.handle());
-  DLB_CL(clEnqueueBarrierWithWaitList, stream.handle(), 1, &pending_.marks[4], nullptr);
+  cl::check(waits, "clEnqueueBarrierWithWaitList");
+  marks[0] = mark(timed);
+  const auto rejoin = [&] {
+    marks[1] = mark(timed);
+    DLB_CL(clFlush, timed.handle());
+    DLB_CL(clEnqueueBarrierWithWaitList, stream.handle(), 1, &marks[1], nullptr);
+  };
+  try {
+    solution.invoker->run(timed, operands,
+                          solution.workspace ? resolve(workspace, workspace.get()) : MemRef{});
+  } catch (...) {
+    rejoin();  // the run that makes good for it comes after what is enqueued
+    throw;
+  }
+  rejoin();
+  return true;
 }
 
 // Further configs, where a solver's first came near the solution in use. False when there are none.
@@ -682,6 +748,7 @@ bool Search<Problem>::specialise() {
   candidate.estimate = candidates_[taken_index_].estimate;
   for (const auto& c : candidates_)
     if (c.solver == candidate.solver && c.config == candidate.config) return false;
+  specialisations().note(device_, revision_name(*candidate.solver), 1, 0);
   candidates_.push_back(candidate);
   prepare_in_background();
   return true;

@@ -1,8 +1,9 @@
-// The search for a problem's fastest solution between the runs of a program: other solutions are built and
-// checked in the background, then measured against the one in use, a pair at a time, on the operands of a
-// real run and into a result of their own. Nothing here waits for the device.
+// The search for a problem's fastest solution while a program runs: other solutions are built and checked in
+// the background, then take single runs of the program's, each beside one of the solution in use, and are
+// timed. What measuring costs is only what they are slower. Nothing here waits for the device.
 #pragma once
 #include <array>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -81,9 +82,13 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   ~Search();
   Search(const Search&) = delete;
 
-  // Called at a run of the problem: notices finished measurements, starts the next. Returns true when `taken`
-  // or `reusable` changed or the search ended.
-  bool step(const typename Problem::Operands& operands, Stream& stream);
+  struct Step {
+    bool changed = false;  // `taken` or `reusable`, or the search ended
+    bool ran = false;      // the problem was computed, as a measurement
+  };
+  // Called at a run of the problem, before it: notices finished measurements, and may take the run for the
+  // next.
+  Step step(const typename Problem::Operands& operands, Stream& stream);
 
   // State at the last change.
   SolutionPtr<Problem> taken() const;
@@ -93,19 +98,27 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
 
  private:
   enum Phase : uint8_t { kNew, kPreparing, kMeasuring, kWatching, kEnded };
-  struct Pending {
+  // Two runs of the program's, one with each solution. Marks lie before and behind each.
+  struct Pair {
     size_t candidate = 0;
+    SolutionPtr<Problem> against;  // the one in use at that time
+    bool against_first = false;
     int runs = 0;
-    std::array<cl_event, 5> marks{};
+    std::array<cl_event, 4> marks{};
     double promised = 0;  // microseconds taken from the budget
   };
 
   void prepare_in_background();
   void prepare();  // on the background thread
   bool collect();
+  void evaluate(const Pair& pair, bool succeeded);
+  void release(Pair& pair);
   void judge(Candidate<Problem>& candidate, double ratio, double taken_time);
-  bool start_next(const typename Problem::Operands& operands, Stream& stream);
-  void enqueue_pair(size_t candidate, const typename Problem::Operands& operands, Stream& stream);
+  size_t needed() const;
+  bool next_pair();
+  bool run_next(const typename Problem::Operands& operands, Stream& stream);
+  bool run_marked(const Solution<Problem>& solution, const typename Problem::Operands& operands,
+                  Stream& stream, cl_event* marks);
   bool finish();
   bool widen();
   bool specialise();
@@ -124,7 +137,7 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   std::vector<Candidate<Problem>> later_;  // further configs of solvers
   size_t taken_index_ = 0;                 // of candidates_; the solution in use is always one of them
   SolutionPtr<Problem> taken_, reusable_;
-  Pending pending_;
+  std::deque<Pair> pairs_;  // the oldest first; only the last may lack a run
 };
 
 // How many problems of a family this process met, counted up to one more than kManySizes: so many mean that

@@ -1,7 +1,9 @@
 // Convolution solver "cpu_implicit": implicit GEMM for CPU-like devices, see conv_cpu.cl. The indirect walk
 // over the image follows Dukhan, "The Indirect Convolution Algorithm" (2019), with scratch that is private to
 // a core in place of pointers into the image.
+#include <array>
 #include <cmath>
+#include <cstring>
 
 #include "solver/conv/gather.h"
 #include "solver/conv/solvers.h"
@@ -190,29 +192,53 @@ void each_weight_grad_plan(const Gather& gather, const cl::Device& device, Visit
       }
 }
 
-// The plan with the fewest cycles of those that `admit` lets pass; its cycles are infinite when scratch
-// suffices for none.
-template <class Admit>
-Plan best_plan(bool weight_grad, const Gather& gather, const cl::Device& device, Admit&& admit) {
-  Plan best{gather};
-  const auto visit = [&](const Plan& plan) {
-    if (plan.cycles < best.cycles && admit(plan)) best = plan;
-  };
+template <class Visit>
+void each_plan(bool weight_grad, const Gather& gather, const cl::Device& device, Visit&& visit) {
   if (weight_grad)
     each_weight_grad_plan(gather, device, visit);
   else
     each_gather_plan(gather, device, visit);
+}
+
+void keep_better(Plan& best, const Plan& plan) {
+  if (plan.cycles < best.cycles) best = plan;
+}
+
+// The plan with the fewest cycles; they are infinite when scratch suffices for none. A solver is asked many
+// things about one problem in a row, and planning takes longer than all else that choosing does: a thread
+// remembers its last plans, as many as a strided input gradient has phases.
+Plan best_plan(bool weight_grad, const Gather& gather, const cl::Device& device) {
+  struct Last {
+    bool weight_grad = false;
+    int device = -1;
+    Gather gather{};
+    Plan plan{};
+  };
+  static_assert(std::is_trivially_copyable_v<Gather>);
+  thread_local std::array<Last, 4> remembered;
+  thread_local size_t next = 0;
+  for (const Last& last : remembered)
+    if (last.weight_grad == weight_grad && last.device == device.index &&
+        std::memcmp(&last.gather, &gather, sizeof gather) == 0)
+      return last.plan;
+  Plan best{gather};
+  each_plan(weight_grad, gather, device, [&](const Plan& plan) { keep_better(best, plan); });
+  Last& last = remembered[next++ % remembered.size()];
+  last = {weight_grad, device.index, {}, best};
+  std::memcpy(&last.gather, &gather, sizeof gather);
   return best;
 }
 
 // The plan with this blocking, else the best.
 Plan plan_of(bool weight_grad, const Gather& gather, const Blocking& blocking, const cl::Device& device) {
-  const Plan plan = best_plan(weight_grad, gather, device, [&](const Plan& plan) {
+  if (!blocking.given()) return best_plan(weight_grad, gather, device);
+  Plan best{gather};
+  each_plan(weight_grad, gather, device, [&](const Plan& plan) {
     const Blocking& b = plan.blocking;
-    return !blocking.given() ||
-           (b.positions == blocking.positions && b.cols == blocking.cols && b.channels == blocking.channels);
+    if (b.positions == blocking.positions && b.cols == blocking.cols && b.channels == blocking.channels)
+      keep_better(best, plan);
   });
-  return std::isinf(plan.cycles) && blocking.given() ? plan_of(weight_grad, gather, {}, device) : plan;
+  return std::isinf(best.cycles) ? best_plan(weight_grad, gather, device) : best;
 }
 
 const char* const kDoesNotFit = "the image rows that one output needs do not fit in local memory";
@@ -337,17 +363,19 @@ class Implicit final : public ConvSolver {
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     const bool weight_grad = p.direction == Op::kConvWeightGrad;
     const Gather gather = phases_of(p).front().gather;
-    const Plan best = plan_of(weight_grad, gather, {}, device);
+    const Plan best = best_plan(weight_grad, gather, device);
     const Gather& b = best.gather;
-    std::vector<Config> list = {Config{}};
-    const auto add = [&](auto&& admit) {
-      const Plan plan = best_plan(weight_grad, gather, device, admit);
+    Plan smaller{gather}, shallower{gather}, other{gather};
+    each_plan(weight_grad, gather, device, [&](const Plan& plan) {
       if (plan.cycles > kWorthTrying * best.cycles) return;
-      list.push_back(Config{{plan.blocking.positions, plan.blocking.cols, plan.blocking.channels}});
-    };
-    add([&](const Plan& plan) { return 2 * positions_of(plan.gather) <= positions_of(b); });
-    add([&](const Plan& plan) { return plan.gather.channels < b.channels; });
-    add([&](const Plan& plan) { return plan.gather.block_cols != b.block_cols; });
+      if (2 * positions_of(plan.gather) <= positions_of(b)) keep_better(smaller, plan);
+      if (plan.gather.channels < b.channels) keep_better(shallower, plan);
+      if (plan.gather.block_cols != b.block_cols) keep_better(other, plan);
+    });
+    std::vector<Config> list = {Config{}};
+    for (const Plan* plan : {&smaller, &shallower, &other})
+      if (!std::isinf(plan->cycles))
+        list.push_back(Config{{plan->blocking.positions, plan->blocking.cols, plan->blocking.channels}});
     return list;
   }
   // One program per problem: a strided input gradient would need one for each of its phases.

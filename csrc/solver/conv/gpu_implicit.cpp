@@ -133,9 +133,9 @@ std::vector<GpuPlan> plans(const ConvProblem& p, std::initializer_list<int> tile
 
 GpuPlan plan(const ConvProblem& p, const cl::Device& device) {
   // One general tile per direction, so that a network builds few programs. The weight gradient has few
-  // columns, and what the wide tile gains on deep layers (a tenth) it loses twofold on the first.
+  // columns, and what the wide tile gains on deep layers (a tenth) it loses on 1x1 filters.
   const bool wide = p.direction != Op::kConvWeightGrad && gpu_tile_fits(kWideTile, device, p.dtype);
-  return fastest(plans(p, {wide ? kWideTile : kSquareTile, kThinTile}, device));
+  return fastest(plans(p, {wide ? kWideTile : kBlockTile, kThinTile}, device));
 }
 
 // Gives each axis whose taps can leave x its place in the validity masks; false when the masks are too short.
@@ -326,12 +326,13 @@ class Implicit final : public ConvSolver {
     return config.values[1] == 1 ? 0 : partial_bytes(p.dtype) * config.values[1] * outputs_of(p);
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
-    return gpu_configs(plan(p, device),
-                       plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile}, device));
+    return gpu_configs(plan(p, device), gpu_tile_fits(kWideTile, device, p.dtype)
+                                            ? plans(p, {kWideTile, kThinTile, kLargeTile, kBlockTile}, device)
+                                            : plans(p, {kBlockTile, kSquareTile, kThinTile}, device));
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    // gathering and testing each element costs more than a product's plain reads
-    return 1.1 * plan(p, device).time;
+    // gathering and testing each element costs more than a product's plain reads, which one tap is
+    return (p.taps() > 1 ? 1.2 : 1.0) * plan(p, device).time;
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
                                                 const Config& config) const override {
