@@ -255,7 +255,9 @@ std::vector<StreamLog> stop_logs() {
       errors += errors.empty() ? error.what() : std::string("; ") + error.what();
     }
   });
-  if (!errors.empty()) TORCH_WARN("some times are missing from the profile: ", errors);
+  if (!errors.empty()) {
+    TORCH_WARN("some times are missing from the profile: ", errors);
+  }
   return logs;
 }
 

@@ -125,7 +125,9 @@ void warn_once(const std::string& about, const std::string& text) {
   static std::mutex mutex;
   static auto* known = new std::unordered_set<std::string>;
   std::lock_guard<std::mutex> lock(mutex);
-  if (known->insert(about).second) TORCH_WARN(text);
+  if (known->insert(about).second) {
+    TORCH_WARN(text);
+  }
 }
 
 // The solution of the first candidate that works. One whose kernel does not build on this driver is passed

@@ -26,7 +26,6 @@ constexpr double kNear = 1.3;          // a solver whose first config is within 
 constexpr size_t kMeasurements = 3, kMeasurementsOfShort = 7;  // before a solution takes over
 constexpr double kShort = 150;                                 // microseconds
 constexpr size_t kMostPairs = 8;                               // of runs under way, for one problem
-constexpr double kMarking = 20;            // microseconds that marks and another queue cost
 constexpr double kUsualExcess = 0.3;       // of a candidate's time over the solution in use
 constexpr uint32_t kSearchAfter = 2;       // runs at least; a problem seen once costs nothing
 constexpr uint32_t kSpecialiseAfter = 30;  // runs
@@ -36,9 +35,10 @@ constexpr uint32_t kSpecialiseAfter = 30;  // runs
 // and thousands of iterations follow.
 struct Allowance {
   double share, burst;
-  double worth;  // no search before a problem took so many microseconds in all: compilers take longer
+  double worth;    // no search before a problem took so many microseconds in all: compilers take longer
+  double marking;  // microseconds that marks and another queue cost two runs
 };
-constexpr Allowance kCpuAllowance = {0.1, 100e3, 20e3}, kGpuAllowance = {0.05, 10e3, 5e3};
+constexpr Allowance kCpuAllowance = {0.1, 100e3, 20e3, 40}, kGpuAllowance = {0.05, 10e3, 5e3, 150};
 
 constexpr const char* kRight = "right";  // payload of a voucher
 constexpr size_t kMostFamilies = 4096;
@@ -558,7 +558,8 @@ void Search<Problem>::evaluate(const Pair& pair, bool succeeded) {
     for (size_t i = 0; i < at.size(); i++) at[i] = timestamp(pair.marks[i]);
   const double first = at[1] - at[0], second = at[3] - at[2];
   const double taken = pair.against_first ? first : second, other = pair.against_first ? second : first;
-  bench_of(device_).budget.correct(kMarking + std::max(0.0, other - taken) - pair.promised);
+  bench_of(device_).budget.correct(allowance_of(device_).marking + std::max(0.0, other - taken) -
+                                   pair.promised);
   if (c.state != Candidate<Problem>::kReady || pair.against != taken_) return;  // decided meanwhile
   if (!succeeded || taken <= 0 || other <= 0)
     c.state = Candidate<Problem>::kFailed;
@@ -617,8 +618,10 @@ bool Search<Problem>::next_pair() {
         std::count_if(pairs_.begin(), pairs_.end(), [&](const Pair& pair) { return pair.candidate == i; }));
     if (c.ratios.empty() ? under_way > 0 : c.ratios.size() + under_way >= needed()) continue;
     const Candidate<Problem>& current = candidates_[taken_index_];
-    const double promised = kMarking + kUsualExcess * (current.time > 0 ? current.time : current.estimate);
-    if (!bench_of(device_).budget.take(promised, allowance_of(device_))) return false;
+    const Allowance& allowance = allowance_of(device_);
+    const double promised =
+        allowance.marking + kUsualExcess * (current.time > 0 ? current.time : current.estimate);
+    if (!bench_of(device_).budget.take(promised, allowance)) return false;
     Pair pair;
     pair.candidate = i, pair.against = taken_, pair.promised = promised;
     pair.against_first = (c.ratios.size() + under_way) % 2;  // drift hits both alike
