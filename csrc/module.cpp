@@ -155,7 +155,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("solver_names", &solver::solver_names);
   m.def("explain_problem", &solver::explain, py::arg("key"), py::arg("device") = 0, no_gil);
   m.def("solutions", &solver::solutions, py::arg("key"), py::arg("device") = 0, no_gil);
-  m.def("tune_problem", &solver::tune, py::arg("key"), py::arg("device") = 0, no_gil);
+  m.def("tune_problem", &solver::tune, py::arg("key"), py::arg("device") = 0, py::arg("exhaustive") = true,
+        no_gil);
   m.def("find_record", &solver::find_record, py::arg("key"), py::arg("device") = 0);
   m.def("store_find_record", &solver::store_find_record, py::arg("key"), py::arg("text"),
         py::arg("device") = 0);

@@ -209,7 +209,7 @@ void forget_buffer_arguments() noexcept {
   g_buffer_epoch++;
 }
 
-thread_local Recording* Recording::current_ = nullptr;
+constinit thread_local Recording* Recording::current_ = nullptr;
 
 Recording::Recording(Wanted wanted) : wanted_(wanted) {
   if (current_) throw Error(CL_INVALID_OPERATION, "this thread records already");

@@ -66,7 +66,7 @@ class Recording {
   const std::vector<ProgramSource>& programs() const { return programs_; }
 
  private:
-  static thread_local Recording* current_;
+  static constinit thread_local Recording* current_;  // constinit: read at every launch without a guard
   const Wanted wanted_;
   bool unbuilt_ = false;
   std::vector<ProgramSource> programs_;

@@ -10,14 +10,6 @@ typedef struct {
   float eps_high, eps_low;
 } layer_params;
 
-#ifdef DLB_CPU
-#define SCRATCH_PARAMETER
-#define PASS_SCRATCH
-#else
-#define SCRATCH_PARAMETER , local T* team_scratch
-#define PASS_SCRATCH , team_scratch
-#endif
-
 // Mean and variance of a row from its deviations from a first estimate of the mean, all read once.
 #define ESTIMATE 16  // elements
 inline T deviations(global const A_T* in, layer_params p, T* m, dlb_team team SCRATCH_PARAMETER) {

@@ -22,14 +22,6 @@ typedef struct {
   dlb_divider length_divider;
 } norm_layout;
 
-#ifdef DLB_CPU
-#define SCRATCH_PARAMETER
-#define PASS_SCRATCH
-#else
-#define SCRATCH_PARAMETER , local T* team_scratch
-#define PASS_SCRATCH , team_scratch
-#endif
-
 inline void merge(T* n, T* mean, T* m2, T other_n, T other_mean, T other_m2) {
   const T total = *n + other_n;
   if (other_n == 0) return;

@@ -16,10 +16,13 @@
 namespace dlb {
 namespace {
 
+using solver::always;
 using solver::Applicability;
 using solver::Config;
+using solver::is_cpu;
 using solver::LaunchForm;
 using solver::LaunchProblem;
+using solver::one_config;
 using solver::Op;
 
 // As softmax_params in softmax.cl.
@@ -47,9 +50,6 @@ Shape shape_of(const at::Tensor& self, int64_t dim) {
 
 bool is_backward(const LaunchProblem& p) {
   return p.what == Op::kSoftmaxBackward;
-}
-bool is_cpu(const cl::Device& device) {
-  return device.cls == cl::DeviceClass::kCpu;
 }
 int64_t elements_of(const LaunchProblem& p) {
   return p.numbers[kOuter] * p.numbers[kDim] * p.numbers[kInner];
@@ -133,9 +133,9 @@ codegen::DType compute_of(const LaunchProblem& p) {
   return codegen::compute_type(to == codegen::DType::F64 ? to : from);
 }
 
-cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const char* name) {
+cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const Plan& plan) {
   return family_kernel(
-      device, "softmax.cl", name, compute_of(p),
+      device, "softmax.cl", plan.kernel, compute_of(p),
       {dtype_of(p.types[0], "softmax"), dtype_of(p.types[LaunchProblem::kInputs], "softmax")});
 }
 
@@ -154,17 +154,8 @@ void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const
     kernel.launch(stream.queue(), plan.range, o.in0.mem, o.out0.mem, params, plan.team);
 }
 
-using Planner = Plan (*)(const LaunchProblem&, const cl::Device&, const Config&);
-
-template <Planner planner>
-std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, cl::Device& device,
-                                                        const Config& config) {
-  const Plan plan = planner(p, device, config);
-  cl::Kernel& kernel = kernel_of(p, device, plan.kernel);
-  return solver::make_invoker([p, plan, &kernel](Stream& stream, const LaunchProblem::Operands& o, MemRef) {
-    enqueue(p, plan, kernel, o, stream);
-  });
-}
+template <auto planner>
+constexpr auto invoker = solver::planned_invoker<planner, kernel_of, enqueue>;
 
 Applicability rows_applicable(const LaunchProblem& p, const cl::Device&) {
   return p.numbers[kInner] == 1 ? Applicability::yes() : Applicability::no("the dimension is not contiguous");
@@ -183,9 +174,6 @@ Applicability held_applicable(const LaunchProblem& p, const cl::Device& device) 
 Applicability shared_applicable(const LaunchProblem& p, const cl::Device& device) {
   if (is_cpu(device)) return Applicability::no("for GPU-class devices");
   return p.numbers[kInner] > 1 ? Applicability::yes() : Applicability::no("the dimension is contiguous");
-}
-Applicability always(const LaunchProblem&, const cl::Device&) {
-  return Applicability::yes();
 }
 
 // Microseconds of a kernel that streams well, times what a form is expected to lose.
@@ -226,9 +214,6 @@ std::vector<Config> columns_configs(const LaunchProblem& p, const cl::Device& de
 }
 std::vector<Config> shared_configs(const LaunchProblem& p, const cl::Device&) {
   return list_of({4, 16, 64, 256});
-}
-std::vector<Config> one_config(const LaunchProblem&, const cl::Device&) {
-  return {Config{}};
 }
 
 // Some rows at both ends; none where one alone is too much for one work-item.
@@ -302,7 +287,7 @@ void run(const at::Tensor& x, const at::Tensor* result, const at::Tensor& y, int
   o.in0 = {xs.mem, xs.offset}, o.in1 = {zs.mem, zs.offset}, o.out0 = {ys.mem, ys.offset};
   if (solver::is_worth_choosing(p.what, y.numel())) return solver::run(p, o, stream);
   const Plan plan = first_guess(p, device);
-  enqueue(p, plan, kernel_of(p, device, plan.kernel), o, stream);
+  enqueue(p, plan, kernel_of(p, device, plan), o, stream);
 }
 
 template <class Meta, bool LogForm>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <functional>
@@ -269,12 +270,14 @@ ChoicePtr<Problem> from_store(const Problem& problem, cl::Device& device, const 
   return make_choice<Problem>(taken, taken, search);
 }
 
-// Measures everything before the first run. Null when there is no memory for it.
+// Measures before the first run what is estimated below `most_estimate` times the lowest. Null when there is
+// no memory for it.
 template <class Problem>
-ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, const std::string& key) {
+ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, const std::string& key,
+                                double most_estimate) {
   std::vector<Candidate<Problem>> candidates = candidates_of(problem, device);
   if (candidates.empty()) return nullptr;
-  const double most = most_estimate(device).before * candidates.front().estimate;
+  const double most = most_estimate * candidates.front().estimate;
   std::erase_if(candidates, [&](const auto& c) { return c.estimate > most; });
   try {
     measure_all(problem, device, candidates);
@@ -301,7 +304,7 @@ ChoicePtr<Problem> choose_new(const Problem& problem, cl::Device& device) {
   find_stats().misses++;
   const FindMode mode = find_mode();
   ChoicePtr<Problem> choice;
-  if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text);
+  if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text, most_estimate(device).before);
   if (!choice) {
     std::vector<Candidate<Problem>> candidates = candidates_of(problem, device);
     const bool quick_start = searches(mode) && preference_of(problem.op()).forced.empty();
@@ -524,9 +527,10 @@ std::string solutions_any(const Problem& problem) {
 }
 
 template <class Problem>
-void tune_any(const Problem& problem) {
+void tune_any(const Problem& problem, bool exhaustive) {
   cl::Device& device = device_of(problem.device);
-  const ChoicePtr<Problem> choice = by_measuring(problem, device, key(problem));
+  const double most = exhaustive ? INFINITY : most_estimate(device).before;
+  const ChoicePtr<Problem> choice = by_measuring(problem, device, key(problem), most);
   TORCH_CHECK(choice, "no solution of ", key(problem), " could be measured on ", device.name,
               ". Solvers:", reasons(problem, device, "\n  "));
   cache<Problem>().insert(problem, choice);
@@ -564,8 +568,8 @@ std::string explain(const std::string& key, int device) {
 std::string solutions(const std::string& key, int device) {
   return with_problem(key, device, [](const auto& problem) { return solutions_any(problem); });
 }
-void tune(const std::string& key, int device) {
-  with_problem(key, device, [](const auto& problem) { tune_any(problem); });
+void tune(const std::string& key, int device, bool exhaustive) {
+  with_problem(key, device, [&](const auto& problem) { tune_any(problem, exhaustive); });
 }
 
 std::string find_record(const std::string& key, int device) {

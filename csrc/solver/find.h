@@ -50,7 +50,8 @@ std::string explain(const std::string& key, int device);
 std::string solutions(const std::string& key, int device);
 
 // Measures all solvers of a problem now, whatever the mode, on synthetic data; takes and stores the best.
-void tune(const std::string& key, int device);
+// Unless exhaustive, only those that mode "normal" would measure.
+void tune(const std::string& key, int device, bool exhaustive);
 
 // The find store's record of a problem, empty when there is none; and storing one: its text must be one that
 // a find record prints, else it is found unusable when it is read. Forgets what was chosen so far.

@@ -88,4 +88,27 @@ std::unique_ptr<Invoker<LaunchProblem>> make_invoker(Run run) {
   return std::make_unique<Calling>(std::move(run));
 }
 
+// A LaunchForm's invoker of one kernel: planner(problem, device, config) makes the plan that
+// kernel_of(problem, device, plan) and enqueue(problem, plan, kernel, operands, stream) follow.
+template <auto planner, auto kernel_of, auto enqueue>
+std::unique_ptr<Invoker<LaunchProblem>> planned_invoker(const LaunchProblem& p, cl::Device& device,
+                                                        const Config& config) {
+  const auto plan = planner(p, device, config);
+  cl::Kernel& kernel = kernel_of(p, device, plan);
+  return make_invoker([p, plan, &kernel](Stream& stream, const LaunchProblem::Operands& o, MemRef) {
+    enqueue(p, plan, kernel, o, stream);
+  });
+}
+
+// For rows of such tables.
+inline Applicability always(const LaunchProblem&, const cl::Device&) {
+  return Applicability::yes();
+}
+inline std::vector<Config> one_config(const LaunchProblem&, const cl::Device&) {
+  return {Config{}};
+}
+inline bool is_cpu(const cl::Device& device) {
+  return device.cls == cl::DeviceClass::kCpu;
+}
+
 }  // namespace dlb::solver

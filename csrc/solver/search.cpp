@@ -43,7 +43,7 @@ constexpr Allowance kCpuAllowance = {0.1, 100e3, 20e3, 40}, kGpuAllowance = {0.0
 constexpr const char* kRight = "right";  // payload of a voucher
 constexpr size_t kMostFamilies = 4096;
 
-// Share of a device's time that measuring between runs may take.
+// Share of a device's time that measuring may take.
 class Budget {
  public:
   // False while it is used up. May go below zero by one measurement.
@@ -68,7 +68,7 @@ class Budget {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// Of one device: what measuring between runs shares.
+// Of one device: what measuring in the program's runs shares.
 struct Bench {
   Budget budget;
   std::mutex mutex;                // one measurement or check at a time
@@ -119,12 +119,6 @@ class Specialisations {
 Specialisations& specialisations() {
   static auto* instance = new Specialisations;
   return *instance;
-}
-
-double timestamp(cl_event event) {  // microseconds
-  cl_ulong ns = 0;
-  DLB_CL(clGetEventProfilingInfo, event, CL_PROFILING_COMMAND_END, sizeof ns, &ns, nullptr);
-  return static_cast<double>(ns) * 1e-3;
 }
 
 double median(std::vector<double> values) {
@@ -553,15 +547,15 @@ template <class Problem>
 void Search<Problem>::evaluate(const Pair& pair, bool succeeded) {
   Candidate<Problem>& c = candidates_[pair.candidate];
   find_stats().measured++;
-  std::array<double, 4> at{};
-  if (succeeded)
-    for (size_t i = 0; i < at.size(); i++) at[i] = timestamp(pair.marks[i]);
-  const double first = at[1] - at[0], second = at[3] - at[2];
+  const auto time = [&](size_t run) {
+    return succeeded ? microseconds_between(pair.marks[2 * run], pair.marks[2 * run + 1]) : 0;
+  };
+  const double first = time(0), second = time(1);
   const double taken = pair.against_first ? first : second, other = pair.against_first ? second : first;
   bench_of(device_).budget.correct(allowance_of(device_).marking + std::max(0.0, other - taken) -
                                    pair.promised);
   if (c.state != Candidate<Problem>::kReady || pair.against != taken_) return;  // decided meanwhile
-  if (!succeeded || taken <= 0 || other <= 0)
+  if (taken <= 0 || other <= 0)
     c.state = Candidate<Problem>::kFailed;
   else
     judge(c, other / taken, taken);
@@ -631,10 +625,23 @@ bool Search<Problem>::next_pair() {
   return false;
 }
 
+// Whether a result is also an operand.
+template <class Problem>
+bool works_in_place(const Problem& problem, const typename Problem::Operands& operands) {
+  const auto spans = problem.spans();
+  for (const auto& result : spans)
+    for (const auto& operand : spans) {
+      const auto &to = operands.*result.buffer, &from = operands.*operand.buffer;
+      if (result.result && !operand.result && to.mem == from.mem && to.offset == from.offset) return true;
+    }
+  return false;
+}
+
 // Takes the program's run for a measurement, where there is one to make. False when it did not.
 template <class Problem>
 bool Search<Problem>::run_next(const typename Problem::Operands& operands, Stream& stream) {
   if (stream.queue().log.load(std::memory_order_relaxed)) return false;  // a profile shows the program alone
+  if (works_in_place(problem_, operands)) return false;  // a run that fails halfway could not be made good
   std::unique_lock<std::mutex> lock(bench_of(device_).mutex, std::try_to_lock);
   if (!lock) return false;
   if (!pairs_.empty() && pairs_.back().runs == 1 && pairs_.back().against != taken_) {
@@ -646,11 +653,7 @@ bool Search<Problem>::run_next(const typename Problem::Operands& operands, Strea
   const bool old = pair.against_first == (pair.runs == 0);
   Candidate<Problem>& c = candidates_[pair.candidate];
   try {
-    if (!run_marked(old ? *pair.against : *c.solution, operands, stream,
-                    &pair.marks[2 * size_t(pair.runs)])) {
-      if (pair.runs == 0) pairs_.pop_back();
-      return false;
-    }
+    run_marked(old ? *pair.against : *c.solution, operands, stream, &pair.marks[2 * size_t(pair.runs)]);
   } catch (const std::exception& error) {  // no memory for its workspace, say
     say(1, std::string("run failed,") + c.solver->name() + "," + error.what());
     c.state = Candidate<Problem>::kFailed;
@@ -663,17 +666,11 @@ bool Search<Problem>::run_next(const typename Problem::Operands& operands, Strea
 }
 
 // Runs a solution between two marks, on a queue of its own that the stream waits for, so that only this queue
-// needs timestamps. False where a failure halfway could not be made good: the result is also an operand.
+// needs timestamps.
 template <class Problem>
-bool Search<Problem>::run_marked(const Solution<Problem>& solution,
+void Search<Problem>::run_marked(const Solution<Problem>& solution,
                                  const typename Problem::Operands& operands, Stream& stream,
                                  cl_event* marks) {
-  const auto spans = problem_.spans();
-  for (const auto& result : spans)
-    for (const auto& operand : spans) {
-      const auto &to = operands.*result.buffer, &from = operands.*operand.buffer;
-      if (result.result && !operand.result && to.mem == from.mem && to.offset == from.offset) return false;
-    }
   Bench& bench = bench_of(device_);
   if (!bench.stream) {
     bench.stream = std::make_unique<Stream>(device_, Stream::kInternal);
@@ -684,11 +681,6 @@ bool Search<Problem>::run_marked(const Solution<Problem>& solution,
   const c10::DataPtr workspace =
       solution.workspace ? allocate_bytes(solution.workspace, static_cast<c10::DeviceIndex>(device_.index))
                          : c10::DataPtr();
-  const auto mark = [&](Stream& on) {
-    cl_event event = nullptr;
-    DLB_CL(clEnqueueMarkerWithWaitList, on.handle(), 0, nullptr, &event);
-    return event;
-  };
   const cl_event before = mark(stream);
   DLB_CL(clFlush, stream.handle());
   const cl_int waits = cl::api().clEnqueueBarrierWithWaitList(timed.handle(), 1, &before, nullptr);
@@ -708,7 +700,6 @@ bool Search<Problem>::run_marked(const Solution<Problem>& solution,
     throw;
   }
   rejoin();
-  return true;
 }
 
 // Further configs, where a solver's first came near the solution in use. False when there are none.

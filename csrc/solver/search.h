@@ -61,8 +61,8 @@ bool is_vouched(const Problem& problem, const cl::Device& device, const Solver<P
 template <class Problem>
 void measure_all(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates);
 
-// Times the lowest estimate: what is not measured between runs, and what not before the first run. On GPUs
-// estimates are near, and each program takes a driver's compiler a quarter of a second or more.
+// Times the lowest estimate: what is not measured in the program's runs, and what not before the first. On
+// GPUs estimates are near, and each program takes a driver's compiler a quarter of a second or more.
 struct MostEstimate {
   double between, before;
 };
@@ -117,7 +117,7 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   size_t needed() const;
   bool next_pair();
   bool run_next(const typename Problem::Operands& operands, Stream& stream);
-  bool run_marked(const Solution<Problem>& solution, const typename Problem::Operands& operands,
+  void run_marked(const Solution<Problem>& solution, const typename Problem::Operands& operands,
                   Stream& stream, cl_event* marks);
   bool finish();
   bool widen();

@@ -24,6 +24,8 @@ cl::Kernel& trial_kernel(cl::Device& device, c10::ScalarType dtype, const char* 
   return embedded_kernel(device, {"element.clh", "trial.cl"}, element_option(dtype), name);
 }
 
+}  // namespace
+
 double microseconds_between(cl_event begin, cl_event end) {
   cl_ulong from = 0, to = 0;
   DLB_CL(clGetEventProfilingInfo, begin, CL_PROFILING_COMMAND_END, sizeof from, &from, nullptr);
@@ -31,13 +33,11 @@ double microseconds_between(cl_event begin, cl_event end) {
   return static_cast<double>(to - from) * 1e-3;
 }
 
-cl_event marker(Stream& stream) {
+cl_event mark(Stream& stream) {
   cl_event event = nullptr;
   DLB_CL(clEnqueueMarkerWithWaitList, stream.handle(), 0, nullptr, &event);
   return event;
 }
-
-}  // namespace
 
 ScratchBuffer::ScratchBuffer(cl::Device& device, uint64_t bytes) {
   cl_int status = CL_SUCCESS;
@@ -243,9 +243,9 @@ double Trial<Problem>::time(const Solution<Problem>& solution, double hopeless) 
   run(solution, problem_, operands_, got_->mem());  // builds what the driver builds at the first launch
   stream_.synchronize();
   for (int i = 0; i < kMostRuns && total < kEnough && steady < 2; i++) {
-    const cl_event begin = marker(stream_);
+    const cl_event begin = mark(stream_);
     for (int j = 0; j < batch; j++) run(solution, problem_, operands_, got_->mem());
-    const cl_event end = marker(stream_);
+    const cl_event end = mark(stream_);
     stream_.check_wait(cl::api().clWaitForEvents(1, &end), "clWaitForEvents");
     const double all = microseconds_between(begin, end), each = all / batch;
     cl::api().clReleaseEvent(begin), cl::api().clReleaseEvent(end);

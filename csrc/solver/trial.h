@@ -32,6 +32,11 @@ double tolerance(c10::ScalarType type);
 template <class Problem>
 void ask_for_trial_programs(const Problem& problem, cl::Device& device);
 
+// A marker in the stream's queue, which must take times; the caller releases it.
+cl_event mark(Stream& stream);
+// From the completion of one to that of the other, which are both complete.
+double microseconds_between(cl_event begin, cl_event end);
+
 // The queue that solutions are tried on, with timestamps; one per device.
 Stream& trial_stream(cl::Device& device);
 

@@ -45,7 +45,7 @@ def force_solver(specification: str) -> None: ...  # as DLBACKEND_SOLVER; "" giv
 def solver_names() -> list[str]: ...  # "op:name"
 def explain_problem(key: str, device: int = 0) -> str: ...  # the solver taken, and why others are not
 def solutions(key: str, device: int = 0) -> str: ...  # see csrc/solver/find.h
-def tune_problem(key: str, device: int = 0) -> None: ...  # measures all solvers now
+def tune_problem(key: str, device: int = 0, exhaustive: bool = True) -> None: ...  # measures solvers now
 def find_record(key: str, device: int = 0) -> str: ...  # its text in the find store, or ""
 def store_find_record(key: str, text: str, device: int = 0) -> None: ...
 def find_place(device: int = 0) -> str: ...  # what a device's find records hold for

@@ -255,7 +255,7 @@ class _Tuner:
             if self.out_of_time():
                 break
             try:
-                _C.tune_problem(key, self.index)
+                _C.tune_problem(key, self.index, self.thorough)
             except RuntimeError as error:  # no memory for it, or none of its solvers is worth it
                 self.notes.append(str(error).splitlines()[0])
             self._show()

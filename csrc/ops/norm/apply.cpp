@@ -6,10 +6,13 @@
 namespace dlb::norm {
 namespace {
 
+using solver::always;
 using solver::Applicability;
 using solver::Config;
+using solver::is_cpu;
 using solver::LaunchForm;
 using solver::LaunchProblem;
+using solver::one_config;
 using solver::Op;
 
 constexpr codegen::PointwiseOp kForward{.name = "norm_apply", .on_float = "(x0 - x1) * x2 + x3"};
@@ -25,9 +28,6 @@ struct Params {
   uint32_t outer = 1, rows = 1, inner = 1, per_item = 1;
 };
 
-bool is_cpu(const cl::Device& device) {
-  return device.cls == cl::DeviceClass::kCpu;
-}
 bool is_backward(const LaunchProblem& p) {
   return p.what == Op::kNormApplyBackward;
 }
@@ -88,35 +88,27 @@ Plan plan_columns(const LaunchProblem& p, const cl::Device& device, const Config
   return plan;
 }
 
-void enqueue(const Plan& plan, const cl::Range& range, cl::Kernel& kernel, const LaunchProblem::Operands& o,
+cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const Plan& plan) {
+  return norm_kernel(device, "norm.cl", plan.kernel, Types(p));
+}
+
+void enqueue(const LaunchProblem&, const Plan& plan, cl::Kernel& kernel, const LaunchProblem::Operands& o,
              Stream& stream) {
   Params params = plan.params;
   params.x = o.in0.offset, params.dy = o.in1.offset, params.y = o.out0.offset;
   params.coefficients = o.in2.offset;
-  kernel.launch(stream.queue(), range, o.in0.mem, o.in1.mem ? o.in1.mem : o.in0.mem, o.out0.mem, o.in2.mem,
-                params, plan.team);
+  kernel.launch(stream.queue(), range_of(stream.device(), plan.team), o.in0.mem,
+                o.in1.mem ? o.in1.mem : o.in0.mem, o.out0.mem, o.in2.mem, params, plan.team);
 }
 
-using Planner = Plan (*)(const LaunchProblem&, const cl::Device&, const Config&);
-
-template <Planner planner>
-std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, cl::Device& device,
-                                                        const Config& config) {
-  const Plan plan = planner(p, device, config);
-  const cl::Range range = range_of(device, plan.team);
-  cl::Kernel& kernel = norm_kernel(device, "norm.cl", plan.kernel, Types(p));
-  return solver::make_invoker([plan, range, &kernel](Stream& stream, const LaunchProblem::Operands& o,
-                                                     MemRef) { enqueue(plan, range, kernel, o, stream); });
-}
+template <auto planner>
+constexpr auto invoker = solver::planned_invoker<planner, kernel_of, enqueue>;
 
 Applicability rows_applicable(const LaunchProblem& p, const cl::Device&) {
   return p.numbers[kInner] > 1 ? Applicability::yes() : Applicability::no("rows are interleaved");
 }
 Applicability columns_applicable(const LaunchProblem& p, const cl::Device&) {
   return p.numbers[kInner] == 1 ? Applicability::yes() : Applicability::no("rows are not interleaved");
-}
-Applicability always(const LaunchProblem&, const cl::Device&) {
-  return Applicability::yes();
 }
 
 template <int percent>
@@ -132,9 +124,6 @@ std::vector<Config> rows_configs(const LaunchProblem&, const cl::Device& device)
 std::vector<Config> columns_configs(const LaunchProblem&, const cl::Device& device) {
   if (is_cpu(device)) return {Config{}};
   return {{}, {{32}}};
-}
-std::vector<Config> one_config(const LaunchProblem&, const cl::Device&) {
-  return {Config{}};
 }
 
 // A GPU's pointwise kernels load four neighbours at once.
@@ -170,7 +159,7 @@ void apply(const Context& context, const Extent& extent, const at::Tensor& y, co
   if (solver::is_worth_choosing(p.what, p.extents[0])) return solver::run(p, o, context.stream);
   if (!is_cpu(context.device) || extent.inner == 1) return run_as_pointwise(p, o, Types(p), context.stream);
   const Plan plan = plan_rows(p, context.device, {});
-  enqueue(plan, range_of(context.device, plan.team), context.kernel(plan.kernel), o, context.stream);
+  enqueue(p, plan, context.kernel(plan.kernel), o, context.stream);
 }
 
 }  // namespace dlb::norm

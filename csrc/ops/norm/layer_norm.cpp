@@ -20,10 +20,13 @@ using norm::optional_operand;
 using OptionalTensor = std::optional<Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
+using solver::always;
 using solver::Applicability;
 using solver::Config;
+using solver::is_cpu;
 using solver::LaunchForm;
 using solver::LaunchProblem;
+using solver::one_config;
 using solver::Op;
 
 // As layer_params in layer_norm.cl; offsets of -1 say that a tensor is absent.
@@ -39,9 +42,6 @@ struct Params {
 enum : size_t { kRows, kLength, kEps };
 constexpr int64_t kHeld = 16;  // HELD of the kernels
 
-bool is_cpu(const cl::Device& device) {
-  return device.cls == cl::DeviceClass::kCpu;
-}
 bool is_backward(const LaunchProblem& p) {
   return p.what == Op::kLayerNormBackward;
 }
@@ -86,9 +86,9 @@ Plan plan_reference(const LaunchProblem& p, const cl::Device& device, const Conf
           make_team(device, p.numbers[kRows], p.numbers[kLength], 1)};
 }
 
-cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const char* name) {
+cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const Plan& plan) {
   const auto data = dtype_of(p.dtype, "layer_norm"), param = dtype_of(p.types[1], "layer_norm");
-  return family_kernel(device, "layer_norm.cl", name, codegen::compute_type(data), {data, param});
+  return family_kernel(device, "layer_norm.cl", plan.kernel, codegen::compute_type(data), {data, param});
 }
 
 void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const LaunchProblem::Operands& o,
@@ -113,25 +113,13 @@ void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const
                   params, plan.team);
 }
 
-using Planner = Plan (*)(const LaunchProblem&, const cl::Device&, const Config&);
-
-template <Planner planner>
-std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, cl::Device& device,
-                                                        const Config& config) {
-  const Plan plan = planner(p, device, config);
-  cl::Kernel& kernel = kernel_of(p, device, plan.kernel);
-  return solver::make_invoker([p, plan, &kernel](Stream& stream, const LaunchProblem::Operands& o, MemRef) {
-    enqueue(p, plan, kernel, o, stream);
-  });
-}
+template <auto planner>
+constexpr auto invoker = solver::planned_invoker<planner, kernel_of, enqueue>;
 
 bool suggests_once(const LaunchProblem& p, const cl::Device& device) {
   return is_cpu(device) && p.numbers[kLength] >= 256;
 }
 
-Applicability always(const LaunchProblem&, const cl::Device&) {
-  return Applicability::yes();
-}
 Applicability held_applicable(const LaunchProblem& p, const cl::Device& device) {
   if (is_cpu(device)) return Applicability::no("for GPU-class devices");
   if (p.numbers[kLength] > kHeld * kTeamGroup) return Applicability::no("rows do not fit in registers");
@@ -159,9 +147,6 @@ std::vector<Config> held_configs(const LaunchProblem& p, const cl::Device&) {
   for (int32_t lanes = 32; lanes <= static_cast<int32_t>(kTeamGroup); lanes *= 2)
     if (lanes * kHeld >= p.numbers[kLength] && lanes / 4 < p.numbers[kLength]) list.push_back({{lanes}});
   return list;
-}
-std::vector<Config> one_config(const LaunchProblem&, const cl::Device&) {
-  return {Config{}};
 }
 
 // Some rows at both ends; none where one alone is too much for one work-item.
@@ -203,7 +188,7 @@ void run(const Context& context, const LaunchProblem& p, const LaunchProblem::Op
                        : !is_backward(p) && suggests_once(p, context.device) ? plan_once
                                                                              : plan_rows;
   const Plan plan = planner(p, context.device, {});
-  enqueue(p, plan, kernel_of(p, context.device, plan.kernel), o, context.stream);
+  enqueue(p, plan, kernel_of(p, context.device, plan), o, context.stream);
 }
 
 struct Shape {

@@ -7,10 +7,13 @@
 namespace dlb::norm {
 namespace {
 
+using solver::always;
 using solver::Applicability;
 using solver::Config;
+using solver::is_cpu;
 using solver::LaunchForm;
 using solver::LaunchProblem;
+using solver::one_config;
 using solver::Op;
 
 // numbers[] of the problems: a Layout's, and whether it is of columns. in0: x, in1: grad_output, in2: the
@@ -29,9 +32,6 @@ enum : size_t {
 constexpr int32_t kMostColumns = 256;  // MOST_COLUMNS in norm.cl
 constexpr uint32_t kNeighbours = 4;    // WIDE there
 
-bool is_cpu(const cl::Device& device) {
-  return device.cls == cl::DeviceClass::kCpu;
-}
 bool is_backward(const LaunchProblem& p) {
   return p.what == Op::kNormSums;
 }
@@ -196,9 +196,6 @@ Applicability wide_applicable(const LaunchProblem& p, const cl::Device& device) 
 Applicability columns_applicable(const LaunchProblem& p, const cl::Device&) {
   return p.numbers[kColumns] ? Applicability::yes() : Applicability::no("rows are not interleaved");
 }
-Applicability always(const LaunchProblem&, const cl::Device&) {
-  return Applicability::yes();
-}
 
 // Microseconds of a kernel that streams well, times what a form is expected to lose.
 double streaming(const LaunchProblem& p, const cl::Device& device) {
@@ -231,9 +228,6 @@ std::vector<Config> columns_configs(const LaunchProblem& p, const cl::Device& de
   std::vector<Config> list = {{}, {{0, 16}}};
   if (p.numbers[kRows] > 64) list.push_back({{0, guess == 64 ? kMostColumns : 64}});
   return list;
-}
-std::vector<Config> one_config(const LaunchProblem&, const cl::Device&) {
-  return {Config{}};
 }
 
 // All of it, unless that is too much for one work-item per row.

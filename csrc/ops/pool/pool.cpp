@@ -11,10 +11,13 @@ namespace dlb::pool {
 namespace {
 
 using at::Tensor;
+using solver::always;
 using solver::Applicability;
 using solver::Config;
+using solver::is_cpu;
 using solver::LaunchForm;
 using solver::LaunchProblem;
+using solver::one_config;
 using solver::Op;
 
 // As pool_axis and pool_params in pool.cl.
@@ -35,9 +38,6 @@ enum : size_t { kXs = 0, kYs = 5, kSamples = 10, kChannels, kAxes, kIncludePad =
 constexpr int32_t kGpuBlock = 4;  // of kGpuBlockOption
 constexpr const char* kGpuBlockOption = "-DBLOCK=4";
 
-bool is_cpu(const cl::Device& device) {
-  return device.cls == cl::DeviceClass::kCpu;
-}
 bool is_max(const LaunchProblem& p) {
   return p.what == Op::kMaxPool || p.what == Op::kMaxPoolBackward;
 }
@@ -135,17 +135,8 @@ void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const
     kernel.launch(stream.queue(), range, x.mem, y.mem, params, plan.team);
 }
 
-using Planner = Plan (*)(const LaunchProblem&, const cl::Device&, const Config&);
-
-template <Planner planner>
-std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, cl::Device& device,
-                                                        const Config& config) {
-  const Plan plan = planner(p, device, config);
-  cl::Kernel& kernel = kernel_of(p, device, plan);
-  return solver::make_invoker([p, plan, &kernel](Stream& stream, const LaunchProblem::Operands& o, MemRef) {
-    enqueue(p, plan, kernel, o, stream);
-  });
-}
+template <auto planner>
+constexpr auto invoker = solver::planned_invoker<planner, kernel_of, enqueue>;
 
 // Whether samples, channels and spatial axes lie behind each other without gaps.
 bool is_dense(const View5& view) {
@@ -157,9 +148,6 @@ bool is_dense(const View5& view) {
   return true;
 }
 
-Applicability always(const LaunchProblem&, const cl::Device&) {
-  return Applicability::yes();
-}
 Applicability planes_applicable(const LaunchProblem& p, const cl::Device& device) {
   if (!is_cpu(device)) return Applicability::no("for CPU-class devices");
   if (!is_dense(view_of(p, true)) || !is_dense(view_of(p, false)))
@@ -197,9 +185,6 @@ std::vector<Config> lines_configs(const LaunchProblem& p, const cl::Device& devi
   const int32_t other = is_cpu(device) ? kMostLineBlock : kGpuBlock;
   if (line > (is_cpu(device) ? kLineBlock : 1)) list.push_back({{other}});
   return list;
-}
-std::vector<Config> one_config(const LaunchProblem&, const cl::Device&) {
-  return {Config{}};
 }
 
 // The first and the last sample.
