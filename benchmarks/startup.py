@@ -83,7 +83,8 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory() as cache:
         first_cold = _run(FIRST_OP, device, cache)
-        first_warm = _run(FIRST_OP, device, cache)
+        warm_starts = [_run(FIRST_OP, device, cache) for _ in range(5)]
+        first_warm = sorted(warm_starts, key=lambda row: row.get("seconds", float("inf")))[2]
         cold, warm = _run(RESNET, device, cache), _run(RESNET, device, cache)
         sizes = _run(SIZES, device, cache)
         imports: dict[str, list[float]] = {"0": [], "1": []}
@@ -104,7 +105,7 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
             print(f"{name}: {row['error']}", flush=True)
             rows.append({"suite": "startup", "case": name, **row})
     if "error" not in first_warm:
-        report("first op of a process, warm caches", first_warm["seconds"] * 1e3, "ms", 300 if gpu else 50)
+        report("first op of a process, warm caches (median of 5)", first_warm["seconds"] * 1e3, "ms", 300 if gpu else 50)
     if "error" not in cold and "error" not in warm:
         report(
             "resnet18 first training iteration, empty caches",

@@ -142,6 +142,7 @@ void bind_programs(py::module_& m) {
     py::gil_scoped_acquire acquire;
     return py::bytes(binary);
   });
+  m.def("is_note", [](const std::string& stored) { return dlb::cl::is_note(stored); });
 }
 
 void bind_packs(py::module_& m) {

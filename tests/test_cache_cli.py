@@ -211,6 +211,11 @@ def test_another_machine_starts_warm(cli, tmp_path):
     assert not list((tmp_path / "other").glob("*/*.bin"))
 
 
+def sizes_by_key(path):
+    pack = _C.Pack(str(path))
+    return {key: len(payload) for _, _, key, payload in map(pack.read, range(len(pack.items())))}
+
+
 def test_exported_programs_have_the_code_that_the_driver_made_later(cli, tmp_path):
     """PoCL compiles a kernel for a work-group size at its first launch: a fleet shall not have to."""
     if not _C.device_properties(0).late_code:
@@ -225,9 +230,9 @@ def test_exported_programs_have_the_code_that_the_driver_made_later(cli, tmp_pat
     pack, as_stored = tmp_path / "x.pack", tmp_path / "stored.pack"
     results = cli(f"export {pack}", f"export --as-stored {as_stored}", **variables)
     assert [status for status, *_ in results] == [0, 0]
-    stored, complete = ([size for _, size in _C.Pack(str(p)).items()] for p in (as_stored, pack))
-    assert len(stored) == len(complete) >= 2
-    assert all(a < b for a, b in zip(stored, complete, strict=True))
+    stored, complete = (sizes_by_key(p) for p in (as_stored, pack))
+    assert 1 <= len(stored) < len(complete)  # of programs with several kernels the store has only notes
+    assert all(size < complete[key] for key, size in stored.items())
     cold = {
         **variables,
         "DLBACKEND_CACHE_DIR": "",

@@ -87,4 +87,10 @@ void prepare_driver_caches() {
   ::setenv("POCL_CACHE_DIR", dir.c_str(), 1);
 }
 
+std::string pocl_cache_identity() {
+  struct stat info {};
+  if (env("POCL_KERNEL_CACHE") == "0" || ::stat(env("POCL_CACHE_DIR").c_str(), &info) != 0) return "";
+  return std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
+}
+
 }  // namespace dlb::cl

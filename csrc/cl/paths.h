@@ -26,4 +26,8 @@ bool make_folders(const std::string& path);
 // loaded.
 void prepare_driver_caches();
 
+// Which folder PoCL's cache is in, by device and inode numbers; empty where there is none or
+// POCL_KERNEL_CACHE=0.
+std::string pocl_cache_identity();
+
 }  // namespace dlb::cl

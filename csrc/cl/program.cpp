@@ -16,6 +16,7 @@
 
 #include "cl/disk_cache.h"
 #include "cl/hash.h"
+#include "cl/paths.h"
 
 namespace dlb::cl {
 namespace {
@@ -79,9 +80,8 @@ cl_program load_binary(Device& device, const std::string& binary, const std::str
   return program;
 }
 
-cl_program compile(Device& device, const std::string& source, const std::string& options,
-                   const Hash128& key) {
-  const auto start = std::chrono::steady_clock::now();
+cl_program build_source(Device& device, const std::string& source, const std::string& options,
+                        const Hash128& key) {
   const char* text = source.c_str();
   cl_int status = CL_SUCCESS;
   cl_program program = api().clCreateProgramWithSource(device.context(), 1, &text, nullptr, &status);
@@ -92,10 +92,42 @@ cl_program compile(Device& device, const std::string& source, const std::string&
     api().clReleaseProgram(program);
     throw_build_error(status, device, log, source, options, key);
   }
+  return program;
+}
+
+cl_program compile(Device& device, const std::string& source, const std::string& options,
+                   const Hash128& key) {
+  const auto start = std::chrono::steady_clock::now();
+  cl_program program = build_source(device, source, options, key);
   g_compiled++;
   g_compile_ns += static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
   return program;
+}
+
+// PoCL keeps what it compiles in a cache of its own, from where a program of several kernels is built again
+// in 30 ms. Asked for the binary, it compiles every kernel for work-groups of any size: seconds, under locks
+// that launches need, for code that never runs where the program's IR is at hand. So the store only notes
+// which cache has such a program. A single kernel's binary loads in 2 ms, and costs 0.15 s once.
+constexpr std::string_view kNote = "kept by the driver: ";
+
+std::string note_of(const Device& device) {
+  const std::string cache = device.late_code ? pocl_cache_identity() : "";
+  return cache.empty() ? "" : std::string(kNote) + cache;
+}
+
+std::string what_to_store(const Device& device, cl_program program) {
+  const std::string note = note_of(device);
+  size_t kernels = 1;
+  if (!note.empty())
+    DLB_CL(clGetProgramInfo, program, CL_PROGRAM_NUM_KERNELS, sizeof kernels, &kernels, nullptr);
+  return kernels > 1 ? note : binary_of(program);
+}
+
+cl_program load(Device& device, const std::string& stored, const std::string& source,
+                const std::string& options, const Hash128& key) {
+  if (!is_note(stored)) return load_binary(device, stored, options);
+  return stored == note_of(device) ? build_source(device, source, options, key) : nullptr;
 }
 
 // Builds that somebody waits for: how many go on, and when the last ended.
@@ -126,14 +158,14 @@ cl_program build(Device& device, const std::string& source, const std::string& o
   const std::string disk_key = program_key(device, options, source);
   DiskCache& disk = program_disk_cache();
   bool from_pack = false;
-  if (auto binary = disk.load(disk_key, &from_pack))
-    if (cl_program program = load_binary(device, *binary, options)) {
+  if (auto stored = disk.load(disk_key, &from_pack))
+    if (cl_program program = load(device, *stored, source, options, key)) {
       g_loaded++;
       g_loaded_from_pack += from_pack;
       return program;
     }
   cl_program program = compile(device, source, options, key);
-  disk.store(disk_key, binary_of(program));
+  disk.store(disk_key, what_to_store(device, program));
   return program;
 }
 
@@ -380,6 +412,10 @@ std::string complete_binary(Device& device, const std::string& key) {
   std::string binary = binary_of(program);
   api().clReleaseProgram(program);
   return binary;
+}
+
+bool is_note(std::string_view stored) {
+  return stored.substr(0, kNote.size()) == kNote;
 }
 
 std::string recent_kernels(const Queue& queue) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <unordered_set>
 #include <vector>
@@ -22,7 +23,8 @@ namespace dlb::cl {
 // What this process compiled and ran; see dlbackend.kernel_stats().
 struct KernelStats {
   uint64_t compiled = 0;  // programs built from source
-  uint64_t loaded = 0;    // programs loaded from the disk cache or a pack
+  uint64_t loaded =
+      0;  // programs loaded from the disk cache, a pack, or the driver's cache by a note in ours
   uint64_t loaded_from_pack = 0;
   double compile_seconds = 0;  // spent building from source, summed over threads
   uint64_t launches = 0;
@@ -217,8 +219,12 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
 
 // The binary of the program of a program_key() of this device, built from its source by the driver. On
 // devices with late_code it holds the machine code of every kernel and work-group size that the driver's own
-// cache has, which the binary that was stored when the program was new does not. Throws Error.
+// cache has, which what was stored when the program was new does not. Throws Error.
 std::string complete_binary(Device& device, const std::string& key);
+
+// Whether an entry of the program store holds no binary but a note that the driver's own cache has the
+// program, which says nothing on other machines.
+bool is_note(std::string_view stored);
 
 // As get_kernel(), for a program that few will want: the kernel belongs to the caller, and its program goes
 // with it. Only the disk cache remembers it.

@@ -50,7 +50,7 @@ def reset_fallback_report() -> None:
 
 
 def kernel_stats() -> dict[str, float]:
-    """What this process did with kernels: programs "compiled" from source and "loaded" from the disk cache or a pack
+    """What this process did with kernels: programs "compiled" from source and "loaded" from a disk cache or a pack
     ("loaded_from_pack"), "compile_seconds", kernel "launches", programs "specialised" for one problem, and choices
     "evicted" from the bounded caches in memory.
     """

@@ -138,9 +138,9 @@ def clear(args: argparse.Namespace) -> int:
     return 0
 
 
-def _complete(device: int, key: bytes, stored: bytes) -> bytes:
+def _complete(device: int | None, key: bytes, stored: bytes) -> bytes:
     """A program with the machine code that its driver has made since it was stored, where drivers add some later."""
-    if not _C.device_properties(device).late_code:
+    if device is None or not _C.device_properties(device).late_code:
         return stored
     try:
         return _C.complete_binary(device, key)
@@ -171,8 +171,10 @@ def export(args: argparse.Namespace) -> int:
                 device = _device_of(key)
                 if fault or (device is None and not args.all):
                     continue
-                if kind == "program" and device is not None and not args.as_stored:
+                if kind == "program" and not args.as_stored:
                     payload = _complete(device, key, payload)
+                if kind == "program" and _C.is_note(payload):
+                    continue
                 writer.add(kind, key, payload)
                 counts[kind] += 1
         writer.finish()
@@ -294,7 +296,7 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     elif name == "export":
         command.add_argument("file", metavar="FILE")
         command.add_argument("--all", action="store_true", help="entries of every device")
-        about = "do not ask the driver for machine code that it made later (PoCL: per work-group size)"
+        about = "only what the store holds: do not ask the driver for what it made later (PoCL: most code)"
         command.add_argument("--as-stored", action="store_true", help=about)
     elif name == "import":
         command.add_argument("file", metavar="FILE")

@@ -11,6 +11,8 @@ import pytest
 from fresh_process import fresh_python
 from stores import full_disk, without_root
 
+from dlbackend import _C
+
 CODE = """
 import torch, dlbackend
 x = torch.arange(10, dtype=torch.float32).to("ocl:0")
@@ -218,3 +220,18 @@ assert dlbackend._C.prefetch(0, []) == 0
     result = run(code)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "('mine',)\n"
+
+
+def test_programs_that_the_driver_keeps_are_compiled_where_its_cache_is_another(run, tmp_path):
+    """Of programs with several kernels the store has a note for PoCL's own cache; that one may go on its own."""
+    if not _C.device_properties(0).late_code:
+        pytest.skip("this driver's binaries are all stored")
+    code = CODE.replace("stats =", "assert torch.ones(99, device='ocl:0').cumsum(0).sum().item() == 4950; stats =")
+    here, there = ({"POCL_CACHE_DIR": str(tmp_path / name)} for name in ("here", "there"))
+    compiled, _ = counts(run(code, **here))
+    assert counts(run(code, **here)) == (0, compiled)
+    again, loaded = counts(run(code, **there))
+    assert again >= 2  # the sum's and the scan's
+    assert loaded == compiled - again
+    assert counts(run(code, **there)) == (0, compiled)
+    assert counts(run(code, POCL_KERNEL_CACHE="0", **there)) == (again, loaded)
