@@ -105,7 +105,9 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
             print(f"{name}: {row['error']}", flush=True)
             rows.append({"suite": "startup", "case": name, **row})
     if "error" not in first_warm:
-        report("first op of a process, warm caches (median of 5)", first_warm["seconds"] * 1e3, "ms", 300 if gpu else 50)
+        report(
+            "first op of a process, warm caches (median of 5)", first_warm["seconds"] * 1e3, "ms", 300 if gpu else 50
+        )
     if "error" not in cold and "error" not in warm:
         report(
             "resnet18 first training iteration, empty caches",

@@ -167,6 +167,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("wait_for_background", &solver::wait_for_background, no_gil);
   m.def("find_mode", &solver::find_mode_name);
   m.def("set_find_mode", &solver::set_find_mode);
+  m.def("find_share", &solver::find_share);
+  m.def("set_find_share", &solver::set_find_share);
   m.def("set_prefer_reusable", &solver::set_prefer_reusable, py::arg("everywhere"), py::arg("ops") = "");
   m.def("exchange_thread_prefers_reusable", &solver::exchange_thread_prefers_reusable);
   m.def("deterministic", &solver::deterministic);

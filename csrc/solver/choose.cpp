@@ -132,19 +132,17 @@ void warn_once(const std::string& about, const std::string& text) {
 }
 
 // The solution of the first candidate that works. One whose kernel does not build on this driver is passed
-// over for the next, with a warning; a forced one is not. With `quick_start`, solvers that take long to build
-// wait for the search.
+// over for the next, with a warning; a forced one is not.
 template <class Problem>
 SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device,
                                  const std::vector<Candidate<Problem>>& candidates,
-                                 bool only_deterministic = false, bool quick_start = false) {
+                                 bool only_deterministic = false) {
   // The first solution of a launch problem is what smaller sizes run without asking; only the search, which
   // may replace it, needs it checked.
   const bool trusted = std::is_same_v<Problem, LaunchProblem> || !preference_of(problem.op()).forced.empty();
   std::string failed;
   for (const auto& c : candidates) {
     if (only_deterministic && !c.solver->is_deterministic(problem)) continue;
-    if (quick_start && c.solver->is_slow_to_build() && !is_vouched(problem, device, *c.solver)) continue;
     if (failed == c.solver->name()) continue;  // its other configs share the program
     try {
       SolutionPtr<Problem> solution = make_solution(problem, device, *c.solver, c.config);
@@ -307,9 +305,8 @@ ChoicePtr<Problem> choose_new(const Problem& problem, cl::Device& device) {
   if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text, most_estimate(device).before);
   if (!choice) {
     std::vector<Candidate<Problem>> candidates = candidates_of(problem, device);
-    const bool quick_start = searches(mode) && preference_of(problem.op()).forced.empty();
     if (sizes > kSizesOfLayers) prefer_built(problem, device, candidates);
-    const SolutionPtr<Problem> first = by_estimate(problem, device, candidates, false, quick_start);
+    const SolutionPtr<Problem> first = by_estimate(problem, device, candidates);
     if (sizes > kManySizes) {  // nothing that takes long to find out
       const Solver<Problem>* last = nullptr;
       std::erase_if(candidates, [&](const auto& c) {

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -41,6 +42,30 @@ FindMode initial_mode() {
 std::atomic<FindMode>& mode_cell() {
   static std::atomic<FindMode> mode{initial_mode()};
   return mode;
+}
+
+void check_share(double share) {
+  if (!(share > 0 && share <= 1))
+    throw std::invalid_argument("the share of time for searching must be above 0 and at most 1, not " +
+                                std::to_string(share) + "; find mode 'fast' does not search");
+}
+
+double initial_share() {
+  const char* text = std::getenv("DLBACKEND_FIND_SHARE");
+  if (!text || !*text) return 0.03;
+  char* end = nullptr;
+  const double share = std::strtod(text, &end);
+  try {
+    check_share(*end ? NAN : share);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "DLBACKEND_FIND_SHARE=", text, ": ", error.what());
+  }
+  return share;
+}
+
+std::atomic<double>& share_cell() {
+  static std::atomic<double> share{initial_share()};
+  return share;
 }
 
 std::atomic<int>& verbosity_cell() {
@@ -145,6 +170,14 @@ const char* find_mode_name() {
 void set_find_mode(const std::string& name) {
   mode_cell() = parse_mode(name);
   forget_choices();
+}
+
+double find_share() {
+  return share_cell();
+}
+void set_find_share(double share) {
+  check_share(share);
+  share_cell() = share;
 }
 
 void set_prefer_reusable(bool everywhere, const std::string& ops) {

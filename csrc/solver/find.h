@@ -23,6 +23,11 @@ FindMode find_mode();
 const char* find_mode_name();
 void set_find_mode(const std::string& name);
 
+// What searching may cost a program in modes that search while it runs: a share of the time, in (0, 1]; 1 is
+// no limit. Starts as DLBACKEND_FIND_SHARE, else 0.03. Throws std::invalid_argument for another number.
+double find_share();
+void set_find_share(double share);
+
 // Prefer kernels that take sizes as arguments over those compiled for a problem: for the process, for the
 // named ops ("conv_fwd,gemm"), and for the calling thread while a scope lasts.
 void set_prefer_reusable(bool everywhere, const std::string& ops);

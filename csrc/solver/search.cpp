@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <sstream>
 #include <thread>
 #include <unordered_map>
@@ -30,15 +31,16 @@ constexpr double kUsualExcess = 0.3;       // of a candidate's time over the sol
 constexpr uint32_t kSearchAfter = 2;       // runs at least; a problem seen once costs nothing
 constexpr uint32_t kSpecialiseAfter = 30;  // runs
 
-// What the search may cost: a share of the time that passes, of which so many microseconds may be saved up. A
-// loop on a CPU takes a second an iteration, and estimates know little of its caches; on a GPU they are near,
-// and thousands of iterations follow.
+constexpr double kRepaid = 100;  // runs: a solution that takes over pays for more with what it saves in these
+
+// What the search may cost beside find_share(), which is low: a program that has its fastest solutions
+// already shall not notice, and one that has not gets more from kRepaid.
 struct Allowance {
-  double share, burst;
+  double burst;    // microseconds of the share that may be saved up
   double worth;    // no search before a problem took so many microseconds in all: compilers take longer
   double marking;  // microseconds that marks and another queue cost two runs
 };
-constexpr Allowance kCpuAllowance = {0.1, 100e3, 20e3, 40}, kGpuAllowance = {0.05, 10e3, 5e3, 150};
+constexpr Allowance kCpuAllowance = {100e3, 20e3, 40}, kGpuAllowance = {10e3, 5e3, 150};
 
 constexpr const char* kRight = "right";  // payload of a voucher
 constexpr size_t kMostFamilies = 4096;
@@ -46,18 +48,20 @@ constexpr size_t kMostFamilies = 4096;
 // Share of a device's time that measuring may take.
 class Budget {
  public:
-  // False while it is used up. May go below zero by one measurement.
+  // False while it is used up. May go below zero, and is at most allowance.burst.
   bool take(double microseconds, const Allowance& allowance) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto now = std::chrono::steady_clock::now();
-    left_ += allowance.share * std::chrono::duration<double, std::micro>(now - last_).count();
+    const double share = find_share();
+    left_ += share * std::chrono::duration<double, std::micro>(now - last_).count();
     left_ = std::min(left_, allowance.burst);
     last_ = now;
-    if (left_ <= 0) return false;
+    if (left_ <= 0 && share < 1) return false;
     left_ -= microseconds;
     return true;
   }
-  void correct(double microseconds) {
+  // More, or with a negative number less, was spent than taken.
+  void spend(double microseconds) {
     std::lock_guard<std::mutex> lock(mutex_);
     left_ -= microseconds;
   }
@@ -119,6 +123,12 @@ class Specialisations {
 Specialisations& specialisations() {
   static auto* instance = new Specialisations;
   return *instance;
+}
+
+double thread_cpu_microseconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
 }
 
 double median(std::vector<double> values) {
@@ -379,6 +389,7 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
       may_specialise_(specialise),
       taken_(taken),
       reusable_(std::move(taken)) {
+  find_share();  // throws here, to the user, if the environment's is none
   Candidate<Problem> current;
   current.state = Candidate<Problem>::kTaken;
   current.solver = taken_->solver, current.config = taken_->config, current.solution = taken_;
@@ -470,6 +481,7 @@ void Search<Problem>::prepare_in_background() {
 template <class Problem>
 void Search<Problem>::prepare() {
   std::vector<Candidate<Problem>> work = candidates();
+  const double start = thread_cpu_microseconds();
   for (auto& c : work) {
     if (c.solution || c.state != Candidate<Problem>::kWaiting) continue;
     wait_while_program_starts(device_);
@@ -482,11 +494,10 @@ void Search<Problem>::prepare() {
     }
   }
   Bench& bench = bench_of(device_);
-  // What checking takes of the device's time; what the driver compiles meanwhile takes the host's.
-  const double cost = 2 * static_cast<double>(work.size()) * work.front().estimate;
+  const double cost = 3 * static_cast<double>(work.size()) * work.front().estimate;  // of the device's time
   while (!bench.budget.take(cost, allowance_of(device_))) {
     if (background_stopping()) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   size_t anchor = work.size();
   try {
@@ -506,6 +517,8 @@ void Search<Problem>::prepare() {
   } catch (const std::exception& error) {  // no memory for it now: stay with what works
     say(1, "not checked," + key_ + "," + error.what());
   }
+  if (device_.host_memory)  // the driver's compiler took a core from the program's kernels
+    bench.budget.spend((thread_cpu_microseconds() - start) / device_.compute_units);
   std::lock_guard<std::mutex> lock(mutex_);
   if (anchor == work.size()) {
     phase_ = kEnded, changed_ = true;
@@ -552,8 +565,8 @@ void Search<Problem>::evaluate(const Pair& pair, bool succeeded) {
   };
   const double first = time(0), second = time(1);
   const double taken = pair.against_first ? first : second, other = pair.against_first ? second : first;
-  bench_of(device_).budget.correct(allowance_of(device_).marking + std::max(0.0, other - taken) -
-                                   pair.promised);
+  bench_of(device_).budget.spend(allowance_of(device_).marking + std::max(0.0, other - taken) -
+                                 pair.promised);
   if (c.state != Candidate<Problem>::kReady || pair.against != taken_) return;  // decided meanwhile
   if (taken <= 0 || other <= 0)
     c.state = Candidate<Problem>::kFailed;
@@ -582,8 +595,10 @@ void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_ti
   c.time = current.time * middle;
   if (middle > kHopeless || (c.ratios.size() >= needed() && middle > kMinimumGain))
     c.state = Candidate<Problem>::kSlower;
-  else if (c.ratios.size() >= needed())
+  else if (c.ratios.size() >= needed()) {
     take(c);
+    bench_of(device_).budget.spend(-kRepaid * (current.time - c.time));
+  }
   if (c.config.specialised && c.state == Candidate<Problem>::kTaken)
     specialisations().note(device_, revision_name(*c.solver), 0, 1);
   if (c.state != Candidate<Problem>::kReady) say(1, "measured," + key_ + "," + describe(c));

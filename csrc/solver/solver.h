@@ -59,9 +59,6 @@ class Solver {
   virtual bool can_specialise(const Problem& problem, const cl::Device& device, const Config& config) const {
     return false;
   }
-  // True when drivers are known to compile its kernels for seconds: then a program does not begin with it on
-  // a device that has not built it before, and takes it once it is built.
-  virtual bool is_slow_to_build() const { return false; }
   // Raise it when a change of the solver makes what was measured before worthless.
   virtual int revision() const { return 1; }
   // Whether equal inputs give equal bits in every run of every process.

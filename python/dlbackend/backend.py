@@ -3,12 +3,13 @@
     torch.backends.ocl.find_mode = "normal"      # also DLBACKEND_FIND_MODE
     torch.backends.ocl.benchmark = True          # as torch.backends.cudnn.benchmark: the same as "normal"
     torch.backends.ocl.deterministic = True      # the same solvers, so the same bits, in every process
+    torch.backends.ocl.find_share = 0.03         # of the time, for searching while a program runs; 1: no limit
     torch.backends.ocl.prefer_reusable = True    # or ("conv_fwd", "gemm"): nothing compiled for single shapes
 
 Find modes say what happens to a problem (a GEMM or convolution with its sizes) that neither this process nor the find
 store on disk knows: "normal" measures every solver before the first run; "fast" takes the lowest estimate; "hybrid",
-the default, begins as "fast" does and measures between later runs, without ever waiting; "dynamic_hybrid" is that
-without kernels compiled for single shapes; "trust_verify" also measures what the store knows once more.
+the default, begins as "fast" does and measures in later runs of the program, without ever waiting; "dynamic_hybrid" is
+that without kernels compiled for single shapes; "trust_verify" also measures what the store knows once more.
 """
 
 import sys
@@ -44,6 +45,7 @@ def prefer_reusable_here() -> Iterator[None]:
 @contextmanager
 def flags(
     find_mode: str | None = None,
+    find_share: float | None = None,
     benchmark: bool | None = None,
     deterministic: bool | None = None,
     prefer_reusable: bool | tuple[str, ...] | None = None,
@@ -52,6 +54,7 @@ def flags(
     module = sys.modules[__name__]
     wanted = {
         "find_mode": find_mode,
+        "find_share": find_share,
         "benchmark": benchmark,
         "deterministic": deterministic,
         "prefer_reusable": prefer_reusable,
@@ -80,6 +83,14 @@ class _Backend(types.ModuleType):
     @find_mode.setter
     def find_mode(self, name: str) -> None:
         _C.set_find_mode(name)
+
+    @property
+    def find_share(self) -> float:
+        return _C.find_share()
+
+    @find_share.setter
+    def find_share(self, share: float) -> None:
+        _C.set_find_share(share)
 
     @property
     def benchmark(self) -> bool:

@@ -38,7 +38,8 @@ def process(tmp_path):
     """Runs code in a fresh process on a cache folder that begins empty; returns what it prints as JSON."""
 
     def run(code: str, **environment: str):
-        result = fresh_python(PRELUDE + code, DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), **environment)
+        settings = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_FIND_SHARE": "1", **environment}
+        result = fresh_python(PRELUDE + code, **settings)
         assert result.returncode == 0, result.stderr
         run.stderr = result.stderr
         return json.loads(result.stdout.splitlines()[-1])
@@ -208,6 +209,21 @@ print(json.dumps({**dlbackend.solvers.stats(), "problems": dlbackend.solvers.pro
     assert state["problems"] == []
 
 
+def test_find_share_bounds_what_is_measured(process):
+    code = 'dlbackend.solvers.force("-clblast")\nsettle()\n' + STATE
+    assert process(code, DLBACKEND_FIND_SHARE="1e-9")["measured"] == 0
+    assert process(code)["measured"] >= 1
+
+
+@pytest.mark.parametrize("share", ["0", "-0.1", "1.5", "nan", "much"])
+def test_bad_find_share(share):
+    code = "import torch, dlbackend; print(torch.backends.ocl.find_share)"
+    result = fresh_python(code, DLBACKEND_FIND_SHARE=share)
+    assert "ValueError: DLBACKEND_FIND_SHARE=" + share in result.stderr
+    with pytest.raises(ValueError, match="above 0 and at most 1"):
+        torch.backends.ocl.find_share = 0 if share == "much" else float(share)
+
+
 def test_unknown_mode_in_the_environment():
     result = fresh_python(
         "import torch, dlbackend; torch.ones(2, 2, device='ocl') @ torch.ones(2, 2, device='ocl')",
@@ -220,12 +236,15 @@ def test_unknown_mode_in_the_environment():
 def test_backends_settings():
     ocl = torch.backends.ocl
     before = ocl.find_mode
-    with ocl.flags(find_mode="fast", deterministic=True, prefer_reusable=("gemm",)):
+    share = ocl.find_share
+    with ocl.flags(find_mode="fast", find_share=0.5, deterministic=True, prefer_reusable=("gemm",)):
         assert ocl.find_mode == "fast"
+        assert ocl.find_share == 0.5
         assert ocl.benchmark is False
         assert ocl.deterministic is True
         assert ocl.prefer_reusable == ("gemm",)
     assert ocl.find_mode == before
+    assert ocl.find_share == share
     assert ocl.deterministic is False
     assert ocl.prefer_reusable is False
     with ocl.flags(benchmark=True):

@@ -236,7 +236,6 @@ class Winograd final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_winograd"; }
 
-  bool is_slow_to_build() const override { return true; }  // PoCL: some seconds a kernel
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
