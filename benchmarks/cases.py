@@ -210,23 +210,27 @@ def training_step(name: str, batch: int, device: Any) -> Step:
     return step
 
 
+def inference_step(name: str, batch: int, device: Any) -> Step:
+    """The results of a torchvision net for random pictures of 224 x 224."""
+    import torch
+
+    model = getattr(_torchvision().models, name)(weights=None).to(device).eval()
+    x = torch.randn(batch, 3, 224, 224).to(device)
+
+    def step() -> Any:
+        with torch.no_grad():
+            return model(x)
+
+    return step
+
+
 def _net_cases() -> list[Case]:
     import torch
 
     batch = _sized(4, 32)
 
     def inference(name: str) -> Callable[[torch.device], Step]:
-        def build(device: torch.device) -> Step:
-            model = getattr(_torchvision().models, name)(weights=None).to(device).eval()
-            x = torch.randn(batch, 3, 224, 224).to(device)
-
-            def step() -> Any:
-                with torch.no_grad():
-                    return model(x)
-
-            return step
-
-        return build
+        return lambda device: inference_step(name, batch, device)
 
     def training(name: str) -> Callable[[torch.device], Step]:
         return lambda device: training_step(name, batch, device)

@@ -156,6 +156,7 @@ struct LaunchProblem {
   static constexpr int kNumbers = 32, kInputs = 5, kOperands = 8;
   struct Operands {
     Buffer in0, in1, in2, in3, in4, out0, out1, out2;
+    double scalar = 1;  // an argument of the op on which no solver depends, a correction or a power
   };
 
   int64_t numbers[kNumbers] = {};      // sizes, strides and flags: the op's family says which

@@ -382,6 +382,7 @@ void run_reduce(const ReduceArguments& a) {
     solver::LaunchProblem::Operands o;
     o.out0 = buffer(0), o.in0 = buffer(launch.key.outputs);
     if (launch.key.outputs > 1) o.out1 = buffer(1);
+    if (!a.scalars.empty()) o.scalar = a.scalars[0].toDouble();
     return solver::run(*large, o, stream);
   }
   reduction::fill_sizes(launch, problem);

@@ -50,8 +50,7 @@ cl::Range plan_combine(Launch& launch, const cl::Device& device);
 uint64_t workspace_bytes(const Launch& launch);
 void enqueue(const Launch& launch, const cl::Range& range, Stream& stream, cl_mem workspace);
 
-// The reduction as a problem with solvers, where it is one: large, of a registered op, without scalars, few
-// dimensions.
+// The reduction as a problem with solvers, where it is one: large, of a registered op, few dimensions.
 std::optional<solver::LaunchProblem> problem_of(const Launch& launch, const Shape& shape,
                                                 const ReduceArguments& arguments);
 

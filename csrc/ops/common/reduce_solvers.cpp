@@ -118,6 +118,7 @@ std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, 
             launch.mem[i] = buffers[i]->mem;
             launch.params.operand[i].offset = buffers[i]->offset;
           }
+          if (launch.key.op->scalars) launch.scalars[0] = scalar_arg(o.scalar, launch.key.compute);
           launch.params.workspace = static_cast<int64_t>(memory.offset);
           reduction::enqueue(launch, step.range, stream, memory.mem ? memory.mem : o.out0.mem);
         };
@@ -181,7 +182,9 @@ const LaunchForm kReference{"reference",
 const solver::RegisterLaunchFamily kFamily(
     Op::kReduce,
     {{{"size", kRank}, {"out", kRank}, {"out2", kRank}, {"in", kRank}, {"kept"}, {"dims"}, {"aligned"}},
-     solver::solvers_of({kAlong, kAcross, kReference})});
+     solver::solvers_of({kAlong, kAcross, kReference}),
+     /*parts=*/nullptr,
+     /*positive=*/1});
 
 bool can_be_tried(c10::ScalarType type) {
   return type != c10::ScalarType::Bool && type != c10::ScalarType::ComplexDouble;
@@ -191,7 +194,7 @@ bool can_be_tried(c10::ScalarType type) {
 
 RegisterReduceOps::RegisterReduceOps(std::initializer_list<const codegen::ReduceOp*> ops) {
   for (const auto* op : ops) {
-    TORCH_INTERNAL_ASSERT(std::strlen(op->name) < sizeof LaunchProblem::variant && op->scalars == 0,
+    TORCH_INTERNAL_ASSERT(std::strlen(op->name) < sizeof LaunchProblem::variant && op->scalars <= 1,
                           op->name);
     registered().push_back(op);
   }

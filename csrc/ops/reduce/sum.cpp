@@ -75,8 +75,8 @@ constexpr ReduceOp kNormPower =
     norm_op("norm_p", summing("a0 += pow(fabs(x0), s0);", "y0 = pow(a0, 1 / s0);", "REAL"),
             summing("a0 += pow(dlb_cabs(x0), s0.x);", "y0 = pow(a0, 1 / s0.x);", "REAL"), 1);
 
-const RegisterReduceOps kRegistered{&kSum,     &kMean,    &kNansum,  &kProd,   &kNormZero,
-                                    &kNormOne, &kNormTwo, &kNormMax, &kNormMin};
+const RegisterReduceOps kRegistered{&kSum,     &kMean,    &kNansum,  &kProd,    &kNormZero,
+                                    &kNormOne, &kNormTwo, &kNormMax, &kNormMin, &kNormPower};
 
 at::Tensor sum_into(at::Tensor out, const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                     std::optional<at::ScalarType> dtype) {

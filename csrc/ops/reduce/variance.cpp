@@ -62,6 +62,8 @@ constexpr ReduceOp kVarMean = moment_op("var_mean", DLB_VARIANCE("s0") "y0 = v;"
 constexpr ReduceOp kStdMean = moment_op("std_mean", DLB_VARIANCE("s0") "y0 = sqrt(v);" DLB_MEAN,
                                         DLB_VARIANCE("s0.x") "y0 = sqrt(v);" DLB_MEAN, true);
 
+const RegisterReduceOps kRegistered{&kVar, &kStd, &kVarMean, &kStdMean};
+
 struct Plan {
   DimMask mask;
   at::DimVector shape;

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Makes a pack for this machine's device: what it compiles and measures for common networks, for others to begin with.
+
+    python scripts/make_pack.py                    # all of it, into ./DEVICE.pack: for a release, or for a fleet
+    python scripts/make_pack.py --find --out python/dlbackend/packs/   # what was measured alone: kept in the repository
+
+Each network runs in find mode "normal" in a process of its own, inference and training, on caches that begin empty.
+What was measured stays true until a solver's revision or the library's version changes; compiled programs only until
+their source does, so they belong into a release and not into the repository. Run it on an idle machine.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from dlbackend import _C
+from dlbackend.progress import progress
+
+ROOT = Path(__file__).resolve().parent.parent
+NETS = ("resnet18", "resnet50", "mobilenet_v2", "densenet121", "vgg11", "vit_b_16")
+
+# Two steps: the second of a problem is where its search would begin, and finds nothing left to do.
+CHILD = """
+import sys, torch, dlbackend
+from benchmarks.cases import inference_step, training_step
+name, batch, training, device = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "training", torch.device(sys.argv[4])
+step = (training_step if training else inference_step)(name, batch, device)
+for _ in range(2):
+    step()
+torch.ocl.synchronize()
+dlbackend.solvers.wait()
+print(dlbackend.solvers.stats()["misses"], dlbackend.kernel_stats()["compiled"])
+"""
+
+
+def file_name(index: int) -> str:
+    """The device's name and driver version as a file's name."""
+    device = _C.device_properties(index)
+    return re.sub(r"[^a-z0-9.]+", "-", f"{device.name} {device.driver_version}".lower()).strip("-") + ".pack"
+
+
+def fill(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    """Runs the networks; how many failed."""
+    failed = 0
+    runs = [(net, batch, training) for net in options.nets for batch, training in options.batches]
+    for net, batch, training in progress(runs, "make_pack"):
+        arguments = [net, str(batch), training, f"ocl:{options.device}"]
+        command = [sys.executable, "-c", CHILD, *arguments]
+        done = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
+        words = done.stdout.split()
+        text = f"{words[0]} problems new, {words[1]} programs compiled" if done.returncode == 0 else done.stderr[-2000:]
+        print(f"{net}, batch {batch}, {training}: {text}", flush=True)
+        failed += done.returncode != 0
+    return failed
+
+
+def main() -> int:
+    """Fills empty caches and exports them; 1 if a network failed."""
+    parser = argparse.ArgumentParser(prog="scripts/make_pack.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(), help="file, or folder for a file named after the device")
+    parser.add_argument("--find", action="store_true", help="only results of measuring solvers")
+    parser.add_argument("--nets", nargs="+", default=NETS, metavar="NET", help="torchvision's classification networks")
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="ocl:N")
+    parser.add_argument("--inference", type=int, nargs="*", default=[1], metavar="BATCH", help="batch sizes")
+    parser.add_argument("--training", type=int, nargs="*", metavar="BATCH", help="4 on a CPU, else 32")
+    options = parser.parse_args()
+    if options.training is None:
+        options.training = [4 if _C.device_properties(options.device).type == "cpu" else 32]
+    options.batches = [(batch, "inference") for batch in options.inference]
+    options.batches += [(batch, "training") for batch in options.training]
+    target = options.out / file_name(options.device) if options.out.is_dir() else options.out
+    with tempfile.TemporaryDirectory() as folder:
+        drivers = {"POCL_CACHE_DIR": folder + "/pocl", "CUDA_CACHE_PATH": folder + "/nvidia"}
+        for path in drivers.values():
+            os.makedirs(path)
+        search = {"DLBACKEND_FIND_MODE": "normal", "DLBACKEND_CACHE_DIR": folder, "DLBACKEND_PACKS": ""}
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, **drivers, **search, "PYTHONPATH": paths}
+        failed = fill(options, environment)
+        export = [sys.executable, "-m", "dlbackend", "cache", "export", *["--find"][: options.find], str(target)]
+        failed += subprocess.run(export, check=False, env=environment).returncode
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
