@@ -237,18 +237,21 @@ def test_killed_at_random_moments(folder):
         folder,
         """
 chance = random.Random(7)
-for seed in range(40):
+for seed in range(1000):  # until some were hit while they wrote, which a busy machine makes rarer
     pid = start(seed, 30, 10**9)
     time.sleep(chance.uniform(0.001, 0.05))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+    kinds = {name.startswith("tmp.") for name in os.listdir(FOLDER)} if os.path.isdir(FOLDER) else set()
+    if seed >= 40 and kinds == {True, False}:
+        break
 """,
     )
     found = contents(folder)
     assert found
     assert all(payload == key * 20000 for key, payload in found.items())
     leftover = list(folder.glob("tmp.*"))
-    assert 1 <= len(leftover) <= 40, "nobody was killed while writing"
+    assert leftover, "nobody was killed while writing"
     for f in leftover:
         os.utime(f, (1, 1))
     run_writers(folder, "writer(99, 30, 40)")
