@@ -120,7 +120,8 @@ def main() -> None:
         sizes = _run(SIZES, options, b, 0)
     steady = {name: statistics.median(times) for name, times in speeds.items()}
     print(f"{options.net}, batch {options.batch}; steady seconds an iteration: {steady}")
-    print(f"hybrid measured {hybrid['measured']}, swapped {hybrid['swapped']}, specialised {hybrid['specialised']}")
+    for name, result in (("fast", fast), ("hybrid", hybrid), ("normal", normal)):
+        print(f"{name}, first process: { {key: value for key, value in result.items() if key != 'times'} }")
     report("first iteration, hybrid over fast, caches empty", hybrid["times"][0] / fast["times"][0], "x", 1.3, True)
     late = statistics.median(hybrid["times"][-5:])
     report(

@@ -287,11 +287,14 @@ ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, cons
                                   [](const auto& c) { return c.state == Candidate<Problem>::kTaken; });
   if (taken == candidates.end()) return nullptr;
   store_record(device, key, record_of(problem, device, candidates));
+  const SolutionPtr<Problem> solution = taken->solution;
   std::shared_ptr<Search<Problem>> search;
-  if (specialises(find_mode(), problem.op()))
-    search = std::make_shared<Search<Problem>>(problem, device, key, taken->solution,
-                                               std::vector<Candidate<Problem>>{}, true);
-  return make_choice<Problem>(taken->solution, taken->solution, search);
+  if (specialises(find_mode(), problem.op())) {
+    for (auto& c : candidates)
+      if (const auto built = std::exchange(c.solution, nullptr)) c.workspace = built->workspace;
+    search = std::make_shared<Search<Problem>>(problem, device, key, solution, std::move(candidates), true);
+  }
+  return make_choice<Problem>(solution, solution, search);
 }
 
 template <class Problem>

@@ -16,14 +16,13 @@ namespace dlb::solver {
 struct GpuTile {
   const char* options;
   int m, n, k, block_m, block_n;
-  double speed;       // relative to the fastest tile, when it has nothing to wait for
-  double enough = 3;  // work-groups on a compute unit for that
-  double few = 0.85;  // share of it with half of those
+  int together;     // work-groups that a compute unit runs at once
+  double speed[6];  // of a unit that runs 1, 2, ... of them, as a share of kGpuFlopsPerMicrosecond
   int items() const { return m / block_m * (n / block_n); }
 };
 
-// A first guess takes the wide, the thin and one of the smaller ones, so that a process builds few programs;
-// the others are for those who measure.
+// A first guess chooses between few of them, so that a process builds few programs; the others are for those
+// who measure.
 enum GpuTileIndex { kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile, kGpuTiles };
 const GpuTile& gpu_tile(int index);
 
@@ -32,9 +31,10 @@ std::string gpu_options(const cl::Device& device, c10::ScalarType type);
 std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type);
 
 // Rates of the device that the constants of all estimates for GPU-class devices were measured on, an H200.
-constexpr double kGpuFlopsPerMicrosecond = 0.33e6;          // of one compute unit, float32
-constexpr double kGpuBytesPerMicrosecond = 3e6;             // of the device
-constexpr double kGpuLaunch = 3;                            // microseconds, of a dependent kernel
+constexpr double kGpuFlopsPerMicrosecond = 0.33e6;  // of one compute unit, float32
+constexpr double kGpuBytesPerMicrosecond = 3e6;     // of the device
+constexpr double kGpuLaunch = 3;                    // microseconds, of a dependent kernel
+constexpr double kGpuTileLaunch = 5;                // the same of a tiled one, which takes longer to start
 constexpr uint64_t kGpuPartialBytes = uint64_t(256) << 20;  // of partial results, at most
 
 // False with the reason for devices and dtypes that the tiled kernels are not for.

@@ -380,6 +380,17 @@ size_t sizes_met(uint64_t family, uint64_t problem) {
   return members.size();
 }
 
+namespace {
+
+template <class Problem>
+size_t waiting(const std::vector<Candidate<Problem>>& candidates) {
+  return static_cast<size_t>(std::count_if(candidates.begin(), candidates.end(), [](const auto& c) {
+    return c.state == Candidate<Problem>::kWaiting;
+  }));
+}
+
+}  // namespace
+
 template <class Problem>
 Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string key,
                         SolutionPtr<Problem> taken, std::vector<Candidate<Problem>> others, bool specialise)
@@ -409,6 +420,9 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
     if (first) seen.push_back(other.solver);
     (first || known ? candidates_ : later_).push_back(std::move(other));
   }
+  // All was measured before the first run: what is left is to compile the winner for these sizes.
+  if (!others.empty() && waiting(candidates_) + later_.size() == 0 && current.time > 0)
+    phase_ = kWatching, first_round_ = false;
 }
 
 template <class Problem>
@@ -494,7 +508,7 @@ void Search<Problem>::prepare() {
     }
   }
   Bench& bench = bench_of(device_);
-  const double cost = 3 * static_cast<double>(work.size()) * work.front().estimate;  // of the device's time
+  const double cost = 3 * static_cast<double>(waiting(work)) * work.front().estimate;  // of the device's time
   while (!bench.budget.take(cost, allowance_of(device_))) {
     if (background_stopping()) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -67,7 +67,7 @@ struct MostEstimate {
   double between, before;
 };
 inline MostEstimate most_estimate(const cl::Device& device) {
-  return device.cls == cl::DeviceClass::kCpu ? MostEstimate{4, 6} : MostEstimate{2.5, 3};
+  return device.cls == cl::DeviceClass::kCpu ? MostEstimate{4, 6} : MostEstimate{1.8, 2};
 }
 
 template <class Problem>

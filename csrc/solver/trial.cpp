@@ -13,6 +13,9 @@ namespace {
 
 constexpr double kEnough = 20e3, kSteady = 0.02;
 constexpr int kMostRuns = 12;
+// Microseconds of a batch, and of one that is long enough to give up a solution for: a short kernel run alone
+// takes up to three times its time.
+constexpr double kBatch = 200, kLong = 100;
 
 // The reference solver stands last in every list.
 template <class Problem>
@@ -250,10 +253,10 @@ double Trial<Problem>::time(const Solution<Problem>& solution, double hopeless) 
     const double all = microseconds_between(begin, end), each = all / batch;
     cl::api().clReleaseEvent(begin), cl::api().clReleaseEvent(end);
     total += all;
-    if (each > hopeless) return each;
+    if (each > hopeless && all > kLong) return each;
     steady = i > 0 && each > best * (1 - kSteady) && each < best * (1 + kSteady) ? steady + 1 : 0;
     best = std::min(best, each);
-    batch = static_cast<int>(std::clamp(200.0 / std::max(each, 1.0), 1.0, 50.0));
+    batch = static_cast<int>(std::clamp(kBatch / std::max(each, 1.0), 1.0, 50.0));
   }
   return best;
 }

@@ -106,6 +106,17 @@ settle()
     assert second["timed"] == first["timed"]
 
 
+def test_what_normal_measured_is_kept_when_its_search_ends(process):
+    code = "run()\nbefore = state()\nsettle()\nprint(json.dumps([before, state()]))"
+    before, after = process(code, DLBACKEND_FIND_MODE="normal")
+    assert before["timed"] >= 2
+    assert after["timed"] - before["timed"] == after["specialised"]
+    assert after["verified"] - before["verified"] <= 2 * after["specialised"]
+    stored = process("run()\n" + STATE)
+    assert stored["hits"] == 1
+    assert stored["timed"] == after["timed"]
+
+
 def test_only_a_new_solver_is_measured_and_the_others_are_kept(process):
     forbid = 'dlbackend.solvers.force("-clblast")\n'
     first = process(forbid + "run()\n" + STATE, DLBACKEND_FIND_MODE="normal")

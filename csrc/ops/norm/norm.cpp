@@ -203,10 +203,10 @@ double streaming(const LaunchProblem& p, const cl::Device& device) {
   return 5 + static_cast<double>(p.extents[0]) / rate;
 }
 double rows_estimate(const LaunchProblem& p, const cl::Device& device) {
-  return streaming(p, device);
+  return wide_applicable(p, device) ? 1.3 * streaming(p, device) : streaming(p, device);
 }
 double wide_estimate(const LaunchProblem& p, const cl::Device& device) {
-  return 1.1 * streaming(p, device);
+  return streaming(p, device);
 }
 double reference_estimate(const LaunchProblem& p, const cl::Device& device) {
   return 50 * streaming(p, device);
@@ -256,7 +256,8 @@ const solver::RegisterLaunchFamily kSumsFamily(
     {kFields, solver::solvers_of({kRowsForm, kWideForm, kColumnsForm, kReferenceForm}), parts});
 
 Plan first_guess(const LaunchProblem& p, const cl::Device& device) {
-  return p.numbers[kColumns] ? plan_columns(p, device, {}) : plan_rows<false>(p, device, {});
+  if (p.numbers[kColumns]) return plan_columns(p, device, {});
+  return wide_applicable(p, device) ? plan_rows<true>(p, device, {}) : plan_rows<false>(p, device, {});
 }
 
 LaunchProblem problem_of(const Context& context, Op what, Form form, const Layout& layout,

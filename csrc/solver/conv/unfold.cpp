@@ -221,9 +221,8 @@ class Unfold final : public ConvSolver {
     const double elements = double(p.n) * p.c * p.taps() * p.out_pixels();
     const double bytes = 2.0 * (r.columns_bytes + r.y_bytes);
     const double gemm = inner_gemm_estimate(r.gemm, device) * r.repeats;
-    if (device.cls !=
-        cl::DeviceClass::kCpu)  // measured on an H200: columns are written with gaps, read in order
-      return 5 + bytes / (p.direction == Op::kConvInputGrad ? 1.4e6 : 0.5e6) + gemm;
+    if (device.cls != cl::DeviceClass::kCpu)  // measured on an H100: columns are written with gaps
+      return 5 + bytes / 0.4e6 + gemm;
     const double cycles = elements * (p.direction == Op::kConvInputGrad ? 1.5 : 1.0) + bytes / 4;
     // the weight gradient's product is deep and its result small: it gets less out of its tiles
     const double deep = p.direction == Op::kConvWeightGrad ? 1.3 : 1.0;
