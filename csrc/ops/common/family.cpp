@@ -2,7 +2,10 @@
 #include "ops/common/family.h"
 
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cl/embedded.h"
 #include "codegen/pointwise.h"
@@ -42,12 +45,43 @@ std::string with_includes(const char* file) {
   return text;
 }
 
+// Where the kernel's body ends, behind its last brace.
+size_t end_of_body(const std::string& text, size_t at) {
+  int open = 0;
+  for (at = text.find('{', at); at < text.size(); at++) {
+    open += (text[at] == '{') - (text[at] == '}');
+    if (open == 0) return at + 1;
+  }
+  throw std::logic_error("a kernel does not end");
+}
+
+// Drivers that compile a program whole take a tenth of a second and more for each kernel, the others' too. A
+// file of many, of which a process uses few, becomes a program for each.
+constexpr size_t kManyKernels = 6;
+
+void keep_only(std::string& text, std::string_view name) {
+  constexpr std::string_view kKernel = "\nkernel void ";
+  std::vector<std::pair<size_t, size_t>> others;
+  size_t kernels = 0;
+  for (size_t at = 0; (at = text.find(kKernel, at)) != std::string::npos;) {
+    const size_t begin = at + kKernel.size(), end = end_of_body(text, begin);
+    kernels++;
+    if (std::string_view(text).substr(begin, text.find('(', begin) - begin) != name)
+      others.emplace_back(at + 1, end);
+    at = end;
+  }
+  if (kernels < kManyKernels) return;
+  for (auto it = others.rbegin(); it != others.rend(); ++it) text.erase(it->first, it->second - it->first);
+}
+
 std::string source_of(const Key& key) {
   static constexpr const char* kLetters[kMaxFamilyTypes] = {"A", "B", "C_", "D"};
   std::string text = codegen::prelude(key.compute, key.types.data(), key.count);
   text += key.device->cls == cl::DeviceClass::kCpu ? "#define DLB_CPU 1\n" : "#define DLB_GPU 1\n";
   for (size_t i = 0; i < key.count; ++i) text += type_macros(kLetters[i], key.types[i], key.compute);
-  return text + codegen::divider_source() + kDeviceErrorSource + with_includes(key.file);
+  std::string kernels = with_includes(key.file);
+  if (!key.device->late_code || key.device->cls == cl::DeviceClass::kGpu) keep_only(kernels, key.kernel);
+  return text + codegen::divider_source() + kDeviceErrorSource + kernels;
 }
 
 }  // namespace
