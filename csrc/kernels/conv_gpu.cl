@@ -21,6 +21,14 @@
 #define WIDE 0
 #endif
 
+// With CONSTANTS(p), which sets all of ConvArgs but the offsets, the program is for one problem: its axes and tables are
+// computed from constants, and of the ways to load and store the others fall away.
+#ifdef CONSTANTS
+#define AXIS_SPACE private
+#else
+#define AXIS_SPACE local
+#endif
+
 // Strides in elements; each tensor spans less than 2^31 elements. Axis order: depth, height, width.
 typedef struct {
   long x_offset, a_offset, out_offset, bias_offset;
@@ -107,7 +115,7 @@ static inline Axis make_axis(const ConvArgs* p, int d, int phase) {
 }
 
 // Table entry of pixel q of the phase, and its offset in y; absent and -1 from `limit` on.
-static inline Entry pixel_entry(const ConvArgs* p, local const Axis* axis, uint q, uint limit,
+static inline Entry pixel_entry(const ConvArgs* p, AXIS_SPACE const Axis* axis, uint q, uint limit,
                                 local int* y_offset) {
   const bool absent = q >= limit;
   const uint n = q / (uint)max(axis[0].pixels * axis[1].pixels * axis[2].pixels, 1);
@@ -134,7 +142,7 @@ static inline Entry pixel_entry(const ConvArgs* p, local const Axis* axis, uint 
 }
 
 // Table entry of the k-th (channel, tap), and its offset in w; absent and -1 from `limit` on.
-static inline Entry tap_entry(const ConvArgs* p, local const Axis* axis, uint k, uint limit,
+static inline Entry tap_entry(const ConvArgs* p, AXIS_SPACE const Axis* axis, uint k, uint limit,
                               local int* w_offset) {
   const bool absent = k >= limit;
   const uint taps = max(axis[0].taps * axis[1].taps * axis[2].taps, 1);
@@ -297,13 +305,19 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
   local ACC tiles[2 * (A_TILE + B_TILE)] __attribute__((aligned(32)));
   local Entry column_table[TN], k_table[2 * ITEMS];
   local int out_table[TN], a_table[2 * ITEMS];
-  local Axis axis[3];
+  AXIS_SPACE Axis axis[3];
   const int item = get_local_id(0);
+#ifdef CONSTANTS
+  CONSTANTS(p)
+#endif
   const int tiles_m = (p.rows + TM - 1) / TM;
   const int tile_m = get_group_id(0) % tiles_m * TM, tile_n = get_group_id(0) / tiles_m * TN;
   const int split = get_group_id(2) % p.splits, group = get_group_id(2) / p.splits;
 
-  if (item == 0) {
+#ifndef CONSTANTS
+  if (item == 0)
+#endif
+  {
     int phase = get_group_id(1);
     for (int d = 2; d >= 0; d--) {
       const int phases = phases_of(&p, d);
@@ -311,7 +325,9 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
       phase /= phases;
     }
   }
+#ifndef CONSTANTS
   barrier(CLK_LOCAL_MEM_FENCE);
+#endif
   const int pixels = p.batch * axis[0].pixels * axis[1].pixels * axis[2].pixels;
   const int weights = p.channels * axis[0].taps * axis[1].taps * axis[2].taps;
   const int k_size = WGRAD ? pixels : weights, columns = WGRAD ? weights : pixels;

@@ -104,6 +104,9 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
                                                                        ACC alpha, ACC beta, GemmArgs p) {
   local ACC tiles[2 * (A_TILE + B_TILE)] __attribute__((aligned(32)));
   const int item = get_local_id(0);
+#ifdef CONSTANTS  // a program for one problem: sets all of GemmArgs but the offsets
+  CONSTANTS(p)
+#endif
   const int tiles_m = (p.m + TM - 1) / TM, tiles_n = (p.n + TN - 1) / TN;
   const int batch = get_group_id(0) / (tiles_m * tiles_n), tile = get_group_id(0) % (tiles_m * tiles_n);
   const int first = tile / (GROUP_TILES * tiles_n) * GROUP_TILES, rows = min(tiles_m - first, GROUP_TILES);

@@ -139,6 +139,12 @@ cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, 
                          gpu_tile_options(tile, device, type), name);
 }
 
+std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
+                                                const Constants& constants) {
+  return specialised_kernel(device, constants.text() + sources({"gpu_tile.clh", "gemm_gpu.cl"}),
+                            gpu_tile_options(tile, device, type), "gemm_gpu");
+}
+
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
                          MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
                          const Factor& beta) {

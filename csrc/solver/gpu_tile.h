@@ -71,6 +71,9 @@ inline bool in_fours(std::initializer_list<int64_t> values) {
 
 // The kernels of gemm_gpu.cl and split_reduce.cl, which share a program.
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name);
+// gemm_gpu of a program for one problem, whose CONSTANTS are given.
+std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
+                                                const Constants& constants);
 
 // Second pass over partial results [splits, batch, m, n]: the argument struct of split_reduce.cl.
 struct SplitReduce {

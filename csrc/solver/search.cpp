@@ -39,8 +39,11 @@ struct Allowance {
   double burst;    // microseconds of the share that may be saved up
   double worth;    // no search before a problem took so many microseconds in all: compilers take longer
   double marking;  // microseconds that marks and another queue cost two runs
+  // No program for a problem's sizes before it took so many microseconds in all: it takes the compiler a
+  // second or so, and gains percents.
+  double lasting;
 };
-constexpr Allowance kCpuAllowance = {100e3, 20e3, 40}, kGpuAllowance = {10e3, 5e3, 150};
+constexpr Allowance kCpuAllowance = {100e3, 20e3, 40, 1e6}, kGpuAllowance = {10e3, 5e3, 150, 5e6};
 
 constexpr const char* kRight = "right";  // payload of a voucher
 constexpr size_t kMostFamilies = 4096;
@@ -422,7 +425,7 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
   }
   // All was measured before the first run: what is left is to compile the winner for these sizes.
   if (!others.empty() && waiting(candidates_) + later_.size() == 0 && current.time > 0)
-    phase_ = kWatching, first_round_ = false;
+    first_round_ = false, watch();
 }
 
 template <class Problem>
@@ -472,7 +475,7 @@ typename Search<Problem>::Step Search<Problem>::step(const typename Problem::Ope
           ran = run_next(operands, stream);
         break;
       case kWatching:
-        if (runs_ >= kSpecialiseAfter && !specialise()) phase_ = kEnded, changed_ = true;
+        if (is_lasting() && !specialise()) phase_ = kEnded, changed_ = true;
         break;
       case kPreparing:
       case kEnded:
@@ -753,16 +756,32 @@ template <class Problem>
 bool Search<Problem>::finish() {
   if (widen()) return false;
   store();
-  phase_ = first_round_ && may_specialise_ ? kWatching : kEnded;
-  first_round_ = false;
+  if (std::exchange(first_round_, false))
+    watch();
+  else
+    phase_ = kEnded;
   changed_ = true;
   return true;
 }
 
+// Waits for what the problem takes in all, if it can be compiled for its sizes.
+template <class Problem>
+void Search<Problem>::watch() {
+  const bool can = may_specialise_ && !taken_->config.specialised &&
+                   taken_->solver->can_specialise(problem_, device_, taken_->config);
+  phase_ = can ? kWatching : kEnded;
+}
+
+template <class Problem>
+bool Search<Problem>::is_lasting() const {
+  const Candidate<Problem>& current = candidates_[taken_index_];
+  const double time = current.time > 0 ? current.time : current.estimate;
+  return runs_ >= kSpecialiseAfter && (find_share() >= 1 || runs_ * time >= allowance_of(device_).lasting);
+}
+
 template <class Problem>
 bool Search<Problem>::specialise() {
-  if (taken_->config.specialised || sizes_met(problem_.family(), hash(problem_)) > kManySizes ||
-      !taken_->solver->can_specialise(problem_, device_, taken_->config) ||
+  if (sizes_met(problem_.family(), hash(problem_)) > kManySizes ||
       !specialisations().pay(device_, revision_name(*taken_->solver)))
     return false;
   Candidate<Problem> candidate;

@@ -121,6 +121,8 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
                   Stream& stream, cl_event* marks);
   bool finish();
   bool widen();
+  void watch();
+  bool is_lasting() const;
   bool specialise();
   void take(Candidate<Problem>& candidate);
   void store();

@@ -109,20 +109,16 @@ std::vector<Phase> phases_of(const ConvProblem& p) {
 }
 
 std::string constants_of(const Gather& g) {
-  std::string text = "#define CONSTANTS(p)";
-  const auto set = [&](const std::string& field, int64_t value) {
-    text += " p." + field + " = " + std::to_string(value) + ";";
-  };
-  const auto set_all = [&](const char* field, const auto& values) {
-    for (size_t i = 0; i < std::size(values); i++) set(field + ("[" + std::to_string(i) + "]"), values[i]);
-  };
-  set_all("is", g.is), set_all("os", g.os), set("wgroup", g.wgroup), set("wcol", g.wcol), set("wred", g.wred);
-  set_all("wtap", g.wtap), set("n", g.n), set("groups", g.groups), set("red", g.red), set("cols", g.cols);
-  set_all("in", g.in), set_all("q", g.q), set_all("step", g.step), set_all("first", g.first);
-  set_all("dilation", g.dilation), set_all("taps", g.taps), set_all("block", g.block);
-  set("channels", g.channels), set("pitch", g.pitch), set("block_cols", g.block_cols);
-  set_all("split", g.split), set("block_groups", g.block_groups), set("has_bias", g.has_bias);
-  return text + "\n";
+  Constants c;
+  c.set("is", g.is), c.set("os", g.os), c.set("wgroup", g.wgroup), c.set("wcol", g.wcol),
+      c.set("wred", g.wred);
+  c.set("wtap", g.wtap), c.set("n", g.n), c.set("groups", g.groups), c.set("red", g.red),
+      c.set("cols", g.cols);
+  c.set("in", g.in), c.set("q", g.q), c.set("step", g.step), c.set("first", g.first);
+  c.set("dilation", g.dilation), c.set("taps", g.taps), c.set("block", g.block);
+  c.set("channels", g.channels), c.set("pitch", g.pitch), c.set("block_cols", g.block_cols);
+  c.set("split", g.split), c.set("block_groups", g.block_groups), c.set("has_bias", g.has_bias);
+  return c.text();
 }
 
 }  // namespace dlb::solver

@@ -252,6 +252,22 @@ std::string options_of(const Roles& r, const ConvProblem& p, int tile, const cl:
   return options;
 }
 
+std::string constants_of(const Arguments& a) {
+  Constants c;
+  c.set("part_stride", a.part_stride), c.set("batch", a.batch), c.set("rows", a.rows);
+  c.set("channels", a.channels), c.set("splits", a.splits), c.set("x_size", a.x_size);
+  c.set("y_size", a.y_size), c.set("taps", a.taps), c.set("stride", a.stride), c.set("pad", a.pad);
+  c.set("dilation", a.dilation), c.set("x_n", a.x_n), c.set("x_c", a.x_c), c.set("x_s", a.x_s);
+  c.set("x_group", a.x_group), c.set("y_n", a.y_n), c.set("y_s", a.y_s), c.set("w_c", a.w_c);
+  c.set("w_s", a.w_s), c.set("a_row", a.a_row), c.set("a_group", a.a_group), c.set("out_row", a.out_row);
+  c.set("out_group", a.out_group), c.set("bit", a.bit), c.set("phased", a.phased);
+  c.set("c_fastest", a.c_fastest), c.set("out_vector", a.out_vector), c.set("has_bias", a.has_bias);
+  c.set("a_k_fast", a.a_k_fast), c.set("a_vector", a.a_vector), c.set("x_aligned", 1);
+  return c.text();
+}
+
+constexpr std::initializer_list<const char*> kFiles = {"gpu_tile.clh", "conv_gpu.cl"};
+
 class ImplicitInvoker final : public Invoker<ConvProblem> {
  public:
   ImplicitInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
@@ -259,11 +275,14 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
         dtype_(p.dtype),
         has_bias_(p.has_bias),
         arguments_(arguments_of(p, roles_of(p), config.values[1])),
-        kernel_(embedded_kernel(device, {"gpu_tile.clh", "conv_gpu.cl"},
-                                options_of(roles_of(p), p, config.values[0], device), "conv_gpu")) {
+        kernel_(embedded_kernel(device, kFiles, options_of(roles_of(p), p, config.values[0], device),
+                                "conv_gpu")) {
     const Roles r = roles_of(p);
     const GpuTile& tile = gpu_tile(config.values[0]);
     set_bits(arguments_, p, r);
+    if (config.specialised)
+      own_ = specialised_kernel(device, constants_of(arguments_) + sources(kFiles),
+                                options_of(r, p, config.values[0], device), "conv_gpu");
     range_.dims = 3;
     range_.local[0] = tile.items();
     range_.global[0] = ceil_div(r.rows, tile.m) * ceil_div(columns_of(p, r), tile.n) * tile.items();
@@ -286,6 +305,8 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
     list.x_offset = x.offset, list.a_offset = a.offset, list.out_offset = out.offset,
     list.bias_offset = bias.offset;
     list.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
+    const bool aligned =
+        in_fours({x.offset, a.offset, out.offset});  // as the kernel of its own takes for granted
     list.x_aligned = x.offset % 4 == 0;
     list.a_vector &= a.offset % 4 == 0;
     if (out.offset % 4) list.out_vector = 0;
@@ -295,8 +316,9 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
                           has_bias_ ? Factor{} : Factor{0, 0, 0});
     };
     if (reduce_ && split_.splits == 0) reduce();
-    kernel_.launch(stream.queue(), range_, x.mem, a.mem, out.mem, bias.mem,
-                   workspace.mem ? workspace.mem : out.mem, list);
+    cl::Kernel& kernel = own_ && aligned ? *own_ : kernel_;
+    kernel.launch(stream.queue(), range_, x.mem, a.mem, out.mem, bias.mem,
+                  workspace.mem ? workspace.mem : out.mem, list);
     if (reduce_ && split_.splits > 0) reduce();
   }
 
@@ -306,6 +328,7 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
   const bool has_bias_;
   Arguments arguments_;
   cl::Kernel& kernel_;
+  std::shared_ptr<cl::Kernel> own_;  // of a program for this problem
   cl::Kernel* reduce_ = nullptr;
   cl::Range range_;
   SplitReduce split_{};
@@ -333,6 +356,7 @@ class Implicit final : public ConvSolver {
                                             ? plans(p, {kWideTile, kThinTile, kLargeTile, kBlockTile}, device)
                                             : plans(p, {kBlockTile, kSquareTile, kThinTile}, device));
   }
+  bool can_specialise(const ConvProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     // measured over planned; an input gradient stores the pixels of a stride phase with gaps
     return (p.direction == Op::kConvInputGrad ? 1.07 : 1.03) * plan(p, device).time;

@@ -62,6 +62,19 @@ Operand operand(int64_t batch, int64_t row, int64_t k, int64_t rows, int64_t dep
   return o;
 }
 
+Constants constants_of(const Arguments& a) {
+  Constants c;
+  for (const auto& [name, o] : {std::pair{"a.", a.a}, {"b.", a.b}}) {
+    const std::string prefix = name;
+    c.set(prefix + "batch", o.batch), c.set(prefix + "row", o.row), c.set(prefix + "k", o.k);
+    c.set(prefix + "k_fast", o.k_fast), c.set(prefix + "vector", o.vector);
+  }
+  c.set("c_batch", a.c_batch), c.set("c_m", a.c_m), c.set("c_n", a.c_n), c.set("d_batch", a.d_batch);
+  c.set("d_m", a.d_m), c.set("d_n", a.d_n), c.set("batch", a.batch), c.set("m", a.m), c.set("n", a.n);
+  c.set("k", a.k), c.set("splits", a.splits), c.set("k_part", a.k_part), c.set("c_vector", a.c_vector);
+  return c;
+}
+
 class TiledInvoker final : public Invoker<GemmProblem> {
  public:
   TiledInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
@@ -85,6 +98,8 @@ class TiledInvoker final : public Invoker<GemmProblem> {
     range_.global[0] = static_cast<size_t>(tiles_of(p, tile)) * tile.items();
     range_.local[0] = tile.items();
     range_.global[1] = a.splits;
+    if (config.specialised)
+      own_ = own_gpu_gemm_kernel(device, problem.dtype, config.values[0], constants_of(a));
     split_ = {0, 0, 0, p.c[0], p.c[1], p.c[2], p.d[0], p.d[1], p.d[2], p.batch, p.m, p.n, a.splits};
   }
 
@@ -92,13 +107,16 @@ class TiledInvoker final : public Invoker<GemmProblem> {
     const Buffer &left = swap_ ? operands.b : operands.a, &right = swap_ ? operands.a : operands.b;
     const Buffer& d = has_d_ ? operands.d : operands.c;
     const Factor beta = has_d_ ? operands.beta : Factor{0, 0, 0};
+    // what the kernel of its own takes for granted
+    const bool aligned = in_fours({left.offset, right.offset, operands.c.offset});
+    cl::Kernel& kernel = own_ && aligned ? *own_ : kernel_;
     Arguments a = arguments_;
     a.a.offset = left.offset, a.a.vector &= left.offset % 4 == 0;
     a.b.offset = right.offset, a.b.vector &= right.offset % 4 == 0;
     a.c_offset = operands.c.offset, a.c_vector &= operands.c.offset % 4 == 0;
     a.d_offset = d.offset;
     a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
-    kernel_.launch_with(stream.queue(), range_, [&](auto& list) {
+    kernel.launch_with(stream.queue(), range_, [&](auto& list) {
       list.add(left.mem), list.add(right.mem), list.add(operands.c.mem), list.add(d.mem);
       list.add(workspace.mem ? workspace.mem : operands.c.mem);
       add_factor(list, dtype_, operands.alpha), add_factor(list, dtype_, beta);
@@ -114,6 +132,7 @@ class TiledInvoker final : public Invoker<GemmProblem> {
   const c10::ScalarType dtype_;
   const bool has_d_;
   cl::Kernel &kernel_, &reduce_;
+  std::shared_ptr<cl::Kernel> own_;  // of a program for this problem
   cl::Range range_;
   Arguments arguments_{};
   SplitReduce split_{};
@@ -145,6 +164,7 @@ class Tiled final : public GemmSolver {
     return gpu_configs(plan(p, device),
                        plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile}, device));
   }
+  bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return 0.9 * plan(p, device).time;  // measured over planned, which is for convolutions too
   }
