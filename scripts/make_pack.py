@@ -81,8 +81,8 @@ def main() -> int:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, **drivers, **search, "PYTHONPATH": paths}
         failed = fill(options, environment)
-        export = [sys.executable, "-m", "dlbackend", "cache", "export", *["--find"][: options.find], str(target)]
-        failed += subprocess.run(export, check=False, env=environment).returncode
+        export = [sys.executable, "-m", "dlbackend", "cache", "export", *["--find"][: options.find], "--any-driver"]
+        failed += subprocess.run([*export, str(target)], check=False, env=environment).returncode
     return 1 if failed else 0
 
 

@@ -78,7 +78,8 @@ def test_info(filled, tmp_path):
     assert lines["cache folder"] == str(filled.folder)
     assert lines["program store"].startswith("2 entries, 0.3 KiB (at most 100000 entries, 512.0 MiB), last used 20")
     assert lines["find store"].startswith("1 entries")
-    assert lines["pack"].startswith(f"{fleet}: 1 program, 1 find")
+    packs = [line[15:] for line in out.splitlines() if line.startswith("pack")]  # the package's own come behind
+    assert packs[0].startswith(f"{fleet}: 1 program, 1 find")
     assert "program store" not in only_find
     assert f"{bad}: 0 program, 1 find" in only_find
     assert "faults" in only_find.splitlines()[-1]
@@ -209,6 +210,28 @@ def test_another_machine_starts_warm(cli, tmp_path):
     second = json.loads(fresh_python(MULTIPLY, **other).stdout)
     assert (second["hits"], second["misses"], second["measured"], second["compiled"]) == (1, 0, 0, 0)
     assert not list((tmp_path / "other").glob("*/*.bin"))
+
+
+def test_what_was_measured_holds_for_other_versions_of_the_driver(cli, tmp_path):
+    """With the same driver it is final; with another the solver is checked once, used, and all is measured again."""
+    variables = {"DLBACKEND_CACHE_DIR": str(cli.folder), "DLBACKEND_PACKS": "", "DLBACKEND_FIND_MODE": "normal"}
+    fresh_python(MULTIPLY, **variables)
+    pack, other = tmp_path / "x.pack", tmp_path / "other.pack"
+    ((status, *_),) = cli(f"export --find --any-driver {pack}")
+    assert status == 0
+    found, driver = _C.Pack(str(pack)), _C.device_properties(0).driver_version.replace(" ", "_").encode()
+    entries = [found.read(index)[1:] for index in range(len(found.items()))]
+    records = [payload for *_, payload in entries if payload.startswith(b"dlbackend-find")]
+    assert records
+    assert all(b"@" + driver + b"\n" in payload for payload in records)
+    write_pack(other, [(kind, key, payload.replace(b"@" + driver, b"@0.1")) for kind, key, payload in entries])
+    results = []
+    for path in (pack, other):
+        caches = {"DLBACKEND_CACHE_DIR": str(tmp_path / path.stem), "DLBACKEND_PACKS": str(path)}
+        results.append(json.loads(fresh_python(MULTIPLY, **{**variables, **caches}).stdout))
+    same, another = results
+    assert (same["hits"], same["misses"], same["verified"]) == (1, 0, 0)
+    assert (another["hits"], another["misses"], another["verified"]) == (1, 0, 1)
 
 
 def sizes_by_key(path):

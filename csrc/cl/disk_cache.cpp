@@ -135,12 +135,17 @@ std::optional<std::string> DiskCache::load_file(const std::string& key) {
 std::optional<std::string> DiskCache::load(const std::string& key, bool* from_pack) noexcept try {
   if (from_pack) *from_pack = false;
   if (auto payload = load_file(key)) return payload;
+  auto payload = load_from_packs(key);
+  if (from_pack) *from_pack = payload.has_value();
+  return payload;
+} catch (...) {
+  return std::nullopt;
+}
+
+std::optional<std::string> DiskCache::load_from_packs(const std::string& key) const noexcept try {
   if (!packs_) return std::nullopt;
   for (const auto& pack : packs_())
-    if (auto payload = pack->load(kind_, key)) {
-      if (from_pack) *from_pack = true;
-      return payload;
-    }
+    if (auto payload = pack->load(kind_, key)) return payload;
   return std::nullopt;
 } catch (...) {
   return std::nullopt;
@@ -237,9 +242,21 @@ std::string program_key(const Device& device, const std::string& options, const 
   return device.cache_tag + "\n" + options + "\n" + source;
 }
 
-std::string find_key(const Device& device, const std::string& problem) {
-  return device.cache_tag + "|" + std::to_string(device.compute_units) +
+namespace {
+
+std::string find_key(const std::string& tag, const Device& device, const std::string& problem) {
+  return tag + "|" + std::to_string(device.compute_units) +
          (device.cls == DeviceClass::kCpu ? "|cpu" : "|gpu") + "\n" + problem;
+}
+
+}  // namespace
+
+std::string find_key(const Device& device, const std::string& problem) {
+  return find_key(device.cache_tag, device, problem);
+}
+
+std::string find_key_of_any_driver(const Device& device, const std::string& problem) {
+  return find_key(device.platform_name + "|*|" + device.name + "|*|*", device, problem);
 }
 
 const char* library_version() {

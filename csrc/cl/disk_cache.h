@@ -31,6 +31,9 @@ class DiskCache {
   // of the folder that is damaged is removed; one from a pack is not copied.
   std::optional<std::string> load(const std::string& key, bool* from_pack = nullptr) noexcept;
 
+  // The payload of this key in a pack, or nothing. Never throws.
+  std::optional<std::string> load_from_packs(const std::string& key) const noexcept;
+
   // Stores a payload. False where that fails (full disk, read-only folder), which is reported once per
   // process on stderr.
   bool store(const std::string& key, const std::string& payload) noexcept;
@@ -75,6 +78,8 @@ DiskCache& find_disk_cache();
 // found is worth a second look, not nothing.
 std::string program_key(const Device& device, const std::string& options, const std::string& source);
 std::string find_key(const Device& device, const std::string& problem);
+// The same for whatever versions of platform and driver, as packs may hold it (`cache export --any-driver`).
+std::string find_key_of_any_driver(const Device& device, const std::string& problem);
 
 // Of this library, as in pyproject.toml.
 const char* library_version();

@@ -248,7 +248,9 @@ ChoicePtr<Problem> from_store(const Problem& problem, cl::Device& device, const 
       continue;
     }
     try {
-      taken = make_solution(problem, device, *solver, result.config);
+      SolutionPtr<Problem> solution = make_solution(problem, device, *solver, result.config);
+      if (record->of_another_driver() && !vouch(problem, device, solution)) continue;
+      taken = std::move(solution);
       break;
     } catch (
         const cl::Error& error) {  // of a config that the solver has no more, or a kernel that fails to build

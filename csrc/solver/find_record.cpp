@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <mutex>
@@ -19,6 +20,8 @@ namespace dlb::solver {
 namespace {
 
 constexpr const char* kMagic = "dlbackend-find";
+constexpr char kWithDriver =
+    '@';  // in a record for any driver: the version of the one that it was measured with
 
 std::optional<Config> parse_config(const std::string& text) {
   Config config;
@@ -50,9 +53,10 @@ std::optional<std::string> loaded_text(const std::string& key) {
   if (given.places.empty()) return std::nullopt;
   if (const auto it = given.texts.find(key); it != given.texts.end()) return it->second;
   const std::string place = key.substr(0, key.find('\n'));
-  if (!given.places.count(place))
+  if (!given.places.count(place)) {
     TORCH_WARN_ONCE("dlbackend: the tuning that was loaded is of ", *given.places.begin(),
                     "; its solver choices do not apply to ", place, ".");
+  }
   return std::nullopt;
 }
 
@@ -94,7 +98,8 @@ std::string config_text(const Config& config) {
 }
 
 std::string FindRecord::text() const {
-  std::string out = std::string(kMagic) + " 1 " + version + "\nconsidered";
+  std::string out = kMagic;
+  out += " 1 " + version + "\nconsidered";
   for (const std::string& name : considered) out += " " + name;
   out += "\n";
   for (const FindResult& r : results) {
@@ -131,11 +136,22 @@ std::optional<FindRecord> FindRecord::parse(const std::string& text) {
   return record;
 }
 
+bool FindRecord::of_another_driver() const {
+  return version.find(kWithDriver) != std::string::npos;
+}
+
 std::optional<FindRecord> load_record(const cl::Device& device, const std::string& problem_key) {
   const std::string key = cl::find_key(device, problem_key);
   auto text = loaded_text(key);
   if (!text) text = cl::find_disk_cache().load(key);
-  return text ? FindRecord::parse(*text) : std::nullopt;
+  if (text) return FindRecord::parse(*text);
+  text = cl::find_disk_cache().load_from_packs(cl::find_key_of_any_driver(device, problem_key));
+  auto record = text ? FindRecord::parse(*text) : std::nullopt;
+  std::string driver = device.driver_version;
+  std::replace(driver.begin(), driver.end(), ' ', '_');  // the record's words end at spaces
+  if (record && record->version == std::string(cl::library_version()) + kWithDriver + driver)
+    record->version = cl::library_version();
+  return record;
 }
 
 void store_record(const cl::Device& device, const std::string& problem_key, const FindRecord& record) {

@@ -19,9 +19,13 @@ struct FindResult {
 };
 
 struct FindRecord {
-  std::string version;                  // of the library that measured
+  std::string version;  // of the library that measured, and "@" and the driver's if that is not this one
   std::vector<std::string> considered;  // "name@revision" of every solver that was applicable
   std::vector<FindResult> results;      // right ones only: the one to take, then by time
+
+  // A record for any driver that another version than this device's made: its solvers are not yet known to be
+  // right here.
+  bool of_another_driver() const;
 
   std::string text() const;
   // Nothing for a text that text() does not make.

@@ -157,6 +157,22 @@ def _device_of(key: bytes) -> int | None:
     return None
 
 
+def _for_any_driver(key: bytes, record: bytes) -> tuple[bytes, bytes]:
+    """A find record under the key that holds for every version of its device's driver; the version goes into it.
+
+    The place, a key's first line: platform|platform version|device|device version|driver version|units|class.
+    """
+    place, _, problem = key.partition(b"\n")
+    parts = place.split(b"|")
+    if len(parts) != 7 or not record.startswith(b"dlbackend-find "):
+        return key, record
+    head, newline, rest = record.partition(b"\n")
+    driver = parts[4].replace(b" ", b"_")
+    for version in (1, 3, 4):
+        parts[version] = b"*"
+    return b"|".join(parts) + b"\n" + problem, head + b"@" + driver + newline + rest
+
+
 def export(args: argparse.Namespace) -> int:
     """Writes a pack with the user's entries of this machine's devices, or with --all of every device."""
     if ocl.device_count() == 0 and not args.all:
@@ -175,6 +191,8 @@ def export(args: argparse.Namespace) -> int:
                     payload = _complete(device, key, payload)
                 if kind == "program" and _C.is_note(payload):
                     continue
+                if kind == "find" and args.any_driver:
+                    key, payload = _for_any_driver(key, payload)
                 writer.add(kind, key, payload)
                 counts[kind] += 1
         writer.finish()
@@ -298,6 +316,8 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--all", action="store_true", help="entries of every device")
         about = "only what the store holds: do not ask the driver for what it made later (PoCL: most code)"
         command.add_argument("--as-stored", action="store_true", help=about)
+        about = "what measuring found shall hold for other versions of the driver too, until measured again there"
+        command.add_argument("--any-driver", action="store_true", help=about)
     elif name == "import":
         command.add_argument("file", metavar="FILE")
     elif name == "verify":
