@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--net", default="resnet50", help="a torchvision classification net")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=32, help="of a training loop in hybrid mode")
+    parser.add_argument("--rounds", type=int, default=3, help="of modes alternating with warm caches")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--gpu", action="store_true", help="show the goals for GPUs")
     parser.add_argument("--json", default="", help="file for the results")
@@ -111,7 +112,7 @@ def main() -> None:
         normal = _run(TRAINING, options, c, short, DLBACKEND_FIND_MODE="normal")
         # Alternating once more with warm caches: steady speeds of the modes side by side.
         speeds: dict[str, list[float]] = {"fast": [], "hybrid": [], "normal": [], "reusable": []}
-        for _ in range(3):
+        for _ in range(options.rounds):
             speeds["fast"].append(_steady(_run(TRAINING, options, a, short, DLBACKEND_FIND_MODE="fast")))
             speeds["hybrid"].append(_steady(_run(TRAINING, options, b, short)))
             speeds["normal"].append(_steady(_run(TRAINING, options, c, short, DLBACKEND_FIND_MODE="normal")))
