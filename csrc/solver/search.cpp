@@ -404,6 +404,7 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
       runs_(runs),
       taken_(taken),
       reusable_(std::move(taken)) {
+  find_stats().searches++;
   Candidate<Problem> current;
   current.state = Candidate<Problem>::kTaken;
   current.solver = taken_->solver, current.config = taken_->config, current.solution = taken_;
