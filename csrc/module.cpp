@@ -74,6 +74,7 @@ py::dict find_stats() {
   py::dict result;
   result["hits"] = stats.hits.load();
   result["misses"] = stats.misses.load();
+  result["searches"] = stats.searches.load();
   result["measured"] = stats.measured.load();
   result["verified"] = stats.verified.load();
   result["rejected"] = stats.rejected.load();

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -24,6 +25,7 @@ constexpr DiskCache::Limits kFindLimits = {32ull << 20, 20'000};
 constexpr int64_t kSecond = 1'000'000'000, kDay = 24 * 3600 * kSecond;  // nanoseconds
 constexpr int64_t kEver = int64_t{1} << 61;
 constexpr unsigned kPruneEvery = 64;  // stores
+constexpr std::chrono::seconds kListEvery{1};
 constexpr char kSuffix[] = ".bin", kTemporary[] = "tmp.";
 
 int64_t now() {
@@ -66,6 +68,14 @@ bool is_entry(const std::string& name) {
          name.find_first_not_of("0123456789abcdef") == 32;
 }
 
+// Of the name of an entry.
+Hash128 key_hash_of(const std::string& name) {
+  Hash128 hash;
+  std::from_chars(name.data(), name.data() + 16, hash.high, 16);
+  std::from_chars(name.data() + 16, name.data() + 32, hash.low, 16);
+  return hash;
+}
+
 // Unique among threads, processes and the machines that share the folder.
 std::string temporary_name() {
   static const uint64_t machine = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
@@ -76,16 +86,22 @@ std::string temporary_name() {
   return name;
 }
 
+// Calls fn(name, descriptor of the folder) for whatever is in it.
+template <class Fn>
+void for_each_name(const std::string& folder, Fn&& fn) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
+  if (!dir) return;
+  while (const dirent* item = ::readdir(dir.get())) fn(std::string(item->d_name), ::dirfd(dir.get()));
+}
+
 // Calls fn(name, stat) for each regular file; files that vanish meanwhile are left out.
 template <class Fn>
 void for_each_file(const std::string& folder, Fn&& fn) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (!dir) return;
-  while (const dirent* item = ::readdir(dir.get())) {
+  for_each_name(folder, [&](const std::string& name, int descriptor) {
     struct stat info {};
-    if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode))
-      fn(std::string(item->d_name), info);
-  }
+    if (::fstatat(descriptor, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode))
+      fn(name, info);
+  });
 }
 
 // Opens, reads and checks an entry's file; `kMisplaced` where it is not the entry of that name and kind.
@@ -120,9 +136,34 @@ Fault read_entry(const std::string& folder, const std::string& name, StoreKind k
 
 }  // namespace
 
+// A program that is missed takes a compiler, so the folder itself is asked for it. A find record costs less
+// to miss, on some file systems, than to look for, and where sizes change a program misses dozens with every
+// size.
+bool DiskCache::may_hold(const Hash128& key_hash) {
+  if (kind_ != StoreKind::kFind) return true;
+  std::lock_guard<std::mutex> lock(listing_mutex_);
+  if (listed_.count(key_hash)) return true;
+  if (std::chrono::steady_clock::now() < next_listing_) return false;
+  list();
+  return listed_.count(key_hash) > 0;
+}
+
+// Takes at most about a hundredth of the time that passes.
+void DiskCache::list() {
+  const auto start = std::chrono::steady_clock::now();
+  listed_.clear();
+  for_each_name(folder_, [&](const std::string& name, int) {
+    if (is_entry(name)) listed_.insert(key_hash_of(name));
+  });
+  const auto end = std::chrono::steady_clock::now();
+  next_listing_ = end + std::max<std::chrono::steady_clock::duration>(kListEvery, 100 * (end - start));
+}
+
 std::optional<std::string> DiskCache::load_file(const std::string& key) {
   if (folder_.empty()) return std::nullopt;
-  const std::string name = name_of(hash128(key));
+  const Hash128 key_hash = hash128(key);
+  if (!may_hold(key_hash)) return std::nullopt;
+  const std::string name = name_of(key_hash);
   Record record;
   const Fault fault = read_entry(folder_, name, kind_, record, true);
   if (fault == Fault::kNone && record.key == key) return std::move(record.payload);
@@ -172,6 +213,10 @@ bool DiskCache::store(const std::string& key, const std::string& payload) noexce
   // The folder is not there yet, or was removed under us, or someone tidied the temporary away.
   if ((error == ENOENT || error == ESTALE) && make_folders(folder_)) error = write_entry(record);
   if (error) warn_of_storing("cannot write to " + folder_ + ": " + std::strerror(error));
+  if (!error) {
+    std::lock_guard<std::mutex> lock(listing_mutex_);
+    listed_.insert(hash128(key));
+  }
   if (!error && stores_++ % kPruneEvery == 0) prune();
   return !error;
 } catch (...) {

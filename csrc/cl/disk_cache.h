@@ -3,13 +3,17 @@
 // written to a temporary name and renamed, and anything that does not check out on reading is a miss.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "cl/device.h"
+#include "cl/hash.h"
 #include "cl/pack.h"
 #include "cl/store_record.h"
 
@@ -28,7 +32,8 @@ class DiskCache {
       : kind_(kind), folder_(std::move(folder)), limits_(limits), packs_(packs) {}
 
   // The payload stored for exactly this key in the folder, else in a pack, or nothing. Never throws. An entry
-  // of the folder that is damaged is removed; one from a pack is not copied.
+  // of the folder that is damaged is removed; one from a pack is not copied. A find record that another
+  // process stores is seen up to a second later, a program at once.
   std::optional<std::string> load(const std::string& key, bool* from_pack = nullptr) noexcept;
 
   // The payload of this key in a pack, or nothing. Never throws.
@@ -58,6 +63,8 @@ class DiskCache {
 
  private:
   std::optional<std::string> load_file(const std::string& key);
+  bool may_hold(const Hash128& key_hash);
+  void list();
   int write_entry(const Record& record);
 
   const StoreKind kind_;
@@ -65,6 +72,10 @@ class DiskCache {
   const Limits limits_;
   const Packs& (*const packs_)();
   std::atomic<unsigned> stores_{0};
+  // Entries of the folder when it was last listed, and those stored since.
+  std::mutex listing_mutex_;
+  std::unordered_set<Hash128, Hash128Hasher> listed_;
+  std::chrono::steady_clock::time_point next_listing_{};
 };
 
 // Program binaries; keys are program_key(). Under cache_dir(), over the packs.

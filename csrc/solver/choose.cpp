@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <sstream>
 #include <unordered_set>
 
@@ -30,12 +31,12 @@ constexpr size_t kMostSpecialised = 256;  // problems at once that have a progra
 constexpr size_t kSizesOfLayers = 2;  // of one family; with more, a solution that is built already is taken
 constexpr double kMostForBuilt = 3;   // if its estimate is at most so many times the lowest
 
-// What runs for a problem now. Never changed: a better one replaces it in the cache.
+// What runs for a problem now. Never changed, but for the count: a better one replaces it in the cache.
 template <class Problem>
 struct Choice {
   SolutionPtr<Problem> taken, reusable;
-  std::shared_ptr<Search<Problem>> search;  // null when nothing is left to find out
-  std::string profile_name;                 // "ocl::conv_fwd::cpu_implicit"
+  std::shared_ptr<Search<Problem>> search;         // null when there is none
+  mutable std::atomic<int64_t> runs_to_search{0};  // until one begins; at most 0: never
 };
 template <class Problem>
 using ChoicePtr = std::shared_ptr<const Choice<Problem>>;
@@ -77,49 +78,51 @@ std::string reasons(const Problem& problem, const cl::Device& device, const char
   return text;
 }
 
-// The solver with the lowest estimate of those that are allowed. Throws c10::Error when there is none.
 template <class Problem>
-const Solver<Problem>& lowest_estimate(const Problem& problem, const cl::Device& device,
-                                       bool only_deterministic = false) {
+[[noreturn]] void throw_no_solver(const Problem& problem, const cl::Device& device) {
   const Preference preference = preference_of(problem.op());
-  const Solver<Problem>* best = nullptr;
-  double best_estimate = 0;
-  for (const auto* solver : solvers_for(problem)) {
-    if (!preference.allows(solver->name()) || !solver->applicable(problem, device)) continue;
-    if (only_deterministic && !solver->is_deterministic(problem)) continue;
-    const double estimate = solver->estimate(problem, device);
-    if (!best || estimate < best_estimate) best = solver, best_estimate = estimate;
-  }
-  TORCH_CHECK(best,
+  TORCH_CHECK(false,
               preference.forced.empty()
                   ? std::string("no solver")
                   : "DLBACKEND_SOLVER: solver '" + preference.forced + "' is not applicable",
               " for ", key(problem), " on ", device.name, ". Solvers:", reasons(problem, device, "\n  "));
-  return *best;
 }
 
-// True when nothing is left to build for a candidate.
+// As ranking_of(), but throws c10::Error where there is none.
 template <class Problem>
-bool is_built(const Problem& problem, cl::Device& device, const Candidate<Problem>& c) {
+std::vector<Ranked<Problem>> ranking_for(const Problem& problem, const cl::Device& device,
+                                         bool only_deterministic = false) {
+  std::vector<Ranked<Problem>> ranking = ranking_of(problem, device);
+  if (only_deterministic)
+    std::erase_if(ranking, [&](const auto& ranked) { return !ranked.solver->is_deterministic(problem); });
+  if (ranking.empty()) throw_no_solver(problem, device);
+  return ranking;
+}
+
+// The solution, or null when something is left to build for it.
+template <class Problem>
+SolutionPtr<Problem> if_built(const Problem& problem, cl::Device& device, const Solver<Problem>& solver,
+                              const Config& config) {
   cl::Recording recording(cl::Recording::kWhether);
   try {
-    make_solution(problem, device, *c.solver, c.config);
+    SolutionPtr<Problem> solution = make_solution(problem, device, solver, config);
+    return recording.unbuilt() ? nullptr : solution;
   } catch (const std::exception&) {
-    return false;
+    return nullptr;
   }
-  return !recording.unbuilt();
 }
 
-// Where sizes change from call to call: puts the first candidate that is built, unless that costs far more,
-// before all others.
+// Where sizes change from call to call: the first solution that is built, unless that costs far more. Or
+// null.
 template <class Problem>
-void prefer_built(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates) {
-  for (auto c = candidates.begin(); c != candidates.end(); ++c) {
-    if (c->estimate > kMostForBuilt * candidates.front().estimate) return;
-    if (!is_built(problem, device, *c)) continue;
-    std::rotate(candidates.begin(), c, c + 1);
-    return;
+SolutionPtr<Problem> first_built(const Problem& problem, cl::Device& device,
+                                 const std::vector<Ranked<Problem>>& ranking) {
+  for (const auto& [solver, estimate] : ranking) {
+    if (estimate > kMostForBuilt * ranking.front().estimate) break;
+    for (const Config& config : solver->configs(problem, device))
+      if (SolutionPtr<Problem> solution = if_built(problem, device, *solver, config)) return solution;
   }
+  return nullptr;
 }
 
 void warn_once(const std::string& about, const std::string& text) {
@@ -131,34 +134,43 @@ void warn_once(const std::string& about, const std::string& text) {
   }
 }
 
-// The solution of the first candidate that works. One whose kernel does not build on this driver is passed
-// over for the next, with a warning; a forced one is not.
+// Whether a solution may run unchecked or passes its check. The first solution of a launch problem is what
+// smaller sizes run without asking; only the search, which may replace it, needs it checked.
+template <class Problem>
+bool is_trusted(const Problem& problem, cl::Device& device, const SolutionPtr<Problem>& solution) {
+  return std::is_same_v<Problem, LaunchProblem> || !preference_of(problem.op()).forced.empty() ||
+         vouch(problem, device, solution);
+}
+
+// A solver's first solution; null when it is wrong or, with a warning, its kernel does not build on this
+// driver. Throws where it is forced, or no other is left.
+template <class Problem>
+SolutionPtr<Problem> if_it_works(const Problem& problem, cl::Device& device, const Solver<Problem>& solver) {
+  try {
+    SolutionPtr<Problem> solution =
+        make_solution(problem, device, solver, solver.configs(problem, device).front());
+    return is_trusted(problem, device, solution) ? solution : nullptr;
+  } catch (const cl::Error& error) {
+    if (error.code != CL_BUILD_PROGRAM_FAILURE || &solver == solvers_for(problem).back() ||
+        !preference_of(problem.op()).forced.empty())
+      throw;
+    warn_once(std::to_string(device.index) + op_name(problem.op()) + solver.name(),
+              std::string("dlbackend: solver ") + solver.name() +
+                  " is not used, its kernel does not build: " + error.what());
+    return nullptr;
+  }
+}
+
+// The solution of the lowest estimate that works; with `built_first`, one that is built goes before it.
 template <class Problem>
 SolutionPtr<Problem> by_estimate(const Problem& problem, cl::Device& device,
-                                 const std::vector<Candidate<Problem>>& candidates,
-                                 bool only_deterministic = false) {
-  // The first solution of a launch problem is what smaller sizes run without asking; only the search, which
-  // may replace it, needs it checked.
-  const bool trusted = std::is_same_v<Problem, LaunchProblem> || !preference_of(problem.op()).forced.empty();
-  std::string failed;
-  for (const auto& c : candidates) {
-    if (only_deterministic && !c.solver->is_deterministic(problem)) continue;
-    if (failed == c.solver->name()) continue;  // its other configs share the program
-    try {
-      SolutionPtr<Problem> solution = make_solution(problem, device, *c.solver, c.config);
-      if (trusted || vouch(problem, device, solution)) return solution;
-      failed = c.solver->name();
-    } catch (const cl::Error& error) {
-      if (error.code != CL_BUILD_PROGRAM_FAILURE || c.solver == solvers_for(problem).back() ||
-          !preference_of(problem.op()).forced.empty())
-        throw;
-      failed = c.solver->name();
-      warn_once(std::to_string(device.index) + op_name(problem.op()) + failed,
-                "dlbackend: solver " + failed + " is not used, its kernel does not build: " + error.what());
-    }
-  }
-  lowest_estimate(problem, device, only_deterministic);  // throws everyone's reasons
-  TORCH_INTERNAL_ASSERT(false, key(problem));
+                                 const std::vector<Ranked<Problem>>& ranking, bool built_first = false) {
+  if (built_first)
+    if (SolutionPtr<Problem> solution = first_built(problem, device, ranking))
+      if (is_trusted(problem, device, solution)) return solution;
+  for (const auto& [solver, estimate] : ranking)
+    if (SolutionPtr<Problem> solution = if_it_works(problem, device, *solver)) return solution;
+  throw_no_solver(problem, device);
 }
 
 template <class Problem>
@@ -204,12 +216,12 @@ bool specialises(FindMode mode, Op op) {
 template <class Problem>
 std::shared_ptr<Search<Problem>> search_from(const Problem& problem, cl::Device& device,
                                              const std::string& key, SolutionPtr<Problem> taken,
-                                             std::vector<Candidate<Problem>> others) {
+                                             std::vector<Candidate<Problem>> others, uint32_t runs = 0) {
   const bool specialise = specialises(find_mode(), problem.op());
   const bool only_reference = others.size() <= 1 && taken->solver == solvers_for(problem).back();
   if (only_reference && !specialise) return nullptr;
   return std::make_shared<Search<Problem>>(problem, device, key, std::move(taken), std::move(others),
-                                           specialise);
+                                           specialise, runs);
 }
 
 // What a record of this library's knows of candidates, so that only new solvers are measured.
@@ -309,19 +321,14 @@ ChoicePtr<Problem> choose_new(const Problem& problem, cl::Device& device) {
   ChoicePtr<Problem> choice;
   if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text, most_estimate(device).before);
   if (!choice) {
-    std::vector<Candidate<Problem>> candidates = candidates_of(problem, device);
-    if (sizes > kSizesOfLayers) prefer_built(problem, device, candidates);
-    const SolutionPtr<Problem> first = by_estimate(problem, device, candidates);
-    if (sizes > kManySizes) {  // nothing that takes long to find out
-      const Solver<Problem>* last = nullptr;
-      std::erase_if(candidates, [&](const auto& c) {
-        const bool further = std::exchange(last, c.solver) == c.solver;
-        return further || !is_built(problem, device, c);
-      });
+    const auto ranking = ranking_for(problem, device);
+    const SolutionPtr<Problem> first = by_estimate(problem, device, ranking, sizes > kSizesOfLayers);
+    choice = make_choice<Problem>(first, first);
+    if (searches(mode)) {
+      const auto it = std::find_if(ranking.begin(), ranking.end(),
+                                   [&](const auto& ranked) { return ranked.solver == first->solver; });
+      choice->runs_to_search = run_to_search_at(device, it->estimate);
     }
-    choice = make_choice<Problem>(
-        first, first,
-        searches(mode) ? search_from(problem, device, text, first, std::move(candidates)) : nullptr);
   }
   say_found("miss", device, text, *choice->taken, [&] { return reasons(problem, device, ","); });
   return choice;
@@ -338,12 +345,38 @@ ChoicePtr<Problem> choose_once(const Problem& problem, cl::Device& device) {
   return made;
 }
 
+// The search for something faster than what an estimate chose, or null when there is nothing to try. Where
+// sizes change from call to call, it is only for what takes no time to build.
+template <class Problem>
+std::shared_ptr<Search<Problem>> search_behind(const Problem& problem, cl::Device& device,
+                                               const SolutionPtr<Problem>& taken) {
+  std::vector<Candidate<Problem>> others = candidates_of(problem, device);
+  if (sizes_met(problem.family(), hash(problem)) > kManySizes) {
+    const Solver<Problem>* last = nullptr;
+    std::erase_if(others, [&](const auto& c) {
+      const bool further = std::exchange(last, c.solver) == c.solver;
+      return further || !if_built(problem, device, *c.solver, c.config);
+    });
+  }
+  return search_from(problem, device, key(problem), taken, std::move(others),
+                     run_to_search_at(device, taken->solver->estimate(problem, device)));
+}
+
+template <class Problem>
+ChoicePtr<Problem> begin_search(const Problem& problem, cl::Device& device,
+                                const ChoicePtr<Problem>& choice) {
+  const ChoicePtr<Problem> next =
+      make_choice<Problem>(choice->taken, choice->reusable, search_behind(problem, device, choice->taken));
+  cache<Problem>().replace(problem, choice, next);
+  return next;
+}
+
 template <class Problem>
 ChoicePtr<Problem> choose_deterministic(const Problem& problem, cl::Device& device) {
   auto& known = deterministic_cache<Problem>();
   ChoicePtr<Problem> choice = known.find(problem);
   if (choice) return choice;
-  const SolutionPtr<Problem> solution = by_estimate(problem, device, candidates_of(problem, device), true);
+  const SolutionPtr<Problem> solution = by_estimate(problem, device, ranking_for(problem, device, true));
   say_found("deterministic", device, key(problem), *solution);
   choice = make_choice<Problem>(solution, solution);
   known.insert(problem, choice);
@@ -452,6 +485,9 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
     choice = choose_deterministic(problem, device);
   else if (!(choice = cache<Problem>().find(problem))) [[unlikely]]
     choice = choose_once(problem, device);
+  if (choice->runs_to_search.load(std::memory_order_relaxed) > 0 && --choice->runs_to_search == 0)
+      [[unlikely]]
+    choice = begin_search(problem, device, choice);
   if (choice->search) {
     const auto step = choice->search->step(operands, stream);
     if (step.changed) adopt(problem, choice);
@@ -479,7 +515,8 @@ template <class Problem>
 std::string explain_any(const Problem& problem) {
   const cl::Device& device = device_of(problem.device);
   const ChoicePtr<Problem> known = cache<Problem>().find(problem);
-  const char* name = known ? known->taken->solver->name() : lowest_estimate(problem, device).name();
+  const char* name =
+      known ? known->taken->solver->name() : ranking_for(problem, device).front().solver->name();
   return std::string(name) + " for " + key(problem) + reasons(problem, device, "\n  ");
 }
 

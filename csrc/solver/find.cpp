@@ -209,19 +209,21 @@ bool deterministic() {
   return g_deterministic.load(std::memory_order_relaxed);
 }
 
-bool Preference::allows(const std::string& name) const {
+bool Preference::allows(std::string_view name) const {
   return (forced.empty() || forced == name) &&
          std::find(forbidden.begin(), forbidden.end(), name) == forbidden.end();
 }
 
 Preference preference_of(Op op) {
+  if (!has_preference(op)) return {};
   std::lock_guard<std::mutex> lock(g_preferences_mutex);
   return preferences_locked()[static_cast<size_t>(op)];
 }
 bool has_preference(Op op) {
   uint32_t mask = g_preferred_ops.load(std::memory_order_relaxed);
   if (mask == kUnknown) [[unlikely]] {
-    preference_of(op);
+    std::lock_guard<std::mutex> lock(g_preferences_mutex);
+    preferences_locked();
     mask = g_preferred_ops;
   }
   return mask >> static_cast<int>(op) & 1;

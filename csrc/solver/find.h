@@ -82,6 +82,7 @@ void stop_background() noexcept;
 struct FindStats {
   std::atomic<uint64_t> hits{0};          // problems that the store knew
   std::atomic<uint64_t> misses{0};        // problems that it did not
+  std::atomic<uint64_t> searches{0};      // problems whose other solutions were looked at between runs
   std::atomic<uint64_t> measured{0};      // measurements of a solution
   std::atomic<uint64_t> verified{0};      // solutions compared with the reference
   std::atomic<uint64_t> rejected{0};      // solutions found wrong, or that do not build

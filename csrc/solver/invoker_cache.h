@@ -64,8 +64,8 @@ class InvokerCache {
   }
 
  private:
-  struct Hash {
-    size_t operator()(const Problem& p) const noexcept { return hash(p); }
+  struct Hash {  // not noexcept: libstdc++'s maps then keep hashes, in place of computing neighbours' anew
+    size_t operator()(const Problem& p) const { return hash(p); }
   };
   struct Same {
     bool operator()(const Problem& a, const Problem& b) const noexcept { return same(a, b); }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <initializer_list>
 #include <sstream>
 #include <stdexcept>
@@ -28,7 +29,7 @@ constexpr DtypeName kDtypes[] = {{c10::ScalarType::Bool, "bool"},
                                  {c10::ScalarType::ComplexFloat, "complex64"},
                                  {c10::ScalarType::ComplexDouble, "complex128"}};
 
-std::string dtype_name(c10::ScalarType type) {
+const char* dtype_name(c10::ScalarType type) {
   for (const DtypeName& dtype : kDtypes)
     if (dtype.type == type) return dtype.name;
   return "?";
@@ -39,15 +40,24 @@ c10::ScalarType parse_dtype(const std::string& name) {
   throw std::invalid_argument("problem key: unknown dtype '" + name + "'");
 }
 
+// No stream: every problem that is new has its key written while the program waits.
 struct Writer {
-  std::ostringstream out;
+  std::string out;
+  void begin(const char* name) { out.append(1, ' ').append(name).append(1, '='); }
+  void put(int64_t number) {
+    char digits[24];
+    out.append(digits, std::to_chars(digits, std::end(digits), number).ptr);
+  }
+  void put(c10::ScalarType type) { out += dtype_name(type); }
   template <class T>
   void operator()(const char* name, const T& value) {
-    out << ' ' << name << '=' << static_cast<int64_t>(value);
+    begin(name);
+    put(value);
   }
   template <size_t N>
   void operator()(const char* name, const char (&text)[N]) {
-    out << ' ' << name << '=' << (text[0] ? text : "-");
+    begin(name);
+    out += text[0] ? text : "-";
   }
   template <class T, size_t N>
   void operator()(const char* name, const T (&values)[N]) {
@@ -55,14 +65,12 @@ struct Writer {
   }
   template <class T>
   void operator()(const char* name, const T* values, size_t count) {
-    out << ' ' << name << '=';
-    for (size_t i = 0; i < count; i++) out << (i ? "," : "") << value(values[i]);
+    begin(name);
+    for (size_t i = 0; i < count; i++) {
+      if (i) out += ',';
+      put(values[i]);
+    }
   }
-  template <class T>
-  static int64_t value(T number) {
-    return static_cast<int64_t>(number);
-  }
-  static std::string value(c10::ScalarType type) { return dtype_name(type); }
 };
 
 struct Reader {
@@ -109,12 +117,15 @@ struct Reader {
   }
 };
 
+constexpr size_t kUsualKey = 400;  // bytes
+
 template <class Problem>
 std::string write(const Problem& problem) {
   Writer writer;
-  writer.out << op_name(problem.op()) << ':' << dtype_name(problem.dtype);
+  writer.out.reserve(kUsualKey);
+  writer.out.append(op_name(problem.op())).append(1, ':').append(dtype_name(problem.dtype));
   Problem::visit(problem, writer);
-  return writer.out.str();
+  return std::move(writer.out);
 }
 
 // Reads the key of a problem whose op is known.

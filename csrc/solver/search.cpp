@@ -28,7 +28,7 @@ constexpr size_t kMeasurements = 3, kMeasurementsOfShort = 7;  // before a solut
 constexpr double kShort = 150;                                 // microseconds
 constexpr size_t kMostPairs = 8;                               // of runs under way, for one problem
 constexpr double kUsualExcess = 0.3;       // of a candidate's time over the solution in use
-constexpr uint32_t kSearchAfter = 2;       // runs at least; a problem seen once costs nothing
+constexpr uint32_t kSearchAfter = 2;       // runs at least
 constexpr uint32_t kSpecialiseAfter = 30;  // runs
 
 constexpr double kRepaid = 100;  // runs: a solution that takes over pays for more with what it saves in these
@@ -165,20 +165,27 @@ SolutionPtr<Problem> make_solution(const Problem& problem, cl::Device& device, c
 }
 
 template <class Problem>
-std::vector<Candidate<Problem>> candidates_of(const Problem& problem, const cl::Device& device) {
+std::vector<Ranked<Problem>> ranking_of(const Problem& problem, const cl::Device& device) {
   const Preference preference = preference_of(problem.op());
-  std::vector<Candidate<Problem>> list;
-  for (const auto* solver : solvers_for(problem)) {
-    if (!preference.allows(solver->name()) || !solver->applicable(problem, device)) continue;
-    const double estimate = solver->estimate(problem, device);
-    for (const Config& config : solver->configs(problem, device)) {
-      Candidate<Problem> candidate;
-      candidate.solver = solver, candidate.config = config, candidate.estimate = estimate;
-      list.push_back(candidate);
-    }
-  }
+  const auto& solvers = solvers_for(problem);
+  std::vector<Ranked<Problem>> list;
+  list.reserve(solvers.size());
+  for (const auto* solver : solvers)
+    if (preference.allows(solver->name()) && solver->applicable(problem, device))
+      list.push_back({solver, solver->estimate(problem, device)});
   std::stable_sort(list.begin(), list.end(),
                    [](const auto& a, const auto& b) { return a.estimate < b.estimate; });
+  return list;
+}
+
+template <class Problem>
+std::vector<Candidate<Problem>> candidates_of(const Problem& problem, const cl::Device& device) {
+  std::vector<Candidate<Problem>> list;
+  for (const auto& [solver, estimate] : ranking_of(problem, device))
+    for (const Config& config : solver->configs(problem, device)) {
+      Candidate<Problem>& candidate = list.emplace_back();
+      candidate.solver = solver, candidate.config = config, candidate.estimate = estimate;
+    }
   return list;
 }
 
@@ -394,16 +401,24 @@ size_t waiting(const std::vector<Candidate<Problem>>& candidates) {
 
 }  // namespace
 
+uint32_t run_to_search_at(const cl::Device& device, double estimate) {
+  find_share();  // throws here, to the user, if the environment's is none
+  const double runs = std::ceil(allowance_of(device).worth / std::max(estimate, 1e-3));
+  return std::max(kSearchAfter, static_cast<uint32_t>(std::min(runs, 1e9)));
+}
+
 template <class Problem>
 Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string key,
-                        SolutionPtr<Problem> taken, std::vector<Candidate<Problem>> others, bool specialise)
+                        SolutionPtr<Problem> taken, std::vector<Candidate<Problem>> others, bool specialise,
+                        uint32_t runs)
     : problem_(problem),
       device_(device),
       key_(std::move(key)),
       may_specialise_(specialise),
+      runs_(runs),
       taken_(taken),
       reusable_(std::move(taken)) {
-  find_share();  // throws here, to the user, if the environment's is none
+  find_stats().searches++;
   Candidate<Problem> current;
   current.state = Candidate<Problem>::kTaken;
   current.solver = taken_->solver, current.config = taken_->config, current.solution = taken_;
@@ -465,8 +480,7 @@ typename Search<Problem>::Step Search<Problem>::step(const typename Problem::Ope
   try {
     switch (phase_) {
       case kNew:
-        if (runs_ < kSearchAfter || runs_ * candidates_[0].estimate < allowance_of(device_).worth) break;
-        prepare_in_background();
+        if (runs_ >= run_to_search_at(device_, candidates_[0].estimate)) prepare_in_background();
         break;
       case kMeasuring:
         if (collect())
@@ -810,6 +824,7 @@ void Search<Problem>::store() {
 #define DLB_SEARCH(Problem)                                                                                 \
   template SolutionPtr<Problem> make_solution(const Problem&, cl::Device&, const Solver<Problem>&,          \
                                               const Config&);                                               \
+  template std::vector<Ranked<Problem>> ranking_of(const Problem&, const cl::Device&);                      \
   template std::vector<Candidate<Problem>> candidates_of(const Problem&, const cl::Device&);                \
   template bool vouch(const Problem&, cl::Device&, const SolutionPtr<Problem>&);                            \
   template bool is_vouched(const Problem&, const cl::Device&, const Solver<Problem>&);                      \

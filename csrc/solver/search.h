@@ -41,8 +41,18 @@ template <class Problem>
 SolutionPtr<Problem> make_solution(const Problem& problem, cl::Device& device, const Solver<Problem>& solver,
                                    const Config& config);
 
-// The applicable, allowed solvers with all their configs; the lowest estimate first, and a solver's configs
-// in its order.
+// An applicable, allowed solver, and its expected microseconds.
+template <class Problem>
+struct Ranked {
+  const Solver<Problem>* solver = nullptr;
+  double estimate = 0;
+};
+// All of them, the lowest estimate first.
+template <class Problem>
+std::vector<Ranked<Problem>> ranking_of(const Problem& problem, const cl::Device& device);
+
+// Those with all their configs, which take longer to find than the estimates; a solver's configs in its
+// order.
 template <class Problem>
 std::vector<Candidate<Problem>> candidates_of(const Problem& problem, const cl::Device& device);
 
@@ -70,14 +80,18 @@ inline MostEstimate most_estimate(const cl::Device& device) {
   return device.cls == cl::DeviceClass::kCpu ? MostEstimate{4, 6} : MostEstimate{1.8, 2};
 }
 
+// The run of a problem, counted from 1, with which its search begins: one that is seen once, or takes no
+// time, is not worth it. Throws where find_share() does.
+uint32_t run_to_search_at(const cl::Device& device, double estimate);
+
 template <class Problem>
 class Search : public std::enable_shared_from_this<Search<Problem>> {
  public:
   // `taken` is the solution in use; of `others`, those that wait are to be measured: the first config of each
   // solver, then the other configs of those that came near. With `specialise`, the winner is afterwards
-  // compiled for the problem's sizes and measured against itself.
+  // compiled for the problem's sizes and measured against itself. `runs` were made already.
   Search(const Problem& problem, cl::Device& device, std::string key, SolutionPtr<Problem> taken,
-         std::vector<Candidate<Problem>> others, bool specialise);
+         std::vector<Candidate<Problem>> others, bool specialise, uint32_t runs = 0);
 
   ~Search();
   Search(const Search&) = delete;
@@ -134,7 +148,7 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   mutable std::mutex mutex_;
   Phase phase_ = kNew;
   bool changed_ = false, first_round_ = true;
-  uint32_t runs_ = 0;
+  uint32_t runs_;
   std::vector<Candidate<Problem>> candidates_;
   std::vector<Candidate<Problem>> later_;  // further configs of solvers
   size_t taken_index_ = 0;                 // of candidates_; the solution in use is always one of them

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "solver/find.h"
@@ -14,7 +15,7 @@ namespace dlb::solver {
 struct Preference {
   std::string forced;                  // a solver's name, or empty
   std::vector<std::string> forbidden;  // solvers' names
-  bool allows(const std::string& name) const;
+  bool allows(std::string_view name) const;
 };
 
 // Of one op. Reads DLBACKEND_SOLVER on first use; throws c10::Error for a name in it that no solver has.

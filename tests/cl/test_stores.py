@@ -43,6 +43,28 @@ def test_kinds_do_not_mix(folder):
     assert not list(folder.iterdir())
 
 
+def test_find_records_of_others_are_seen_a_little_later(folder):
+    """The folder is listed now and then, not asked for every key; a program's is asked."""
+    store, begin = store_in(folder, "find"), time.monotonic()
+    assert store.load(b"absent") is None
+    assert store_in(folder, "find").store(b"key", b"result")
+    found = store.load(b"key")
+    if time.monotonic() - begin < 1:
+        assert found is None
+    while store.load(b"key") != b"result":
+        assert time.monotonic() - begin < 60
+        time.sleep(0.05)
+    assert store.store(b"own", b"1")
+    assert store.load(b"own") == b"1"
+    shutil.rmtree(folder)
+    assert store.load(b"key") is None
+    assert store.load(b"own") is None
+    program = store_in(folder)
+    assert program.load(b"key") is None
+    assert store_in(folder).store(b"key", b"binary")
+    assert program.load(b"key") == b"binary"
+
+
 @pytest.mark.parametrize("size", range(HEADER + 3 + 8))
 def test_truncated_anywhere(folder, size):
     store = store_in(folder)

@@ -86,6 +86,22 @@ def test_hybrid_never_waits_measures_between_runs_and_remembers(process):
     assert second["measured"] == second["verified"] == 0
 
 
+def test_nothing_is_searched_for_what_is_seen_once_or_takes_no_time(process):
+    code = """
+for rows in range(20, 36):
+    torch.ones(rows, 80, device="ocl") @ y
+run(3)
+few = dlbackend.solvers.stats()
+settle()
+print(json.dumps([few, dlbackend.solvers.stats()]))
+"""
+    few, many = process(code)
+    assert few["misses"] == 17
+    assert few["searches"] == 0
+    assert many["searches"] == 1
+    assert process(code, DLBACKEND_FIND_MODE="fast")[1]["searches"] == 0
+
+
 @pytest.mark.parametrize("mode", ["normal", "hybrid"])
 def test_solvers_that_were_not_worth_measuring_are_not_looked_at_again(process, mode):
     """The reference is too far behind by its estimate; the record has to say that it was there."""

@@ -113,9 +113,8 @@ double tile_cycles(int64_t rows, int64_t columns, double depth) {
          tiles * 80;
 }
 
+// Of a gather whose positions and channels are set as the blocking says.
 Plan gather_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
-  set_positions(g, blocking.positions);
-  set_channels(g, blocking.channels);
   g.block_cols = std::min(g.cols, blocking.cols);
   Plan plan{g, blocking};
   const int64_t count = positions_of(g), pitch = padded16(g.block_cols), pixels = pixels_of(g);
@@ -134,6 +133,11 @@ Plan gather_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
   return plan;
 }
 
+// Whether a bound of an extent leaves it whole, as a larger bound, the first, did.
+bool says_nothing(int bound, int first, int extent) {
+  return bound != first && extent <= bound;
+}
+
 // Visits the plans worth considering of a forward gather or an input gradient's phase: those with the fewest
 // taps loaded one at a time that fit in scratch.
 template <class Visit>
@@ -145,20 +149,25 @@ void each_gather_plan(const Gather& gather, const cl::Device& device, Visit&& vi
     const int taps = std::max(1, (g.split[1] ? 1 : g.taps[1]) * (g.split[2] ? 1 : g.taps[2]));
     // a panel of weights, taps * channels * 64 floats, is to stay in cache while all positions pass over it
     const int channels = std::clamp(768 / taps / 16 * 16, 16, 512);
-    for (int most = channels; most >= 16; most = most > 16 ? std::max(16, most / 2 / 16 * 16) : 0)
-      for (int positions : {384, 288, 192, 144, 96, 72, 48, 24, 12, 6})
+    for (int most = channels; most >= 16; most = most > 16 ? std::max(16, most / 2 / 16 * 16) : 0) {
+      if (says_nothing(most, channels, g.red)) continue;
+      set_channels(g, most);
+      for (int positions : {384, 288, 192, 144, 96, 72, 48, 24, 12, 6}) {
+        set_positions(g, positions);
         for (int cols : {512, 256, 128, 64}) {
+          if (says_nothing(cols, 512, g.cols)) continue;
           const Plan plan = gather_plan(g, {positions, cols, most}, device);
           if (std::isinf(plan.cycles)) continue;
           fits = true;
           visit(plan);
         }
+      }
+    }
   }
 }
 
+// As gather_plan().
 Plan weight_grad_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
-  set_positions(g, blocking.positions);
-  set_channels(g, blocking.channels);
   g.block_cols = std::min(g.cols, blocking.cols);
   Plan plan{g, blocking};
   const int64_t count = positions_of(g), pitch = padded16(g.block_cols), pixels = pixels_of(g);
@@ -184,12 +193,19 @@ Plan weight_grad_plan(Gather g, const Blocking& blocking, const cl::Device& devi
 
 template <class Visit>
 void each_weight_grad_plan(const Gather& gather, const cl::Device& device, Visit&& visit) {
-  for (int channels : {256, 128, 64, 48, 32, 16})
-    for (int positions : {448, 288, 192, 144, 96, 48, 24, 12, 6})
+  Gather g = gather;
+  for (int channels : {256, 128, 64, 48, 32, 16}) {
+    if (says_nothing(channels, 256, g.red)) continue;
+    set_channels(g, channels);
+    for (int positions : {448, 288, 192, 144, 96, 48, 24, 12, 6}) {
+      set_positions(g, positions);
       for (int cols : {256, 128, 64}) {
-        const Plan plan = weight_grad_plan(gather, {positions, cols, channels}, device);
+        if (says_nothing(cols, 256, g.cols)) continue;
+        const Plan plan = weight_grad_plan(g, {positions, cols, channels}, device);
         if (!std::isinf(plan.cycles)) visit(plan);
       }
+    }
+  }
 }
 
 template <class Visit>

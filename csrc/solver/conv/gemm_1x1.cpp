@@ -79,7 +79,7 @@ class OneTap final : public ConvSolver {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     GemmProblem g;
     if (const char* reason = product(p, g)) return Applicability::no(reason);
-    if (std::isinf(inner_gemm_estimate(g, device))) return Applicability::no("no GEMM solver is allowed");
+    if (!has_inner_gemm(g, device)) return Applicability::no("no GEMM solver is allowed");
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {

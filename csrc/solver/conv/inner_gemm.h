@@ -6,6 +6,7 @@
 
 #include "cl/hash.h"
 #include "solver/search.h"
+#include "solver/settings.h"
 
 namespace dlb::solver {
 
@@ -59,10 +60,18 @@ inline SolutionPtr<GemmProblem> inner_gemm_solution(const GemmProblem& gemm, cl:
   return make_solution(gemm, device, *inner.solver, inner.config);
 }
 
-// Microseconds of the best; infinite where no GEMM solver is applicable or allowed.
+inline bool has_inner_gemm(const GemmProblem& gemm, const cl::Device& device) {
+  const Preference preference = preference_of(Op::kGemm);
+  const auto& solvers = gemm_solvers();
+  return std::any_of(solvers.begin(), solvers.end(), [&](const GemmSolver* solver) {
+    return preference.allows(solver->name()) && solver->applicable(gemm, device);
+  });
+}
+
+// Microseconds of the best; infinite where there is none.
 inline double inner_gemm_estimate(const GemmProblem& gemm, const cl::Device& device) {
-  const auto candidates = candidates_of(gemm, device);
-  return candidates.empty() ? INFINITY : candidates.front().estimate;
+  const auto ranking = ranking_of(gemm, device);
+  return ranking.empty() ? INFINITY : ranking.front().estimate;
 }
 
 }  // namespace dlb::solver

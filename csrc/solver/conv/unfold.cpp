@@ -205,8 +205,7 @@ class Unfold final : public ConvSolver {
       return Applicability::no("16-bit products would be rounded before they are summed");
     Product r;
     if (const char* reason = product(p, r)) return Applicability::no(reason);
-    if (std::isinf(inner_gemm_estimate(r.gemm, device)))
-      return Applicability::no("no GEMM solver is allowed");
+    if (!has_inner_gemm(r.gemm, device)) return Applicability::no("no GEMM solver is allowed");
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
