@@ -2,6 +2,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "cl/device.h"
+#include "cl/log.h"
 #include "cl/paths.h"
 #include "cl/program.h"
 #include "module_stores.h"
@@ -174,6 +175,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("exchange_thread_prefers_reusable", &solver::exchange_thread_prefers_reusable);
   m.def("deterministic", &solver::deterministic);
   m.def("set_deterministic", &solver::set_deterministic);
-  m.def("verbosity", &solver::verbosity);
-  m.def("set_verbosity", &solver::set_verbosity);
+  m.def("verbosity", &dlb::cl::verbosity);
+  m.def("set_verbosity", &dlb::cl::set_verbosity);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -16,6 +17,7 @@
 
 #include "cl/disk_cache.h"
 #include "cl/hash.h"
+#include "cl/log.h"
 #include "cl/paths.h"
 
 namespace dlb::cl {
@@ -95,13 +97,26 @@ cl_program build_source(Device& device, const std::string& source, const std::st
   return program;
 }
 
+// "compiled,ocl:0,0.412 s,<options>,<kernels>"
+void say_compiled(const Device& device, cl_program program, const std::string& options, double seconds) {
+  if (verbosity() < 1) return;
+  size_t size = 0;
+  DLB_CL(clGetProgramInfo, program, CL_PROGRAM_KERNEL_NAMES, 0, nullptr, &size);
+  std::string names(size, '\0');
+  DLB_CL(clGetProgramInfo, program, CL_PROGRAM_KERNEL_NAMES, size, names.data(), nullptr);
+  char time[32];
+  std::snprintf(time, sizeof time, "%.3f s", seconds);
+  say(1, "compiled,ocl:" + std::to_string(device.index) + "," + time + "," + options + "," + names.c_str());
+}
+
 cl_program compile(Device& device, const std::string& source, const std::string& options,
                    const Hash128& key) {
   const auto start = std::chrono::steady_clock::now();
   cl_program program = build_source(device, source, options, key);
+  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - start;
   g_compiled++;
-  g_compile_ns += static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
+  g_compile_ns += static_cast<uint64_t>(taken.count());
+  say_compiled(device, program, options, static_cast<double>(taken.count()) * 1e-9);
   return program;
 }
 

@@ -68,14 +68,6 @@ std::atomic<double>& share_cell() {
   return share;
 }
 
-std::atomic<int>& verbosity_cell() {
-  static std::atomic<int> level{[] {
-    const char* text = std::getenv("DLBACKEND_VERBOSE");
-    return text ? std::atoi(text) : 0;
-  }()};
-  return level;
-}
-
 constexpr uint32_t kUnknown = ~0u;
 static_assert(kOps < 32);
 
@@ -251,16 +243,6 @@ std::vector<std::string> solver_names() {
 FindStats& find_stats() {
   static auto* stats = new FindStats;
   return *stats;
-}
-
-int verbosity() {
-  return verbosity_cell().load(std::memory_order_relaxed);
-}
-void set_verbosity(int level) {
-  verbosity_cell() = level;
-}
-void say(int level, const std::string& line) {
-  if (verbosity() >= level) std::fprintf(stderr, "dlbackend,%s\n", line.c_str());
 }
 
 }  // namespace dlb::solver

@@ -95,8 +95,4 @@ FindStats& find_stats();
 // Problems forgotten because the invoker caches were full, and specialised solutions given up.
 uint64_t evicted_choices();
 
-// DLBACKEND_VERBOSE: 0 nothing, 1 what is found, 2 also every run with its time (which waits for it).
-int verbosity();
-void set_verbosity(int level);
-
 }  // namespace dlb::solver

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cl/log.h"
 #include "solver/find.h"
 #include "solver/problem.h"
 
@@ -35,7 +36,7 @@ inline bool deterministic_now() {
 // Forgets what every family of problems chose; defined where the caches are.
 void forget_choices();
 
-// A line on stderr, begun with "dlbackend,", when the verbosity is at least `level`.
-void say(int level, const std::string& line);
+using cl::say;
+using cl::verbosity;
 
 }  // namespace dlb::solver

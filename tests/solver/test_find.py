@@ -310,6 +310,7 @@ def test_forbidding_a_solver():
 
 def test_verbose_says_what_was_found(process):
     process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2")
+    assert "dlbackend,compiled,ocl:0," in process.stderr
     lines = process.stderr.splitlines()
     found = [line for line in lines if line.startswith("dlbackend,find,ocl:0,miss,")]
     assert len(found) == 1

@@ -1,0 +1,15 @@
+// What DLBACKEND_VERBOSE shows, on stderr: lines "dlbackend,<event>,...".
+#pragma once
+#include <string>
+
+namespace dlb::cl {
+
+// 0 nothing, 1 what is compiled, found and measured, 2 also every run with its time (which waits for it).
+// Starts as DLBACKEND_VERBOSE.
+int verbosity();
+void set_verbosity(int level);
+
+// Prints the line from this level on.
+void say(int level, const std::string& line);
+
+}  // namespace dlb::cl
