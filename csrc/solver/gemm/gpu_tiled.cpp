@@ -161,8 +161,7 @@ class Tiled final : public GemmSolver {
     return partial_bytes(p.dtype) * config.values[1] * p.batch * p.m * p.n;
   }
   std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
-    return gpu_configs(plan(p, device),
-                       plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile}, device));
+    return gpu_configs(plan(p, device), plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device));
   }
   bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
