@@ -525,11 +525,14 @@ void Search<Problem>::prepare() {
     }
   }
   Bench& bench = bench_of(device_);
-  const double cost = 3 * static_cast<double>(waiting(work)) * work.front().estimate;  // of the device's time
+  const double compiling = thread_cpu_microseconds() - start;
+  const double cost =
+      3 * static_cast<double>(1 + waiting(work)) * work.front().estimate;  // of the device's time
   while (!bench.budget.take(cost, allowance_of(device_))) {
     if (background_stopping()) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  const auto checking = std::chrono::steady_clock::now();
   size_t anchor = work.size();
   try {
     std::lock_guard<std::mutex> bench_lock(bench.mutex);
@@ -548,8 +551,11 @@ void Search<Problem>::prepare() {
   } catch (const std::exception& error) {  // no memory for it now: stay with what works
     say(1, "not checked," + key_ + "," + error.what());
   }
-  if (device_.host_memory)  // the driver's compiler took a core from the program's kernels
-    bench.budget.spend((thread_cpu_microseconds() - start) / device_.compute_units);
+  if (device_.host_memory) {  // the compiler took a core from the program's kernels, the checks at most all
+                              // of them
+    const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - checking;
+    bench.budget.spend(compiling / device_.compute_units + std::max(0.0, taken.count() - cost));
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   if (anchor == work.size()) {
     phase_ = kEnded, changed_ = true;
