@@ -28,6 +28,12 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0
     )
 
 
+def away_from_zero(*size: int) -> torch.Tensor:
+    """Random values of magnitudes from 1/2 to 2. Winograd's rounding errors are relative to the largest values of a
+    tile (docs/numerics.md), so beside 3e38 a tiny weight's product is right to few digits alone."""
+    return torch.empty(size).uniform_(0.5, 2) * (torch.randint(2, size) * 2 - 1)
+
+
 def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
     """The same values contiguous, transposed in memory, a slice with an offset, channels-last where it has one."""
     found = {"contiguous": x.contiguous()}
