@@ -20,8 +20,8 @@ namespace dlb::solver {
 namespace {
 
 constexpr const char* kMagic = "dlbackend-find";
-constexpr char kWithDriver =
-    '@';  // in a record for any driver: the version of the one that it was measured with
+// In a record for any driver, before the version of the one that it was measured with.
+constexpr char kWithDriver = '@';
 
 std::optional<Config> parse_config(const std::string& text) {
   Config config;
@@ -146,7 +146,8 @@ std::optional<FindRecord> load_record(const cl::Device& device, const std::strin
   if (!text) text = cl::find_disk_cache().load(key);
   if (text) return FindRecord::parse(*text);
   text = cl::find_disk_cache().load_from_packs(cl::find_key_of_any_driver(device, problem_key));
-  auto record = text ? FindRecord::parse(*text) : std::nullopt;
+  if (!text) return std::nullopt;
+  auto record = FindRecord::parse(*text);
   std::string driver = device.driver_version;
   std::replace(driver.begin(), driver.end(), ' ', '_');  // the record's words end at spaces
   if (record && record->version == std::string(cl::library_version()) + kWithDriver + driver)

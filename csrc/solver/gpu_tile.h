@@ -30,7 +30,8 @@ const GpuTile& gpu_tile(int index);
 std::string gpu_options(const cl::Device& device, c10::ScalarType type);
 std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type);
 
-// Rates of the device that the constants of all estimates for GPU-class devices were measured on, an H200.
+// Rates of the devices that the constants of estimates for GPU-class devices were measured on, an H200 and
+// for tiles an H100, whose compute units are alike.
 constexpr double kGpuFlopsPerMicrosecond = 0.33e6;  // of one compute unit, float32
 constexpr double kGpuBytesPerMicrosecond = 3e6;     // of the device
 constexpr double kGpuLaunch = 3;                    // microseconds, of a dependent kernel

@@ -526,8 +526,8 @@ void Search<Problem>::prepare() {
   }
   Bench& bench = bench_of(device_);
   const double compiling = thread_cpu_microseconds() - start;
-  const double cost =
-      3 * static_cast<double>(1 + waiting(work)) * work.front().estimate;  // of the device's time
+  // of the device's time
+  const double cost = 3 * static_cast<double>(1 + waiting(work)) * work.front().estimate;
   while (!bench.budget.take(cost, allowance_of(device_))) {
     if (background_stopping()) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -551,8 +551,8 @@ void Search<Problem>::prepare() {
   } catch (const std::exception& error) {  // no memory for it now: stay with what works
     say(1, "not checked," + key_ + "," + error.what());
   }
-  if (device_.host_memory) {  // the compiler took a core from the program's kernels, the checks at most all
-                              // of them
+  // The compiler took a core from the program's kernels, the checks at most all of them.
+  if (device_.host_memory) {
     const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - checking;
     bench.budget.spend(compiling / device_.compute_units + std::max(0.0, taken.count() - cost));
   }

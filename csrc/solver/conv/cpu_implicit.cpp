@@ -133,11 +133,6 @@ Plan gather_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
   return plan;
 }
 
-// Whether a bound of an extent leaves it whole, as a larger bound, the first, did.
-bool says_nothing(int bound, int first, int extent) {
-  return bound != first && extent <= bound;
-}
-
 // Visits the plans worth considering of a forward gather or an input gradient's phase: those with the fewest
 // taps loaded one at a time that fit in scratch.
 template <class Visit>

@@ -114,12 +114,12 @@ void consider(Plan& best, bool weight_grad, const Gather& gather, int m, int64_t
   g.block[3] = static_cast<int>(std::min<int64_t>(tw * m, g.q[2]));
   const int most_cols = weight_grad ? kTileColumns : 512;
   for (int channels : {128, 64, 48, 32, 16}) {
-    if (channels < 128 && g.red <= channels) continue;  // all of them, as with the first
+    if (says_nothing(channels, 128, g.red)) continue;
     g.channels = std::min(g.red, channels);
     g.pitch = static_cast<int>(odd_lines(round_up(g.channels, 16)));
     for (int cols : {512, 256, 128, 64, 32}) {
       if (weight_grad ? cols > kTileColumns : cols < kTileColumns) continue;
-      if (cols < most_cols && g.cols <= cols) continue;
+      if (says_nothing(cols, most_cols, g.cols)) continue;
       g.block_cols = std::min(g.cols, cols);
       weight_grad ? assess_weight_grad(plan, device) : assess(plan, device);
       if (plan.scratch > kScratchFloats || plan.scratch * 4 > int64_t(device.local_mem)) continue;

@@ -37,6 +37,11 @@ std::vector<Phase> input_grad_phases(const ConvProblem& problem);
 // Phases of the problem's direction.
 std::vector<Phase> phases_of(const ConvProblem& problem);
 
+// Whether a bound of an extent leaves it whole, as a larger bound, the first that is tried, does too.
+inline bool says_nothing(int bound, int first, int extent) {
+  return bound != first && extent <= bound;
+}
+
 // A kernel of conv_cpu.cl.
 cl::Kernel& conv_cpu_kernel(cl::Device& device, const ConvProblem& problem, const char* name);
 

@@ -310,8 +310,8 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
     list.x_offset = x.offset, list.a_offset = a.offset, list.out_offset = out.offset,
     list.bias_offset = bias.offset;
     list.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
-    const bool aligned =
-        in_fours({x.offset, a.offset, out.offset});  // as the kernel of its own takes for granted
+    // what the kernel of its own takes for granted
+    const bool aligned = in_fours({x.offset, a.offset, out.offset});
     list.x_aligned = x.offset % 4 == 0;
     list.a_vector &= a.offset % 4 == 0;
     if (out.offset % 4) list.out_vector = 0;
