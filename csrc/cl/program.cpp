@@ -19,6 +19,7 @@
 #include "cl/hash.h"
 #include "cl/log.h"
 #include "cl/paths.h"
+#include "cl/threads.h"
 
 namespace dlb::cl {
 namespace {
@@ -411,10 +412,7 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
   const size_t helpers = std::min<size_t>(threads, programs.size());
   device.context();  // throws here, not in a thread
-  std::vector<std::thread> pool;
-  for (size_t i = 1; i < helpers; ++i) pool.emplace_back(work);
-  work();
-  for (std::thread& thread : pool) thread.join();
+  run_on_threads(helpers, work);
   return ready;
 }
 

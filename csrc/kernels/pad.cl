@@ -43,7 +43,7 @@ kernel void pad(global const A_T* x, global A_T* y, const pad_params p, const dl
   const pad_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
-    const dlb_piece at = piece_of(p.lines, row, ad.out, ah.out, aw.out);
+    const dlb_piece at = piece_of(p.lines, row);
     global const A_T* in = x + p.x + at.n * p.lines.xs[0] + at.c * p.lines.xs[1] +
                            source(ad, p.reflect, at.d) * p.lines.xs[2] + source(ah, p.reflect, at.h) * p.lines.xs[3];
     global A_T* out = y + p.y + offset_of(at, p.lines.ys);
@@ -61,7 +61,7 @@ kernel void pad_backward(global A_T* x, global const A_T* y, const pad_params p,
   const pad_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
-    const dlb_piece at = piece_of(p.lines, row, ad.in, ah.in, aw.in);
+    const dlb_piece at = piece_of(p.lines, row);
     const long base = p.y + at.n * p.lines.ys[0] + at.c * p.lines.ys[1];
     const int nd = readers(ad, p.reflect, at.d), nh = readers(ah, p.reflect, at.h);
     for (int j = 0; j < at.lanes; ++j) {

@@ -60,7 +60,7 @@ kernel void resize(global const A_T* x, global A_T* y, const resize_params p, co
   const long out_hop = p.lines.channels_inner ? p.lines.ys[1] : p.lines.ys[4];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
-    const dlb_piece at = piece_of(p.lines, row, ad.out, ah.out, aw.out);
+    const dlb_piece at = piece_of(p.lines, row);
     global const A_T* in = x + p.x + at.n * p.lines.xs[0] + at.c * p.lines.xs[1];
     const long base = p.y + offset_of(at, p.lines.ys);
     int di[4], hi[4], wi[4];
@@ -130,7 +130,7 @@ kernel void resize_backward(global A_T* x, global const A_T* y, const resize_par
   const resize_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
-    const dlb_piece at = piece_of(p.lines, row, ad.in, ah.in, aw.in);
+    const dlb_piece at = piece_of(p.lines, row);
     global const A_T* grad = y + p.y + at.n * p.lines.ys[0] + at.c * p.lines.ys[1];
     int d0, d1, h0, h1, w0, w1;
     readers(ad, at.d, &d0, &d1);

@@ -82,9 +82,12 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_
                   static_cast<int32_t>(mode), align_corners};
     p.axis[at].set_scale(s);
   }
-  const Team team = p.lines.team(device, backward ? xs : ys, !backward, 16);
+  // Kernels that interpolate hold weights of all neighbours, which do not fit a GPU's registers.
+  const bool copies = !backward && (mode == Mode::Nearest || mode == Mode::NearestExact);
+  const int32_t most = copies || device.cls == cl::DeviceClass::kCpu ? usual_block(device) : 1;
+  const Team team = p.lines.team(device, backward ? xs : ys, !backward, 16, most);
   family_kernel(device, "upsample.cl", backward ? "resize_backward" : "resize", codegen::compute_type(type),
-                {type})
+                {type}, p.lines.options(device))
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
 }
 

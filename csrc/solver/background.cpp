@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "cl/api.h"
@@ -61,11 +62,13 @@ void in_background(std::function<void()> task) {
   Worker& w = worker();
   std::lock_guard<std::mutex> lock(w.mutex);
   if (w.stopping) return;
+  if (!w.started) try {
+      w.thread = std::thread([&w] { w.work(); });
+      w.started = true;
+    } catch (const std::system_error&) {  // a limit of threads: what the task was to find out stays unknown
+      return;
+    }
   w.tasks.push_back(std::move(task));
-  if (!w.started) {
-    w.thread = std::thread([&w] { w.work(); });
-    w.started = true;
-  }
   w.wake.notify_one();
 }
 

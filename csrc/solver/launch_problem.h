@@ -45,12 +45,14 @@ struct LaunchForm {
   std::vector<Config> (*configs)(const LaunchProblem&, const cl::Device&);
   std::unique_ptr<Invoker<LaunchProblem>> (*invoker)(const LaunchProblem&, cl::Device&, const Config&);
   uint64_t (*workspace)(const LaunchProblem&, const cl::Device&, const Config&) = nullptr;
+  int revision = 1;  // Solver::revision()
 };
 
 class LaunchFormSolver final : public LaunchSolver {
  public:
   explicit LaunchFormSolver(const LaunchForm& form) : form_(form) {}
   const char* name() const override { return form_.name; }
+  int revision() const override { return form_.revision; }
   Applicability applicable(const LaunchProblem& p, const cl::Device& device) const override {
     return form_.applicable(p, device);
   }

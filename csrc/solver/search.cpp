@@ -14,6 +14,7 @@
 #include <unordered_set>
 
 #include "cl/disk_cache.h"
+#include "cl/threads.h"
 #include "solver/background.h"
 #include "solver/settings.h"
 #include "solver/trial.h"
@@ -232,10 +233,7 @@ void build_all(const Problem& problem, cl::Device& device, std::vector<Candidate
   };
   const size_t threads =
       std::min<size_t>({candidates.size(), std::max(1u, std::thread::hardware_concurrency()), 8});
-  std::vector<std::thread> team;
-  for (size_t i = 1; i < threads; i++) team.emplace_back(build);
-  build();
-  for (std::thread& thread : team) thread.join();
+  cl::run_on_threads(threads, build);
 }
 
 // Compares one candidate with the reference solver's result at both ends, or with the anchor's everywhere.

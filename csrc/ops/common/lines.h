@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "codegen/pointwise.h"
 #include "ops/common/team.h"
 
 namespace dlb {
@@ -22,12 +23,18 @@ struct View5 {
   }
 };
 
-constexpr int32_t kLineBlock = 64, kMostLineBlock = 256;  // of CPUs; BLOCK in lines.clh
+// Neighbours that a work-item takes together. Of CPUs, BLOCK in lines.clh being the most; of GPUs' wide
+// kernels.
+constexpr int32_t kLineBlock = 64, kMostLineBlock = 256, kGpuBlock = 4;
+inline int32_t usual_block(const cl::Device& device) {
+  return device.cls == cl::DeviceClass::kCpu ? kLineBlock : kGpuBlock;
+}
 
 // Laid out as dlb_lines in the kernels.
 struct Lines {
   int64_t xs[5], ys[5];
-  int32_t samples, channels, block = 1, channels_inner = 0;
+  int32_t samples, channels, line = 1, block = 1, channels_inner = 0;
+  codegen::Divider blocks, axes[3];
 
   Lines(const View5& x, const View5& y)
       : samples(static_cast<int32_t>(x.size[0])), channels(static_cast<int32_t>(x.size[1])) {
@@ -35,16 +42,26 @@ struct Lines {
   }
 
   // Walks `over` (x or y of the constructor), `work` steps an element. Lines along the width are taken one
-  // element at a time unless `wide`. `most`: neighbours taken together; 0: as the device's class likes it.
-  Team team(const cl::Device& device, const View5& over, bool wide, int64_t work, int32_t most = 0) {
+  // element at a time unless `wide`. `most`: neighbours taken together; GPUs take 1 or kGpuBlock.
+  Team team(const cl::Device& device, const View5& over, bool wide, int64_t work, int32_t most) {
     channels_inner = channels > 1 && over.stride[1] == 1 && over.stride[4] != 1;
-    if (most == 0) most = device.cls == cl::DeviceClass::kCpu ? kLineBlock : 1;
     block = wide || channels_inner ? most : 1;
-    const int64_t line = channels_inner ? channels : over.size[4];
-    int64_t all = 1;
-    for (int64_t s : over.size) all *= s;
-    return make_team(device, all / line * ((line + block - 1) / block), std::min<int64_t>(block, line) * work,
-                     1);
+    line = static_cast<int32_t>(channels_inner ? channels : over.size[4]);
+    const int32_t pieces = (line + block - 1) / block;
+    blocks = codegen::make_divider(static_cast<uint32_t>(pieces));
+    const std::array<size_t, 3> outer =
+        channels_inner ? std::array<size_t, 3>{4, 3, 2} : std::array<size_t, 3>{3, 2, 1};
+    int64_t lines = over.size[0];
+    for (size_t i = 0; i < 3; ++i) {
+      axes[i] = codegen::make_divider(static_cast<uint32_t>(over.size[outer[i]]));
+      lines *= over.size[outer[i]];
+    }
+    return make_team(device, lines * pieces, std::min(block, line) * work, 1);
+  }
+
+  // What a kernel that walks these lines is built with.
+  const char* options(const cl::Device& device) const {
+    return device.cls == cl::DeviceClass::kGpu && block == kGpuBlock ? "-DBLOCK=4" : "";
   }
 };
 

@@ -35,8 +35,6 @@ struct Params {
 // and channels, the axes, what an average divides by. Forward in0: x, out0: y, out1: indices. Backward in0:
 // y's gradient, in1: indices, out0: x's gradient.
 enum : size_t { kXs = 0, kYs = 5, kSamples = 10, kChannels, kAxes, kIncludePad = kAxes + 18, kDivisor };
-constexpr int32_t kGpuBlock = 4;  // of kGpuBlockOption
-constexpr const char* kGpuBlockOption = "-DBLOCK=4";
 
 bool is_max(const LaunchProblem& p) {
   return p.what == Op::kMaxPool || p.what == Op::kMaxPoolBackward;
@@ -83,15 +81,21 @@ struct Plan {
   const char* options = "";
 };
 
-// A config's value: neighbours taken together; 0: as the device's class likes it.
+// Whether neighbours along the width can be taken together. Backward they go through all windows that hold
+// any of them, which are few for the short pieces of GPUs.
+bool takes_widths(const LaunchProblem& p, const cl::Device& device) {
+  return is_backward(p) ? !is_cpu(device) : p.numbers[kAxes + 2 * 6 + 2] > 0;
+}
+
+// A config's value: neighbours taken together; 0: one on a GPU, kLineBlock on a CPU.
 Plan plan_lines(const LaunchProblem& p, const cl::Device& device, const Config& config) {
   Plan plan{is_max(p) ? "max_pool" : "avg_pool", params_of(p)};
   const bool backward = is_backward(p);
   if (backward) plan.kernel = is_max(p) ? "max_pool_backward" : "avg_pool_backward";
   const int64_t work = backward ? 4 : window_work(plan.params);
-  plan.team = plan.params.lines.team(device, view_of(p, backward),
-                                     !backward && plan.params.axis[2].kernel > 0, work, config.values[0]);
-  if (!is_cpu(device) && plan.params.lines.block == kGpuBlock) plan.options = kGpuBlockOption;
+  const int32_t most = config.values[0] ? config.values[0] : is_cpu(device) ? kLineBlock : 1;
+  plan.team = plan.params.lines.team(device, view_of(p, backward), takes_widths(p, device), work, most);
+  plan.options = plan.params.lines.options(device);
   return plan;
 }
 
@@ -105,7 +109,8 @@ Plan plan_planes(const LaunchProblem& p, const cl::Device& device, const Config&
 
 Plan plan_windows(const LaunchProblem& p, const cl::Device& device, const Config&) {
   Plan plan{is_max(p) ? "max_pool_backward_windows" : "avg_pool_backward_windows", params_of(p)};
-  plan.team = plan.params.lines.team(device, view_of(p, false), is_cpu(device), window_work(plan.params));
+  plan.team = plan.params.lines.team(device, view_of(p, false), is_cpu(device), window_work(plan.params),
+                                     is_cpu(device) ? kLineBlock : 1);
   return plan;
 }
 
@@ -174,17 +179,13 @@ double estimate(const LaunchProblem& p, const cl::Device& device) {
   return work_estimate(p, device) * percent / 100;
 }
 
-// Pieces of another length, where lines have such.
+// Pieces of another length where lines are long enough; the usual one first.
 std::vector<Config> lines_configs(const LaunchProblem& p, const cl::Device& device) {
-  std::vector<Config> list(1);
   const Params params = plan_lines(p, device, {}).params;
-  const bool along_width = !is_backward(p) && params.axis[2].kernel > 0;
-  const int64_t line = params.lines.channels_inner ? params.lines.channels
-                       : along_width               ? params.axis[2].out
-                                                   : 1;
-  const int32_t other = is_cpu(device) ? kMostLineBlock : kGpuBlock;
-  if (line > (is_cpu(device) ? kLineBlock : 1)) list.push_back({{other}});
-  return list;
+  const int64_t line = params.lines.channels_inner || takes_widths(p, device) ? params.lines.line : 1;
+  if (is_cpu(device))
+    return line > kLineBlock ? std::vector<Config>{{}, {{kMostLineBlock}}} : std::vector<Config>{{}};
+  return line > 1 ? std::vector<Config>{{{kGpuBlock}}, {}} : std::vector<Config>{{}};
 }
 
 // The first and the last sample.
@@ -219,7 +220,7 @@ double windows_estimate(const LaunchProblem& p, const cl::Device& device) {
 }
 
 const LaunchForm kLines{"lines", always, estimate<100>, lines_configs, invoker<plan_lines>};
-const LaunchForm kGather{"gather", always, estimate<120>, lines_configs, invoker<plan_lines>};
+const LaunchForm kGather{"gather", always, estimate<120>, lines_configs, invoker<plan_lines>, nullptr, 2};
 const LaunchForm kPlanes{"planes", planes_applicable, estimate<100>, one_config, invoker<plan_planes>};
 const LaunchForm kWindows{"windows", windows_applicable, windows_estimate, one_config, invoker<plan_windows>};
 const LaunchForm kReference{"reference", always, estimate<5000>, one_config, invoker<plan_reference>};
