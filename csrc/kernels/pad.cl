@@ -49,9 +49,9 @@ kernel void pad(global const A_T* x, global A_T* y, const pad_params p, const dl
     global A_T* out = y + p.y + offset_of(at, p.lines.ys);
     if (p.lines.channels_inner) {
       in += source(aw, p.reflect, at.w) * p.lines.xs[4];
-      for (int j = 0; j < at.lanes; ++j) out[j * p.lines.ys[1]] = in[j * p.lines.xs[1]];
+      COPY_PIECE(out, p.lines.ys[1], at.lanes, in, j * p.lines.xs[1])
     } else {
-      for (int j = 0; j < at.lanes; ++j) out[j * p.lines.ys[4]] = in[source(aw, p.reflect, at.w + j) * p.lines.xs[4]];
+      COPY_PIECE(out, p.lines.ys[4], at.lanes, in, source(aw, p.reflect, at.w + j) * p.lines.xs[4])
     }
   }
 }

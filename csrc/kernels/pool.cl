@@ -120,10 +120,8 @@ kernel void max_pool(global const A_T* x, global A_T* y, global long* index, con
         }
       }
     const long base = offset_of(at, p.lines.ys);
-    FOR_LANES(j, 0, at.lanes) {
-      STORE_A(y, p.y + base + j * out_hop, best[j]);
-      index[p.index + base + j * out_hop] = place[j];
-    }
+    store_piece(y + p.y + base, out_hop, at.lanes, best);
+    FOR_LANES(j, 0, at.lanes) index[p.index + base + j * out_hop] = place[j];
   }
 }
 
@@ -159,11 +157,11 @@ kernel void avg_pool(global const A_T* x, global A_T* y, const pool_params p, co
           }
         }
       }
-    const long base = p.y + offset_of(at, p.lines.ys);
     FOR_LANES(j, 0, at.lanes) {
       if (along_width) window(aw, at.w + j, p.count_include_pad, &w0, &w1, &ws);
-      STORE_A(y, base + j * out_hop, sum[j] / (T)(p.divisor ? p.divisor : ds * hs * ws));
+      sum[j] /= (T)(p.divisor ? p.divisor : ds * hs * ws);
     }
+    store_piece(y + p.y + offset_of(at, p.lines.ys), out_hop, at.lanes, sum);
   }
 }
 
@@ -201,7 +199,7 @@ kernel void max_pool_backward(global A_T* x, global const A_T* y, global const l
           }
         }
     const long to = p.x + offset_of(at, p.lines.xs), hop = along_width ? p.lines.xs[4] : p.lines.xs[1];
-    FOR_LANES(j, 0, at.lanes) STORE_A(x, to + j * hop, sum[j]);
+    store_piece(x + to, hop, at.lanes, sum);
   }
 }
 
@@ -237,7 +235,7 @@ kernel void avg_pool_backward(global A_T* x, global const A_T* y, const pool_par
       }
     }
     const long to = p.x + offset_of(at, p.lines.xs), hop = along_width ? p.lines.xs[4] : p.lines.xs[1];
-    FOR_LANES(j, 0, at.lanes) STORE_A(x, to + j * hop, sum[j]);
+    store_piece(x + to, hop, at.lanes, sum);
   }
 }
 

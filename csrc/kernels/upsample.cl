@@ -34,14 +34,18 @@ inline REAL cubic_far(REAL x) {
   return (((REAL)-0.75 * x + (REAL)3.75) * x - 6) * x + 3;
 }
 
+inline int nearest_of(resize_axis a, int o) {
+  return a.in == a.out ? o : min((int)floor(source(a, o)), a.in - 1);
+}
+
 // The input positions and weights that output o reads.
 inline void taps_at(resize_axis a, int o, int* index, REAL* weight) {
-  const REAL at = source(a, o);
   if (a.mode == NEAREST || a.mode == NEAREST_EXACT) {
-    index[0] = a.in == a.out ? o : min((int)floor(at), a.in - 1);
+    index[0] = nearest_of(a, o);
     weight[0] = 1;
     return;
   }
+  const REAL at = source(a, o);
   const int first = min((int)floor(at), a.in - 1);
   const REAL t = clamp(at - first, (REAL)0, (REAL)1);
   if (a.mode == LINEAR) {
@@ -69,9 +73,11 @@ kernel void resize(global const A_T* x, global A_T* y, const resize_params p, co
     taps_at(ah, at.h, hi, hw);
     if (copies) {  // exact for integers too
       in += di[0] * p.lines.xs[2] + hi[0] * p.lines.xs[3];
-      for (int j = 0; j < at.lanes; ++j) {
-        taps_at(aw, p.lines.channels_inner ? at.w : at.w + j, wi, ww);
-        y[base + j * out_hop] = in[wi[0] * p.lines.xs[4] + (p.lines.channels_inner ? j * p.lines.xs[1] : 0)];
+      if (p.lines.channels_inner) {
+        in += nearest_of(aw, at.w) * p.lines.xs[4];
+        COPY_PIECE(y + base, out_hop, at.lanes, in, j * p.lines.xs[1])
+      } else {
+        COPY_PIECE(y + base, out_hop, at.lanes, in, nearest_of(aw, at.w + j) * p.lines.xs[4])
       }
       continue;
     }
@@ -102,7 +108,7 @@ kernel void resize(global const A_T* x, global A_T* y, const resize_params p, co
                 sum[j] += common * weight[w][j] * LOAD_A(from, index[w][j] * p.lines.xs[4]);
         }
     }
-    for (int j = 0; j < at.lanes; ++j) STORE_A(y, base + j * out_hop, sum[j]);
+    store_piece(y + base, out_hop, at.lanes, sum);
   }
 }
 

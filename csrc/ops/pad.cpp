@@ -80,7 +80,7 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef
   }
   const Team team = p.lines.team(device, backward ? xs : ys, true, 4, usual_block(device));
   family_kernel(device, "pad.cl", backward ? "pad_backward" : "pad", codegen::compute_type(moved), {moved},
-                p.lines.options(device))
+                p.lines.options(device, moved))
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
 }
 

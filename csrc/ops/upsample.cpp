@@ -87,7 +87,7 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_
   const int32_t most = copies || device.cls == cl::DeviceClass::kCpu ? usual_block(device) : 1;
   const Team team = p.lines.team(device, backward ? xs : ys, !backward, 16, most);
   family_kernel(device, "upsample.cl", backward ? "resize_backward" : "resize", codegen::compute_type(type),
-                {type}, p.lines.options(device))
+                {type}, p.lines.options(device, type))
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
 }
 

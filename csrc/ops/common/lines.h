@@ -59,9 +59,12 @@ struct Lines {
     return make_team(device, lines * pieces, std::min(block, line) * work, 1);
   }
 
-  // What a kernel that walks these lines is built with.
-  const char* options(const cl::Device& device) const {
-    return device.cls == cl::DeviceClass::kGpu && block == kGpuBlock ? "-DBLOCK=4" : "";
+  // What a kernel that walks these lines is built with. `type`: of the elements.
+  const char* options(const cl::Device& device, codegen::DType type) const {
+    if (device.cls == cl::DeviceClass::kCpu || block != kGpuBlock) return "";
+    if (type == codegen::DType::F32) return "-DBLOCK=4 -DVECTOR4=float4";
+    if (type == codegen::DType::U32) return "-DBLOCK=4 -DVECTOR4=uint4";
+    return "-DBLOCK=4";
   }
 };
 

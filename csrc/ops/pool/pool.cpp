@@ -95,7 +95,7 @@ Plan plan_lines(const LaunchProblem& p, const cl::Device& device, const Config& 
   const int64_t work = backward ? 4 : window_work(plan.params);
   const int32_t most = config.values[0] ? config.values[0] : is_cpu(device) ? kLineBlock : 1;
   plan.team = plan.params.lines.team(device, view_of(p, backward), takes_widths(p, device), work, most);
-  plan.options = plan.params.lines.options(device);
+  plan.options = plan.params.lines.options(device, dtype_of(p.dtype, "pool"));
   return plan;
 }
 
