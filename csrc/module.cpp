@@ -62,6 +62,7 @@ py::dict kernel_stats() {
   py::dict result;
   result["compiled"] = stats.compiled;
   result["loaded"] = stats.loaded;
+  result["compiled_elsewhere"] = stats.compiled_elsewhere;
   result["loaded_from_pack"] = stats.loaded_from_pack;
   result["compile_seconds"] = stats.compile_seconds;
   result["launches"] = stats.launches;

@@ -16,5 +16,6 @@ mkdir -p build/CMakeFiles/dlbackend.dir
   sha256sum >build/CMakeFiles/dlbackend.dir/cmake_pch.hxx.gch.sum
 cmake --build build -j "${JOBS:-$(nproc)}" "$@"
 ln -sf ../../build/libdlbackend.so python/dlbackend/libdlbackend.so
+ln -sf ../../build/dlbackend-compiler python/dlbackend/dlbackend-compiler
 ln -sf ../../build/_build.py python/dlbackend/_build.py
 for module in build/_C.*.so; do ln -sf "../../$module" "python/dlbackend/$(basename "$module")"; done

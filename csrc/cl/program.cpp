@@ -15,6 +15,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cl/compile_process.h"
 #include "cl/disk_cache.h"
 #include "cl/hash.h"
 #include "cl/log.h"
@@ -26,8 +27,8 @@ namespace {
 
 constexpr uint32_t kFlushEvery = 16;  // launches: keeps the device busy without paying a flush for each
 
-std::atomic<uint64_t> g_compiled{0}, g_loaded{0}, g_loaded_from_pack{0}, g_compile_ns{0}, g_launches{0},
-    g_buffer_epoch{1};
+std::atomic<uint64_t> g_compiled{0}, g_compiled_elsewhere{0}, g_loaded{0}, g_loaded_from_pack{0},
+    g_compile_ns{0}, g_launches{0}, g_buffer_epoch{1};
 
 std::string build_log(cl_program program, cl_device_id device) {
   size_t size = 0;
@@ -110,14 +111,18 @@ void say_compiled(const Device& device, cl_program program, const std::string& o
   say(1, "compiled,ocl:" + std::to_string(device.index) + "," + time + "," + options + "," + names.c_str());
 }
 
+void note_compiled(const Device& device, cl_program program, const std::string& options, double seconds) {
+  g_compiled++;
+  g_compile_ns += static_cast<uint64_t>(seconds * 1e9);
+  say_compiled(device, program, options, seconds);
+}
+
 cl_program compile(Device& device, const std::string& source, const std::string& options,
                    const Hash128& key) {
   const auto start = std::chrono::steady_clock::now();
   cl_program program = build_source(device, source, options, key);
-  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - start;
-  g_compiled++;
-  g_compile_ns += static_cast<uint64_t>(taken.count());
-  say_compiled(device, program, options, static_cast<double>(taken.count()) * 1e-9);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  note_compiled(device, program, options, taken.count());
   return program;
 }
 
@@ -149,7 +154,7 @@ cl_program load(Device& device, const std::string& stored, const std::string& so
 // Builds that somebody waits for: how many go on, and when the last ended.
 std::atomic<int> g_urgent_builds{0};
 std::atomic<int64_t> g_urgent_build_end{INT64_MIN / 2};  // ns of the steady clock
-thread_local bool t_background = false;
+constinit thread_local BuildMode t_mode;
 
 int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
@@ -166,7 +171,7 @@ class UrgentBuild {
   UrgentBuild(const UrgentBuild&) = delete;
 
  private:
-  const bool urgent_ = !t_background;
+  const bool urgent_ = t_mode.awaited;
 };
 
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
@@ -180,6 +185,16 @@ cl_program build(Device& device, const std::string& source, const std::string& o
       g_loaded_from_pack += from_pack;
       return program;
     }
+  if (t_mode.elsewhere)
+    if (const auto seconds = compile_elsewhere(device, source, options))
+      if (auto stored = disk.load(disk_key))
+        if (cl_program program = load(device, *stored, source, options, key)) {
+          note_compiled(device, program, options, *seconds);
+          g_compiled_elsewhere++;
+          return program;
+        }
+  if (!t_mode.awaited && compile_processes_stopped())
+    throw Error(CL_INVALID_OPERATION, "the process ends: nothing is compiled that nobody waits for");
   cl_program program = compile(device, source, options, key);
   disk.store(disk_key, what_to_store(device, program));
   return program;
@@ -242,15 +257,26 @@ ProgramEntry& entry_for(Device& device, const std::string& source, const std::st
 
 }  // namespace
 
-void build_in_background() noexcept {
-  t_background = true;
+BuildMode build_mode() noexcept {
+  return t_mode;
+}
+WithBuildMode::WithBuildMode(BuildMode mode) noexcept : before_(t_mode) {
+  t_mode = mode;
+}
+WithBuildMode::~WithBuildMode() {
+  t_mode = before_;
 }
 double seconds_since_urgent_build() noexcept {
   return g_urgent_builds ? 0 : static_cast<double>(now_ns() - g_urgent_build_end) * 1e-9;
 }
 
 KernelStats kernel_stats() {
-  return {g_compiled, g_loaded, g_loaded_from_pack, static_cast<double>(g_compile_ns) * 1e-9, g_launches};
+  return {g_compiled,
+          g_compiled_elsewhere,
+          g_loaded,
+          g_loaded_from_pack,
+          static_cast<double>(g_compile_ns) * 1e-9,
+          g_launches};
 }
 
 void forget_buffer_arguments() noexcept {
@@ -412,8 +438,24 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
   const size_t helpers = std::min<size_t>(threads, programs.size());
   device.context();  // throws here, not in a thread
+  const WithBuildMode mode({.awaited = true, .elsewhere = true});
   run_on_threads(helpers, work);
   return ready;
+}
+
+void compile_into_cache(Device& device, const std::string& source, const std::string& options) {
+  const std::string disk_key = program_key(device, options, source);
+  DiskCache& disk = program_disk_cache();
+  if (disk.load(disk_key)) return;
+  cl_program program = build_source(device, source, options, hash128(disk_key));
+  // Drivers may leave the machine code to this, which their own caches then keep.
+  std::vector<cl_kernel> kernels(64);
+  cl_uint count = 0;
+  const cl_int status =
+      api().clCreateKernelsInProgram(program, static_cast<cl_uint>(kernels.size()), kernels.data(), &count);
+  for (cl_uint i = 0; status == CL_SUCCESS && i < count; ++i) api().clReleaseKernel(kernels[i]);
+  disk.store(disk_key, what_to_store(device, program));
+  api().clReleaseProgram(program);
 }
 
 std::string complete_binary(Device& device, const std::string& key) {

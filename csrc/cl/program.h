@@ -22,17 +22,35 @@ namespace dlb::cl {
 
 // What this process compiled and ran; see dlbackend.kernel_stats().
 struct KernelStats {
-  uint64_t compiled = 0;  // programs built from source
+  uint64_t compiled = 0;            // programs built from source
+  uint64_t compiled_elsewhere = 0;  // of these by other processes for this one (cl/compile_process.h)
   uint64_t loaded =
       0;  // programs loaded from the disk cache, a pack, or the driver's cache by a note in ours
   uint64_t loaded_from_pack = 0;
-  double compile_seconds = 0;  // spent building from source, summed over threads
+  double compile_seconds = 0;  // spent building from source, summed over threads and processes
   uint64_t launches = 0;
 };
 KernelStats kernel_stats();
 
-// Says that nobody waits for what this thread builds.
-void build_in_background() noexcept;
+// How the programs that a thread asks for are built.
+struct BuildMode {
+  bool awaited = true;  // somebody waits for them
+  bool elsewhere =
+      false;  // another process may compile them (cl/compile_process.h): worth its start for many
+};
+BuildMode build_mode() noexcept;
+
+// Sets the calling thread's mode while it lives.
+class WithBuildMode {
+ public:
+  explicit WithBuildMode(BuildMode mode) noexcept;
+  ~WithBuildMode();
+  WithBuildMode(const WithBuildMode&) = delete;
+
+ private:
+  const BuildMode before_;
+};
+
 // Since the last build or load that somebody waited for ended; 0 while there is one.
 double seconds_since_urgent_build() noexcept;
 
@@ -216,6 +234,10 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
 // started.
 size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsigned threads = 0,
                 const std::function<bool(size_t)>& progress = {});
+
+// Compiles a program with all its kernels, as `options` say (the device's own included), and stores it in the
+// disk cache, unless it is there. Throws Error.
+void compile_into_cache(Device& device, const std::string& source, const std::string& options);
 
 // The binary of the program of a program_key() of this device, built from its source by the driver. On
 // devices with late_code it holds the machine code of every kernel and work-group size that the driver's own

@@ -1,9 +1,10 @@
 // Work shared by several threads of the host.
 #pragma once
-#include <functional>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include "cl/program.h"
 
 namespace dlb::cl {
 
@@ -13,7 +14,11 @@ template <class Work>
 void run_on_threads(size_t threads, Work& work) {
   std::vector<std::jthread> others;  // joined too when work() throws here
   try {
-    for (size_t i = 1; i < threads; ++i) others.emplace_back(std::ref(work));
+    for (size_t i = 1; i < threads; ++i)
+      others.emplace_back([&work, mode = build_mode()] {
+        const WithBuildMode same(mode);
+        work();
+      });
   } catch (const std::system_error&) {  // a limit of threads: those there are do it all
   }
   work();

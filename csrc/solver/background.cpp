@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "cl/api.h"
+#include "cl/compile_process.h"
 #include "cl/program.h"
 #include "solver/find.h"
 
@@ -31,7 +32,7 @@ struct Worker {
 
   void work() {
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kLowestPriority);
-    cl::build_in_background();
+    const cl::WithBuildMode mode({.awaited = false, .elsewhere = true});
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
       wake.wait(lock, [&] { return stopping || !tasks.empty(); });
@@ -99,6 +100,7 @@ void stop_background() noexcept {
     w.wake.notify_all();
     w.idle.notify_all();
   }
+  cl::stop_compile_processes();
   if (w.thread.joinable()) w.thread.join();
 }
 

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "cl/compile_process.h"
 #include "cl/disk_cache.h"
 #include "cl/threads.h"
 #include "solver/background.h"
@@ -218,21 +219,28 @@ FindRecord record_of(const Problem& problem, const cl::Device& device,
 
 namespace {
 
-// Builds candidates on several threads; one that does not build becomes kFailed.
+// One that does not build becomes kFailed.
+template <class Problem>
+void build_one(const Problem& problem, cl::Device& device, Candidate<Problem>& c) {
+  try {
+    c.solution = make_solution(problem, device, *c.solver, c.config);
+  } catch (const std::exception& error) {
+    c.state = Candidate<Problem>::kFailed;
+    say(1, std::string("build failed,") + c.solver->name() + "," + error.what());
+  }
+}
+
+// Builds candidates on several threads.
 template <class Problem>
 void build_all(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates) {
   std::atomic<size_t> next{0};
   const auto build = [&] {
-    for (size_t i; (i = next++) < candidates.size();) try {
-        Candidate<Problem>& c = candidates[i];
-        if (!c.solution) c.solution = make_solution(problem, device, *c.solver, c.config);
-      } catch (const std::exception& error) {
-        candidates[i].state = Candidate<Problem>::kFailed;
-        say(1, std::string("build failed,") + candidates[i].solver->name() + "," + error.what());
-      }
+    for (size_t i; (i = next++) < candidates.size();)
+      if (!candidates[i].solution) build_one(problem, device, candidates[i]);
   };
   const size_t threads =
       std::min<size_t>({candidates.size(), std::max(1u, std::thread::hardware_concurrency()), 8});
+  const cl::WithBuildMode mode({.awaited = cl::build_mode().awaited, .elsewhere = true});
   cl::run_on_threads(threads, build);
 }
 
@@ -511,17 +519,19 @@ template <class Problem>
 void Search<Problem>::prepare() {
   std::vector<Candidate<Problem>> work = candidates();
   const double start = thread_cpu_microseconds();
-  for (auto& c : work) {
-    if (c.solution || c.state != Candidate<Problem>::kWaiting) continue;
-    wait_while_program_starts(device_);
-    if (background_stopping()) return;
-    try {
-      c.solution = make_solution(problem_, device_, *c.solver, c.config);
-    } catch (const std::exception& error) {
-      c.state = Candidate<Problem>::kFailed;
-      say(1, std::string("build failed,") + c.solver->name() + "," + error.what());
+  std::atomic<size_t> next{0};
+  const auto build = [&] {
+    for (size_t i; (i = next++) < work.size() && !background_stopping();) {
+      Candidate<Problem>& c = work[i];
+      if (c.solution || c.state != Candidate<Problem>::kWaiting) continue;
+      wait_while_program_starts(device_);
+      build_one(problem_, device_, c);
     }
-  }
+  };
+  // In this process a driver's compiler would take more than a core from the program, or do one after the
+  // other.
+  cl::run_on_threads(std::max(1u, cl::compile_processes(device_)), build);
+  if (background_stopping()) return;
   Bench& bench = bench_of(device_);
   const double compiling = thread_cpu_microseconds() - start;
   // of the device's time

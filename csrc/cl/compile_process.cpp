@@ -1,0 +1,214 @@
+// Starts processes to compile in, hands them programs, and takes part in no computation.
+#include "cl/compile_process.h"
+
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "cl/log.h"
+#include "cl/paths.h"
+
+extern char** environ;
+
+namespace dlb::cl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kMostProcesses = 4, kCoresPerProcess = 4;
+constexpr uint64_t kDeviceMemoryPerProcess = uint64_t{8} << 30;  // a context takes up to 0.5 GiB of it
+constexpr int kMostSeconds = 300;                                // for one program
+constexpr unsigned kMostFailures = 3;                            // processes lost before no more are started
+
+bool send_all(int socket, const void* data, size_t size) {
+  const char* at = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t sent = ::send(socket, at, size, MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    at += sent, size -= static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+bool receive_all(int socket, void* data, size_t size) {
+  char* at = static_cast<char*>(data);
+  while (size > 0) {
+    pollfd ready{socket, POLLIN, 0};
+    if (::poll(&ready, 1, kMostSeconds * 1000) <= 0) return false;
+    const ssize_t got = ::recv(socket, at, size, 0);
+    if (got <= 0) return false;
+    at += got, size -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+// Starts a process; its socket, or -1. It leaves its parent at once (main.cpp), so that what is waited for
+// here is short, and no child of ours is left over.
+int start_process() {
+  const std::string program = package_dir() + "/dlbackend-compiler";
+  if (package_dir().empty() || ::access(program.c_str(), X_OK) != 0) return -1;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
+  const std::string prefix = python_prefix(), package = package_dir();
+  char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(prefix.c_str()),
+                             const_cast<char*>(package.c_str()), nullptr};
+  pid_t pid = -1;
+  const int failed = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  if (failed) {
+    ::close(ends[0]);
+    return -1;
+  }
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return ends[0];
+}
+
+class Pool {
+ public:
+  std::optional<double> compile(const Device& device, const std::string& source, const std::string& options) {
+    const int socket = take(compile_processes(device));
+    if (socket < 0) return {};
+    const CompileRequest request{static_cast<uint32_t>(device.cache_tag.size()),
+                                 static_cast<uint32_t>(options.size()), static_cast<uint32_t>(source.size())};
+    CompileReply reply{};
+    const bool answered = send_all(socket, &request, sizeof request) &&
+                          send_all(socket, device.cache_tag.data(), device.cache_tag.size()) &&
+                          send_all(socket, options.data(), options.size()) &&
+                          send_all(socket, source.data(), source.size()) &&
+                          receive_all(socket, &reply, sizeof reply);
+    give_back(socket, answered);
+    if (!answered || !reply.compiled) return {};
+    return reply.seconds;
+  }
+
+  void stop() noexcept {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+    for (const Idle& idle : idle_) ::close(idle.socket);
+    idle_.clear();
+    for (const int socket : busy_) ::shutdown(socket, SHUT_RDWR);  // who waits for it closes it
+    free_.notify_all();
+  }
+  bool stopped() noexcept {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return stopped_;
+  }
+
+ private:
+  struct Idle {
+    int socket;
+    Clock::time_point since;
+  };
+
+  bool usable() const { return !stopped_ && failures_ < kMostFailures; }
+
+  // A process that is free, or a new one; -1 where there can be none.
+  int take(unsigned most) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    free_.wait(lock, [&] { return !usable() || !idle_.empty() || busy_.size() + starting_ < most; });
+    if (!usable() || most == 0) return -1;
+    while (!idle_.empty()) {
+      const Idle last = idle_.back();
+      idle_.pop_back();
+      if (Clock::now() - last.since < std::chrono::seconds(kIdleSeconds / 2)) {
+        busy_.insert(last.socket);
+        return last.socket;
+      }
+      ::close(last.socket);  // it may be about to end
+    }
+    starting_++;
+    lock.unlock();
+    const int socket = start_process();
+    lock.lock();
+    starting_--;
+    if (socket < 0) {
+      failures_ = kMostFailures;
+      say(1, "no process to compile in," + package_dir() + "/dlbackend-compiler cannot be started");
+      free_.notify_all();
+      return -1;
+    }
+    busy_.insert(socket);
+    if (stopped_) ::shutdown(socket, SHUT_RDWR);
+    return socket;
+  }
+
+  void give_back(int socket, bool sound) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    busy_.erase(socket);
+    if (sound && !stopped_) {
+      idle_.push_back({socket, Clock::now()});
+    } else {
+      ::close(socket);
+      if (!stopped_ && ++failures_ >= kMostFailures) say(1, "no process to compile in,they end unasked");
+    }
+    free_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable free_;
+  std::vector<Idle> idle_;
+  std::unordered_set<int> busy_;
+  unsigned starting_ = 0, failures_ = 0;
+  bool stopped_ = false;
+};
+
+Pool& pool() {
+  static auto* instance = new Pool;
+  return *instance;
+}
+
+}  // namespace
+
+unsigned compile_processes(const Device& device) {
+  static const int set = [] {
+    const char* value = std::getenv("DLBACKEND_COMPILE_PROCESSES");
+    if (!value || !*value) return -1;
+    char* end = nullptr;
+    const long number = std::strtol(value, &end, 10);
+    if (*end || number < 0 || number > 64) {
+      std::fprintf(stderr, "dlbackend: DLBACKEND_COMPILE_PROCESSES=%s is ignored; it is a number up to 64\n",
+                   value);
+      return -1;
+    }
+    return static_cast<int>(number);
+  }();
+  if (cache_dir().empty()) return 0;
+  if (set >= 0) return static_cast<unsigned>(set);
+  if (device.host_memory || device.late_code) return 0;
+  const auto by_memory =
+      static_cast<unsigned>(std::min<uint64_t>(device.global_mem / kDeviceMemoryPerProcess, 64));
+  return std::min({kMostProcesses, std::thread::hardware_concurrency() / kCoresPerProcess, by_memory});
+}
+
+std::optional<double> compile_elsewhere(const Device& device, const std::string& source,
+                                        const std::string& options) {
+  if (compile_processes(device) == 0) return {};
+  return pool().compile(device, source, options);
+}
+
+void stop_compile_processes() noexcept {
+  pool().stop();
+}
+bool compile_processes_stopped() noexcept {
+  return pool().stopped();
+}
+
+}  // namespace dlb::cl

@@ -1,0 +1,40 @@
+// Compiling in other processes. Some drivers compile one program at a time in a process, and let launches
+// wait while they make machine code; what another process compiled is then in the caches, from where it loads
+// in a millisecond. The processes (csrc/compiler/main.cpp) are started when they are needed, serve this one
+// alone, and end when it does or when nothing came for kIdleSeconds.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cl/device.h"
+
+namespace dlb::cl {
+
+// How many may compile for this device: DLBACKEND_COMPILE_PROCESSES, else by the host's cores and the
+// device's memory (each holds a context there); 0 for CPUs, whose cores compile anyway, and where there is no
+// cache on disk.
+unsigned compile_processes(const Device& device);
+
+// Has a program compiled, which is then in the program cache. Waits for a process to be free. Returns the
+// seconds that it took; nothing where that failed for whatever reason: then this process compiles it itself,
+// and tells of errors. Thread-safe.
+std::optional<double> compile_elsewhere(const Device& device, const std::string& source,
+                                        const std::string& options);
+
+// Ends the processes; who waits for one gets nothing, and no more are started.
+void stop_compile_processes() noexcept;
+bool compile_processes_stopped() noexcept;
+
+// The protocol, over a socket that is the process's standard input. A request: the header, then the device's
+// cache_tag, the options and the source. Both ends come from the same build.
+struct CompileRequest {
+  uint32_t tag, options, source;  // bytes
+};
+struct CompileReply {
+  uint32_t compiled;  // 1, or 0 where it failed
+  double seconds;
+};
+constexpr int kIdleSeconds = 20;
+
+}  // namespace dlb::cl

@@ -1,0 +1,79 @@
+// dlbackend-compiler: compiles programs for the process that started it (cl/compile_process.h), into the
+// cache on disk. Arguments: the Python prefix and the package's folder. Standard input: the socket.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+
+#include "cl/compile_process.h"
+#include "cl/log.h"
+#include "cl/paths.h"
+#include "cl/program.h"
+
+namespace {
+
+using namespace dlb::cl;
+
+constexpr int kSocket = STDIN_FILENO;
+constexpr uint32_t kMostBytes = 64 << 20;  // of a source; more is not a request
+
+bool receive(void* data, size_t size, int seconds) {
+  char* at = static_cast<char*>(data);
+  while (size > 0) {
+    pollfd ready{kSocket, POLLIN, 0};
+    if (::poll(&ready, 1, seconds * 1000) <= 0) return false;
+    const ssize_t got = ::recv(kSocket, at, size, 0);
+    if (got <= 0) return false;
+    at += got, size -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+bool receive(std::string& text, uint32_t size) {
+  if (size > kMostBytes) return false;
+  text.resize(size);
+  return receive(text.data(), size, kIdleSeconds);
+}
+
+CompileReply compile(const std::string& tag, const std::string& options, const std::string& source) {
+  const auto start = std::chrono::steady_clock::now();
+  CompileReply reply{};
+  try {
+    for (int i = 0; i < device_count(); ++i) {
+      if (device(i).cache_tag != tag) continue;
+      compile_into_cache(device(i), source, options);
+      reply.compiled = 1;
+      break;
+    }
+  } catch (...) {  // who asked compiles it too, and reports
+  }
+  reply.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return reply;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  if (::fork() != 0) ::_exit(0);  // nobody's child: nobody has to wait for it
+  ::setsid();                     // the user's Ctrl-C is for the program
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null >= 0) {
+    ::dup2(null, STDOUT_FILENO);
+    ::dup2(null, STDERR_FILENO);
+  }
+  set_verbosity(0);
+  set_python_prefix(argv[1]);
+  set_package_dir(argv[2]);
+  CompileRequest request{};
+  std::string tag, options, source;
+  while (receive(&request, sizeof request, kIdleSeconds) && receive(tag, request.tag) &&
+         receive(options, request.options) && receive(source, request.source)) {
+    const CompileReply reply = compile(tag, options, source);
+    if (::send(kSocket, &reply, sizeof reply, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof reply)) break;
+  }
+  ::_exit(0);  // without the drivers' destructors, which may wait
+}

@@ -1,0 +1,207 @@
+"""Programs that other processes compile: counted, the same results, nothing left behind, and no harm when they die."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fresh_process import fresh_python
+
+from dlbackend import _C
+
+COMPILER = "dlbackend-compiler"
+
+# A net whose programs are compiled ahead, and its results.
+NET = """
+import torch, dlbackend
+from dlbackend import _C
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+                          torch.nn.Flatten(), torch.nn.Linear(288, 5), torch.nn.LogSoftmax(1)).eval()
+x = torch.randn(4, 3, 14, 14)
+with torch.no_grad():
+    expected = net(x)
+net.to("ocl:0"), dlbackend.precompile(net, x.to("ocl:0"))
+before = dlbackend.kernel_stats()
+with torch.no_grad():
+    error = (net(x.to("ocl:0")).cpu() - expected).abs().max().item()
+after = dlbackend.kernel_stats()
+print(int(before["compiled"]), int(before["compiled_elsewhere"]), int(after["compiled"] - before["compiled"]), error)
+"""
+
+
+def run_net(cache: Path, processes: str, prelude: str = "", **variables: str) -> tuple[int, int, int]:
+    """Programs compiled ahead, how many of them elsewhere, and how many later."""
+    done = fresh_python(
+        prelude + NET,
+        DLBACKEND_CACHE_DIR=str(cache),
+        DLBACKEND_PACKS="",
+        POCL_CACHE_DIR=str(cache / "pocl"),
+        DLBACKEND_COMPILE_PROCESSES=processes,
+        DLBACKEND_VERBOSE="0",
+        **variables,
+    )
+    assert done.returncode == 0, done.stderr
+    compiled, elsewhere, later, error = done.stdout.split()
+    assert float(error) < 1e-5
+    return int(compiled), int(elsewhere), int(later)
+
+
+def compilers(cache: Path) -> list[int]:
+    """Processes that compile for a process with this cache."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if (entry / "comm").read_text().strip() != COMPILER[:15]:
+                continue
+            if f"DLBACKEND_CACHE_DIR={cache}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:  # not a process, or it has ended
+            continue
+    return found
+
+
+def test_they_compile_what_this_process_would(tmp_path):
+    here, elsewhere, later = run_net(tmp_path / "here", "0")
+    assert (elsewhere, later) == (0, 0)
+    there, elsewhere, later = run_net(tmp_path / "there", "2")
+    assert (there, elsewhere, later) == (here, here, 0)
+    assert run_net(tmp_path / "there", "2") == (0, 0, 0)
+
+
+def test_they_end_with_the_program(tmp_path):
+    compiled, elsewhere, _ = run_net(tmp_path, "2")
+    assert compiled == elsewhere
+    deadline = time.monotonic() + 10
+    while compilers(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert compilers(tmp_path) == []
+
+
+def test_they_end_when_the_program_is_killed(tmp_path):
+    code = NET + "print('ready', flush=True); import time; time.sleep(60)"
+    variables = {"DLBACKEND_CACHE_DIR": str(tmp_path), "DLBACKEND_PACKS": "", "POCL_CACHE_DIR": str(tmp_path / "pocl")}
+    environment = {**os.environ, **variables, "DLBACKEND_COMPILE_PROCESSES": "1"}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        while "ready" not in process.stdout.readline():
+            pass
+        assert len(compilers(tmp_path)) == 1
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while compilers(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert compilers(tmp_path) == []
+
+
+def test_the_program_compiles_when_they_are_killed(tmp_path):
+    """Each time one appears it is killed, whatever it does."""
+    killer = f"""
+import os, signal, threading, time
+from pathlib import Path
+def kill():
+    while True:
+        for entry in Path("/proc").iterdir():
+            try:
+                if (entry / "comm").read_text().strip() == {COMPILER[:15]!r} and {str(tmp_path)!r} in (
+                    entry / "environ").read_text():
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.01)
+threading.Thread(target=kill, daemon=True).start()
+"""
+    compiled, elsewhere, later = run_net(tmp_path, "2", prelude=killer)
+    assert compiled > elsewhere
+    assert later == 0
+
+
+@pytest.mark.parametrize("broken", ["missing", "not executable", "ends at once"])
+def test_the_program_compiles_when_they_cannot_start(tmp_path, broken):
+    package = tmp_path / "package"
+    package.mkdir()
+    if broken != "missing":
+        (package / COMPILER).write_text("#!/bin/sh\nexit 1\n")
+        (package / COMPILER).chmod(0o755 if broken == "ends at once" else 0o644)
+    prelude = f"import dlbackend; from dlbackend import _C; _C.set_package_dir({str(package)!r})\n"
+    compiled, elsewhere, later = run_net(tmp_path / "cache", "2", prelude=prelude)
+    assert compiled > 0
+    assert (elsewhere, later) == (0, 0)
+
+
+def test_errors_of_programs_come_from_this_process(tmp_path):
+    code = """
+import dlbackend, torch
+from dlbackend import _C
+torch.zeros(1, device="ocl:0")
+print(_C.prefetch(0, [("kernel void broken(", ""), ("kernel void sound(global int* x) { *x = 1; }", "")], 2))
+stats = dlbackend.kernel_stats()
+print(int(stats["compiled_elsewhere"]))
+print(torch.arange(3, device="ocl:0").sum().item())
+"""
+    done = fresh_python(
+        code,
+        DLBACKEND_CACHE_DIR=str(tmp_path),
+        DLBACKEND_PACKS="",
+        DLBACKEND_COMPILE_PROCESSES="1",
+        TMPDIR=str(tmp_path),
+    )
+    assert done.stdout.split() == ["1", "1", "3"], done.stderr
+
+
+def test_a_search_compiles_elsewhere(tmp_path):
+    """GPUs' candidates in the background and, measured before the first run, by several at once."""
+    code = """
+import torch, dlbackend
+x, w = torch.randn(2, 32, 14, 14), torch.randn(32, 32, 3, 3)
+a, b = x.to("ocl:0"), w.to("ocl:0")
+torch.backends.ocl.find_mode = MODE
+for _ in range(300):
+    y = torch.conv2d(a, b)
+    torch.ocl.synchronize()
+dlbackend.solvers.wait()
+assert torch.allclose(y.cpu(), torch.conv2d(x, w), atol=1e-3)
+stats = dlbackend.kernel_stats()
+print(int(stats["compiled"]), int(stats["compiled_elsewhere"]), dlbackend.solvers.stats()["rejected"])
+"""
+    for mode in ("hybrid", "normal"):
+        done = fresh_python(
+            code.replace("MODE", repr(mode)),
+            DLBACKEND_CACHE_DIR=str(tmp_path / mode),
+            DLBACKEND_PACKS="",
+            DLBACKEND_DEVICE_CLASS="gpu",
+            DLBACKEND_FIND_SHARE="1",
+            DLBACKEND_COMPILE_PROCESSES="2",
+        )
+        assert done.returncode == 0, done.stderr
+        compiled, elsewhere, rejected = map(int, done.stdout.split())
+        assert 2 <= elsewhere < compiled  # what the first run needs is compiled here
+        assert rejected == 0
+
+
+def test_a_bad_number_is_ignored(tmp_path):
+    done = fresh_python(
+        "import torch, dlbackend; torch.zeros(1, device='ocl:0'); from dlbackend import _C; _C.prefetch(0, [('', '')])",
+        DLBACKEND_COMPILE_PROCESSES="many",
+        DLBACKEND_CACHE_DIR=str(tmp_path),
+    )
+    assert done.returncode == 0
+    assert "DLBACKEND_COMPILE_PROCESSES=many is ignored" in done.stderr
+
+
+def test_without_a_cache_there_is_none():
+    done = fresh_python(
+        "import torch, dlbackend; from dlbackend import _C; torch.zeros(1, device='ocl:0');"
+        "_C.prefetch(0, [('kernel void alone(global int* x) { *x = 2; }', '')]);"
+        "print(int(dlbackend.kernel_stats()['compiled_elsewhere']))",
+        DLBACKEND_COMPILE_PROCESSES="1",
+        DLBACKEND_CACHE_DIR="",
+    )
+    assert done.stdout.split() == ["0"], done.stderr
+
+
+def test_the_program_is_in_the_package():
+    assert os.access(Path(_C.__file__).parent / COMPILER, os.X_OK)
