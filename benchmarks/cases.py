@@ -184,6 +184,55 @@ def _conv_cases() -> list[Case]:
     return cases
 
 
+def _image_cases() -> list[Case]:
+    import torch
+    import torch.nn.functional as F
+
+    batch, c, size = _sized(4, 32), 64, 112
+
+    def on(f: Callable[[Any], Any]) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            x = torch.randn(batch, c, size, size).to(device)
+            return lambda: f(x)
+
+        return build
+
+    def backward(f: Callable[[Any], Any]) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            with torch.inference_mode(False), torch.enable_grad():
+                x = torch.randn(batch, c, size, size).to(device).requires_grad_()
+                y = f(x)
+            grad = torch.randn(y.shape).to(device)
+            return lambda: torch.autograd.grad(y, x, grad, retain_graph=True)
+
+        return build
+
+    n = batch * c * size * size
+    pools = [  # name, function, bytes read or written of each of the input's elements, forward and backward
+        ("max pool 3x3s2", lambda x: F.max_pool2d(x, 3, 2, 1), 7, 7),
+        ("max pool 2x2", lambda x: F.max_pool2d(x, 2), 7, 7),
+        ("avg pool 3x3s2", lambda x: F.avg_pool2d(x, 3, 2, 1), 5, 5),
+    ]
+    cases = []
+    for name, f, there, back in pools:
+        cases += [
+            Case(f"{name} forward", "image", on(f), there * n, "GB/s"),
+            Case(f"{name} backward", "image", backward(f), back * n, "GB/s"),
+        ]
+    return [
+        *cases,
+        Case("resize nearest x2", "image", on(lambda x: F.interpolate(x, scale_factor=2)), 20 * n, "GB/s"),
+        Case(
+            "resize bilinear x2",
+            "image",
+            on(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")),
+            20 * n,
+            "GB/s",
+        ),
+        Case("pad reflect 1", "image", on(lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect")), 8 * n, "GB/s"),
+    ]
+
+
 def _torchvision() -> Any:
     tests = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "nets")
     if os.path.exists(os.path.join(tests, "tv_shim.py")) and tests not in sys.path:
@@ -252,6 +301,7 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "reduce": _reduce_cases,
     "gemm": _gemm_cases,
     "conv": _conv_cases,
+    "image": _image_cases,
     "nets": _net_cases,
 }
 

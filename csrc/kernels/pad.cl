@@ -51,7 +51,21 @@ kernel void pad(global const A_T* x, global A_T* y, const pad_params p, const dl
       in += source(aw, p.reflect, at.w) * p.lines.xs[4];
       COPY_PIECE(out, p.lines.ys[1], at.lanes, in, j * p.lines.xs[1])
     } else {
+#ifdef DLB_CPU
+      // Most of a line is copied as it lies, which vectorises; source() does not.
+      const long in_hop = p.lines.xs[4], out_hop = p.lines.ys[4];
+      const int low = clamp(aw.before - at.w, 0, at.lanes), high = clamp(aw.before + aw.in - at.w, low, at.lanes);
+      for (int j = 0; j < low; ++j) out[j * out_hop] = in[source(aw, p.reflect, at.w + j) * in_hop];
+      global const A_T* inner = in + (at.w - aw.before) * in_hop;
+      if (in_hop == 1 && out_hop == 1) {
+        DLB_SIMD for (int j = low; j < high; ++j) out[j] = inner[j];
+      } else {
+        for (int j = low; j < high; ++j) out[j * out_hop] = inner[j * in_hop];
+      }
+      for (int j = high; j < at.lanes; ++j) out[j * out_hop] = in[source(aw, p.reflect, at.w + j) * in_hop];
+#else
       COPY_PIECE(out, p.lines.ys[4], at.lanes, in, source(aw, p.reflect, at.w + j) * p.lines.xs[4])
+#endif
     }
   }
 }

@@ -62,6 +62,9 @@ kernel void resize(global const A_T* x, global A_T* y, const resize_params p, co
   const resize_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   const int td = taps_of(ad), th = taps_of(ah), tw = taps_of(aw), copies = td * th * tw == 1;
   const long out_hop = p.lines.channels_inner ? p.lines.ys[1] : p.lines.ys[4];
+  // Taps along the width, of the piece that begins at `known`: on to the next row, which often has the same.
+  int index[4][BLOCK], known = -1;
+  T weight[4][BLOCK];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);
@@ -93,12 +96,11 @@ kernel void resize(global const A_T* x, global A_T* y, const resize_params p, co
             DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] += weight * LOAD_A(from, j * p.lines.xs[1]);
           }
     } else {
-      int index[4][BLOCK];
-      T weight[4][BLOCK];
-      for (int j = 0; j < at.lanes; ++j) {
+      for (int j = 0; j < at.lanes && at.w != known; ++j) {
         taps_at(aw, at.w + j, wi, ww);
         for (int w = 0; w < tw; ++w) index[w][j] = wi[w], weight[w][j] = ww[w];
       }
+      known = at.w;
       for (int d = 0; d < td; ++d)
         for (int h = 0; h < th; ++h) {
           const T common = dw[d] * hw[h];

@@ -78,7 +78,8 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef
     p.axis[at] = {static_cast<int32_t>(xs.size[at + 2]), static_cast<int32_t>(ys.size[at + 2]),
                   static_cast<int32_t>(padding[static_cast<size_t>(2 * i)])};
   }
-  const Team team = p.lines.team(device, backward ? xs : ys, true, 4, usual_block(device));
+  const Team team = p.lines.team(device, backward ? xs : ys, true, 4,
+                                 device.cls == cl::DeviceClass::kCpu ? kMostLineBlock : kGpuBlock);
   family_kernel(device, "pad.cl", backward ? "pad_backward" : "pad", codegen::compute_type(moved), {moved},
                 p.lines.options(device, moved))
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);

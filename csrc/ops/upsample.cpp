@@ -84,7 +84,7 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_
   }
   // Kernels that interpolate hold weights of all neighbours, which do not fit a GPU's registers.
   const bool copies = !backward && (mode == Mode::Nearest || mode == Mode::NearestExact);
-  const int32_t most = copies || device.cls == cl::DeviceClass::kCpu ? usual_block(device) : 1;
+  const int32_t most = device.cls == cl::DeviceClass::kCpu ? kMostLineBlock : copies ? kGpuBlock : 1;
   const Team team = p.lines.team(device, backward ? xs : ys, !backward, 16, most);
   family_kernel(device, "upsample.cl", backward ? "resize_backward" : "resize", codegen::compute_type(type),
                 {type}, p.lines.options(device, type))

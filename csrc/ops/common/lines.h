@@ -26,9 +26,6 @@ struct View5 {
 // Neighbours that a work-item takes together. Of CPUs, BLOCK in lines.clh being the most; of GPUs' wide
 // kernels.
 constexpr int32_t kLineBlock = 64, kMostLineBlock = 256, kGpuBlock = 4;
-inline int32_t usual_block(const cl::Device& device) {
-  return device.cls == cl::DeviceClass::kCpu ? kLineBlock : kGpuBlock;
-}
 
 // Laid out as dlb_lines in the kernels.
 struct Lines {
