@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -19,6 +20,14 @@ using namespace dlb::cl;
 
 constexpr int kSocket = STDIN_FILENO;
 constexpr uint32_t kMostBytes = 64 << 20;  // of a source; more is not a request
+
+// What the program had open is not ours to keep open.
+void close_inherited() {
+#ifdef SYS_close_range
+  if (::syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0) == 0) return;
+#endif
+  for (long fd = ::sysconf(_SC_OPEN_MAX) - 1; fd > STDERR_FILENO; --fd) ::close(static_cast<int>(fd));
+}
 
 bool receive(void* data, size_t size, int seconds) {
   char* at = static_cast<char*>(data);
@@ -60,6 +69,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   if (::fork() != 0) ::_exit(0);  // nobody's child: nobody has to wait for it
   ::setsid();                     // the user's Ctrl-C is for the program
+  close_inherited();
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null >= 0) {
     ::dup2(null, STDOUT_FILENO);

@@ -82,14 +82,17 @@ def test_they_end_with_the_program(tmp_path):
 
 
 def test_they_end_when_the_program_is_killed(tmp_path):
-    code = NET + "print('ready', flush=True); import time; time.sleep(60)"
+    code = "import os; os.set_inheritable(os.open('/dev/zero', os.O_RDONLY), True)\n" + NET
+    code += "print('ready', flush=True); import time; time.sleep(60)"
     variables = {"DLBACKEND_CACHE_DIR": str(tmp_path), "DLBACKEND_PACKS": "", "POCL_CACHE_DIR": str(tmp_path / "pocl")}
     environment = {**os.environ, **variables, "DLBACKEND_COMPILE_PROCESSES": "1"}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         while "ready" not in process.stdout.readline():
             pass
-        assert len(compilers(tmp_path)) == 1
+        (compiler,) = compilers(tmp_path)
+        open_there = [os.readlink(fd) for fd in Path(f"/proc/{compiler}/fd").iterdir()]
+        assert "/dev/zero" not in open_there  # nor anything else that the program had open
         process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 10
     while compilers(tmp_path) and time.monotonic() < deadline:
