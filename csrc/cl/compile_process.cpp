@@ -65,9 +65,9 @@ int start_process() {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
-  const std::string prefix = python_prefix(), package = package_dir();
+  const std::string prefix = python_prefix();
   char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(prefix.c_str()),
-                             const_cast<char*>(package.c_str()), nullptr};
+                             const_cast<char*>(package_dir().c_str()), nullptr};
   pid_t pid = -1;
   const int failed = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
