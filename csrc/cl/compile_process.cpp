@@ -43,18 +43,6 @@ bool send_all(int socket, const void* data, size_t size) {
   return true;
 }
 
-bool receive_all(int socket, void* data, size_t size) {
-  char* at = static_cast<char*>(data);
-  while (size > 0) {
-    pollfd ready{socket, POLLIN, 0};
-    if (::poll(&ready, 1, kMostSeconds * 1000) <= 0) return false;
-    const ssize_t got = ::recv(socket, at, size, 0);
-    if (got <= 0) return false;
-    at += got, size -= static_cast<size_t>(got);
-  }
-  return true;
-}
-
 // Starts a process; its socket, or -1. It leaves its parent at once (main.cpp), so that what is waited for
 // here is short, and no child of ours is left over.
 int start_process() {
@@ -93,7 +81,7 @@ class Pool {
                           send_all(socket, device.cache_tag.data(), device.cache_tag.size()) &&
                           send_all(socket, options.data(), options.size()) &&
                           send_all(socket, source.data(), source.size()) &&
-                          receive_all(socket, &reply, sizeof reply);
+                          receive_all(socket, &reply, sizeof reply, kMostSeconds);
     give_back(socket, answered);
     if (!answered || !reply.compiled) return {};
     return reply.seconds;
@@ -176,6 +164,20 @@ Pool& pool() {
 }
 
 }  // namespace
+
+bool receive_all(int socket, void* data, size_t size, int seconds) {
+  char* at = static_cast<char*>(data);
+  while (size > 0) {
+    pollfd ready{socket, POLLIN, 0};
+    const int events = ::poll(&ready, 1, seconds * 1000);
+    if (events < 0 && errno == EINTR) continue;
+    if (events <= 0) return false;
+    const ssize_t got = ::recv(socket, at, size, 0);
+    if (got <= 0) return false;
+    at += got, size -= static_cast<size_t>(got);
+  }
+  return true;
+}
 
 unsigned compile_processes(const Device& device) {
   static const int set = [] {

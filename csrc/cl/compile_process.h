@@ -37,4 +37,7 @@ struct CompileReply {
 };
 constexpr int kIdleSeconds = 20;
 
+// Receives so many bytes. False when the other end is gone, or nothing came for so many seconds.
+bool receive_all(int socket, void* data, size_t size, int seconds);
+
 }  // namespace dlb::cl

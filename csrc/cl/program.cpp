@@ -444,17 +444,13 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
 }
 
 void compile_into_cache(Device& device, const std::string& source, const std::string& options) {
-  const std::string disk_key = program_key(device, options, source);
-  DiskCache& disk = program_disk_cache();
-  if (disk.load(disk_key)) return;
-  cl_program program = build_source(device, source, options, hash128(disk_key));
+  cl_program program = build(device, source, options, hash128(options + "\n" + source));
   // Drivers may leave the machine code to this, which their own caches then keep.
   std::vector<cl_kernel> kernels(64);
   cl_uint count = 0;
   const cl_int status =
       api().clCreateKernelsInProgram(program, static_cast<cl_uint>(kernels.size()), kernels.data(), &count);
   for (cl_uint i = 0; status == CL_SUCCESS && i < count; ++i) api().clReleaseKernel(kernels[i]);
-  disk.store(disk_key, what_to_store(device, program));
   api().clReleaseProgram(program);
 }
 

@@ -1,7 +1,6 @@
 // dlbackend-compiler: compiles programs for the process that started it (cl/compile_process.h), into the
 // cache on disk. Arguments: the Python prefix and the package's folder. Standard input: the socket.
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,22 +28,10 @@ void close_inherited() {
   for (long fd = ::sysconf(_SC_OPEN_MAX) - 1; fd > STDERR_FILENO; --fd) ::close(static_cast<int>(fd));
 }
 
-bool receive(void* data, size_t size, int seconds) {
-  char* at = static_cast<char*>(data);
-  while (size > 0) {
-    pollfd ready{kSocket, POLLIN, 0};
-    if (::poll(&ready, 1, seconds * 1000) <= 0) return false;
-    const ssize_t got = ::recv(kSocket, at, size, 0);
-    if (got <= 0) return false;
-    at += got, size -= static_cast<size_t>(got);
-  }
-  return true;
-}
-
 bool receive(std::string& text, uint32_t size) {
   if (size > kMostBytes) return false;
   text.resize(size);
-  return receive(text.data(), size, kIdleSeconds);
+  return receive_all(kSocket, text.data(), size, kIdleSeconds);
 }
 
 CompileReply compile(const std::string& tag, const std::string& options, const std::string& source) {
@@ -80,7 +67,7 @@ int main(int argc, char** argv) {
   set_package_dir(argv[2]);
   CompileRequest request{};
   std::string tag, options, source;
-  while (receive(&request, sizeof request, kIdleSeconds) && receive(tag, request.tag) &&
+  while (receive_all(kSocket, &request, sizeof request, kIdleSeconds) && receive(tag, request.tag) &&
          receive(options, request.options) && receive(source, request.source)) {
     const CompileReply reply = compile(tag, options, source);
     if (::send(kSocket, &reply, sizeof reply, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof reply)) break;

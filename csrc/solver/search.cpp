@@ -530,7 +530,7 @@ void Search<Problem>::prepare() {
   };
   // In this process a driver's compiler would take more than a core from the program, or do one after the
   // other.
-  cl::run_on_threads(std::max(1u, cl::compile_processes(device_)), build);
+  cl::run_on_threads(std::min<size_t>(work.size(), std::max(1u, cl::compile_processes(device_))), build);
   if (background_stopping()) return;
   Bench& bench = bench_of(device_);
   const double compiling = thread_cpu_microseconds() - start;
