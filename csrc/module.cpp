@@ -76,6 +76,7 @@ py::dict find_stats() {
   py::dict result;
   result["hits"] = stats.hits.load();
   result["misses"] = stats.misses.load();
+  result["precedents"] = stats.precedents.load();
   result["searches"] = stats.searches.load();
   result["measured"] = stats.measured.load();
   result["verified"] = stats.verified.load();

@@ -28,8 +28,11 @@ namespace dlb::solver {
 namespace {
 
 constexpr size_t kMostSpecialised = 256;  // problems at once that have a program of their own
-constexpr size_t kSizesOfLayers = 2;  // of one family; with more, a solution that is built already is taken
-constexpr double kMostForBuilt = 3;   // if its estimate is at most so many times the lowest
+constexpr size_t kSizesOfLayers = 2;      // of one family; with more, a new one runs what a like one runs, or
+constexpr double kMostForBuilt =
+    3;  // what is built already, if its estimate is at most so many times the lowest
+constexpr size_t kMostNeighbourhoods = 4096;
+constexpr int64_t kRunsOfOneInput = 4;  // of one problem in a network; with more, its size comes again
 
 // What runs for a problem now. Never changed, but for the count: a better one replaces it in the cache.
 template <class Problem>
@@ -37,6 +40,7 @@ struct Choice {
   SolutionPtr<Problem> taken, reusable;
   std::shared_ptr<Search<Problem>> search;         // null when there is none
   mutable std::atomic<int64_t> runs_to_search{0};  // until one begins; at most 0: never
+  bool unsettled = false;                          // taken from a like size: the store was not asked
 };
 template <class Problem>
 using ChoicePtr = std::shared_ptr<const Choice<Problem>>;
@@ -53,6 +57,44 @@ Cache<Problem>& cache() {
 template <class Problem>
 Cache<Problem>& deterministic_cache() {
   static auto* instance = new Cache<Problem>;
+  return *instance;
+}
+
+// What was taken last for problems that are alike. A size that never comes again is not worth a key, a look
+// into the store and every solver's estimate: with dozens of problems to an image, they would take longer
+// than its launches.
+template <class Problem>
+class Precedents {
+ public:
+  struct Precedent {
+    const Solver<Problem>* solver;
+    Config config;
+  };
+  std::optional<Precedent> find(const Problem& problem) {
+    const uint64_t neighbourhood = problem.neighbourhood();
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = known_.find(neighbourhood);
+    return it == known_.end() ? std::nullopt : std::optional(it->second);
+  }
+  void note(const Problem& problem, const Solution<Problem>& solution) {
+    const uint64_t neighbourhood = problem.neighbourhood();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (known_.size() >= kMostNeighbourhoods) known_.clear();
+    known_.insert_or_assign(neighbourhood, Precedent{solution.solver, solution.config});
+  }
+  void clear() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    known_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Precedent> known_;
+};
+
+template <class Problem>
+Precedents<Problem>& precedents() {
+  static auto* instance = new Precedents<Problem>;
   return *instance;
 }
 
@@ -148,7 +190,7 @@ template <class Problem>
 SolutionPtr<Problem> if_it_works(const Problem& problem, cl::Device& device, const Solver<Problem>& solver) {
   try {
     SolutionPtr<Problem> solution =
-        make_solution(problem, device, solver, solver.configs(problem, device).front());
+        make_solution(problem, device, solver, solver.first_config(problem, device));
     return is_trusted(problem, device, solution) ? solution : nullptr;
   } catch (const cl::Error& error) {
     if (error.code != CL_BUILD_PROGRAM_FAILURE || &solver == solvers_for(problem).back() ||
@@ -311,27 +353,53 @@ ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, cons
   return make_choice<Problem>(solution, solution, search);
 }
 
+// What a problem alike runs, if that is built for this one too; else null. When it comes again, it is chosen
+// for.
+template <class Problem>
+ChoicePtr<Problem> by_precedent(const Problem& problem, cl::Device& device) {
+  const auto precedent = precedents<Problem>().find(problem);
+  if (!precedent || !precedent->solver->applicable(problem, device)) return nullptr;
+  const SolutionPtr<Problem> solution = if_built(problem, device, *precedent->solver, precedent->config);
+  if (!solution) return nullptr;
+  auto choice = std::make_shared<Choice<Problem>>();
+  choice->taken = choice->reusable = solution;
+  choice->unsettled = true, choice->runs_to_search = kRunsOfOneInput + 1;
+  find_stats().precedents++;
+  if (verbosity() >= 1) say_found("like", device, key(problem), *solution);
+  return choice;
+}
+
+// By what the store knows, else as the mode says; the `sizes`-th problem of its family.
+template <class Problem>
+ChoicePtr<Problem> choose_alone(const Problem& problem, cl::Device& device, size_t sizes) {
+  const std::string text = key(problem);
+  ChoicePtr<Problem> choice = from_store(problem, device, text);
+  if (!choice) {
+    find_stats().misses++;
+    const FindMode mode = find_mode();
+    if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text, most_estimate(device).before);
+    if (!choice) {
+      const auto ranking = ranking_for(problem, device);
+      const SolutionPtr<Problem> first = by_estimate(problem, device, ranking, sizes > kSizesOfLayers);
+      choice = make_choice<Problem>(first, first);
+      if (searches(mode)) {
+        const auto it = std::find_if(ranking.begin(), ranking.end(),
+                                     [&](const auto& ranked) { return ranked.solver == first->solver; });
+        choice->runs_to_search = run_to_search_at(device, it->estimate);
+      }
+    }
+    say_found("miss", device, text, *choice->taken, [&] { return reasons(problem, device, ","); });
+  }
+  precedents<Problem>().note(problem, *choice->reusable);
+  return choice;
+}
+
 template <class Problem>
 ChoicePtr<Problem> choose_new(const Problem& problem, cl::Device& device) {
-  const std::string text = key(problem);
   const size_t sizes = sizes_met(problem.family(), hash(problem));
-  if (ChoicePtr<Problem> known = from_store(problem, device, text)) return known;
-  find_stats().misses++;
-  const FindMode mode = find_mode();
-  ChoicePtr<Problem> choice;
-  if (mode == FindMode::kNormal) choice = by_measuring(problem, device, text, most_estimate(device).before);
-  if (!choice) {
-    const auto ranking = ranking_for(problem, device);
-    const SolutionPtr<Problem> first = by_estimate(problem, device, ranking, sizes > kSizesOfLayers);
-    choice = make_choice<Problem>(first, first);
-    if (searches(mode)) {
-      const auto it = std::find_if(ranking.begin(), ranking.end(),
-                                   [&](const auto& ranked) { return ranked.solver == first->solver; });
-      choice->runs_to_search = run_to_search_at(device, it->estimate);
-    }
-  }
-  say_found("miss", device, text, *choice->taken, [&] { return reasons(problem, device, ","); });
-  return choice;
+  if (sizes > kSizesOfLayers && find_mode() != FindMode::kNormal)
+    if (ChoicePtr<Problem> choice = by_precedent(problem, device)) return choice;
+  return choose_alone(problem, device, sizes);
 }
 
 // One thread chooses for a problem; others that meet it meanwhile wait for that.
@@ -362,11 +430,13 @@ std::shared_ptr<Search<Problem>> search_behind(const Problem& problem, cl::Devic
                      run_to_search_at(device, taken->solver->estimate(problem, device)));
 }
 
+// For a problem that has run as often as its choice says: now it is chosen for, or a search begins.
 template <class Problem>
-ChoicePtr<Problem> begin_search(const Problem& problem, cl::Device& device,
-                                const ChoicePtr<Problem>& choice) {
+ChoicePtr<Problem> reconsider(const Problem& problem, cl::Device& device, const ChoicePtr<Problem>& choice) {
   const ChoicePtr<Problem> next =
-      make_choice<Problem>(choice->taken, choice->reusable, search_behind(problem, device, choice->taken));
+      choice->unsettled ? choose_alone(problem, device, sizes_met(problem.family(), hash(problem)))
+                        : make_choice<Problem>(choice->taken, choice->reusable,
+                                               search_behind(problem, device, choice->taken));
   cache<Problem>().replace(problem, choice, next);
   return next;
 }
@@ -404,6 +474,7 @@ void adopt(const Problem& problem, const ChoicePtr<Problem>& choice) {
   const ChoicePtr<Problem> next =
       make_choice<Problem>(search->taken(), search->reusable(), search->ended() ? nullptr : search);
   cache<Problem>().replace(problem, choice, next);
+  if (next->reusable != choice->reusable) precedents<Problem>().note(problem, *next->reusable);
   if (next->taken != choice->taken && next->taken->config.specialised) note_specialised(problem, next);
 }
 
@@ -487,7 +558,7 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
     choice = choose_once(problem, device);
   if (choice->runs_to_search.load(std::memory_order_relaxed) > 0 && --choice->runs_to_search == 0)
       [[unlikely]]
-    choice = begin_search(problem, device, choice);
+    choice = reconsider(problem, device, choice);
   if (choice->search) {
     const auto step = choice->search->step(operands, stream);
     if (step.changed) adopt(problem, choice);
@@ -642,6 +713,9 @@ void forget_choices() {
   deterministic_cache<GemmProblem>().clear();
   deterministic_cache<ConvProblem>().clear();
   deterministic_cache<LaunchProblem>().clear();
+  precedents<GemmProblem>().clear();
+  precedents<ConvProblem>().clear();
+  precedents<LaunchProblem>().clear();
 }
 
 }  // namespace dlb::solver

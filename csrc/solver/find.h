@@ -82,6 +82,7 @@ void stop_background() noexcept;
 struct FindStats {
   std::atomic<uint64_t> hits{0};          // problems that the store knew
   std::atomic<uint64_t> misses{0};        // problems that it did not
+  std::atomic<uint64_t> precedents{0};    // sizes that first ran what a like one of their family runs
   std::atomic<uint64_t> searches{0};      // problems whose other solutions were looked at between runs
   std::atomic<uint64_t> measured{0};      // measurements of a solution
   std::atomic<uint64_t> verified{0};      // solutions compared with the reference

@@ -130,7 +130,7 @@ std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans
     return a.tile != b.tile || a.splits >= 2 * b.splits || b.splits >= 2 * a.splits;
   });
   std::vector<Config> configs;
-  for (const GpuPlan& plan : chosen) configs.push_back(Config{{plan.tile, plan.splits}});
+  for (const GpuPlan& plan : chosen) configs.push_back(config_of(plan));
   return configs;
 }
 

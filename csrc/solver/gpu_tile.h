@@ -54,6 +54,10 @@ void add_gpu_plans(std::vector<GpuPlan>& plans, int tile, double tiles, int64_t 
                    bool may_split, const cl::Device& device);
 const GpuPlan& fastest(const std::vector<GpuPlan>& plans);
 
+inline Config config_of(const GpuPlan& plan) {
+  return {{plan.tile, plan.splits}};
+}
+
 // Configs {tile, parts}: `first`, then the best of each other tile and unlike divisions of the reduction,
 // leaving out what cannot win.
 std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans);

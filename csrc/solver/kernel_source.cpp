@@ -3,8 +3,13 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstring>
+#include <functional>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "cl/embedded.h"
 #include "solver/find.h"
@@ -38,6 +43,43 @@ const Element* find(c10::ScalarType type) {
   return nullptr;
 }
 
+// What embedded_kernel() is asked for, and the same kept. No text is put together to look it up.
+struct KernelLookup {
+  int device;
+  const char* const* files;
+  size_t count;
+  std::string_view options;
+  const char* name;
+};
+struct KernelId {
+  int device;
+  std::vector<const char*> files;
+  std::string options;
+  const char* name;
+  explicit KernelId(const KernelLookup& l)
+      : device(l.device), files(l.files, l.files + l.count), options(l.options), name(l.name) {}
+  KernelLookup lookup() const { return {device, files.data(), files.size(), options, name}; }
+};
+bool operator==(const KernelLookup& a, const KernelLookup& b) {
+  return a.device == b.device && a.options == b.options && std::strcmp(a.name, b.name) == 0 &&
+         std::equal(a.files, a.files + a.count, b.files, b.files + b.count,
+                    [](const char* x, const char* y) { return x == y || std::strcmp(x, y) == 0; });
+}
+bool operator==(const KernelId& a, const KernelId& b) {
+  return a.lookup() == b.lookup();
+}
+bool operator==(const KernelId& a, const KernelLookup& b) {
+  return a.lookup() == b;
+}
+struct KernelHash {
+  using is_transparent = void;
+  size_t operator()(const KernelLookup& l) const {
+    const std::hash<std::string_view> text;
+    return text(l.options) * 31 + text(l.name) + static_cast<size_t>(l.device);
+  }
+  size_t operator()(const KernelId& id) const { return (*this)(id.lookup()); }
+};
+
 }  // namespace
 
 bool has_arithmetic(c10::ScalarType type) {
@@ -59,13 +101,11 @@ std::string sources(std::initializer_list<const char*> files) {
 cl::Kernel& embedded_kernel(cl::Device& device, std::initializer_list<const char*> files,
                             const std::string& options, const char* name) {
   static std::mutex mutex;
-  static auto* known = new std::unordered_map<std::string, cl::Kernel*>;
-  std::string key = std::to_string(device.index);
-  for (const char* file : files) key += ' ', key += file;
-  key += '\n', key += name, key += '\n', key += options;
+  static auto* known = new std::unordered_map<KernelId, cl::Kernel*, KernelHash, std::equal_to<>>;
+  const KernelLookup lookup{device.index, std::data(files), files.size(), options, name};
   {
     std::lock_guard<std::mutex> lock(mutex);
-    const auto it = known->find(key);
+    const auto it = known->find(lookup);
     if (it != known->end()) {
       cl::Recording* recording = cl::Recording::current();
       const bool only_whether = recording && recording->wanted() == cl::Recording::kWhether;
@@ -75,7 +115,7 @@ cl::Kernel& embedded_kernel(cl::Device& device, std::initializer_list<const char
   }
   cl::Kernel& kernel = cl::get_kernel(device, sources(files), options, name);
   std::lock_guard<std::mutex> lock(mutex);
-  return *(known->insert_or_assign(std::move(key), &kernel).first->second);
+  return *(known->insert_or_assign(KernelId(lookup), &kernel).first->second);
 }
 
 std::shared_ptr<cl::Kernel> shared_kernel(cl::Kernel& kernel) {

@@ -72,4 +72,11 @@ uint64_t LaunchProblem::family() const {
   return hash(p);
 }
 
+uint64_t LaunchProblem::neighbourhood() const {
+  LaunchProblem p = *this;
+  for (int64_t& number : p.numbers) number = coarse(number);
+  for (int64_t& extent : p.extents) extent = (extent > 0) + (extent > INT32_MAX);
+  return hash(p);
+}
+
 }  // namespace dlb::solver

@@ -199,6 +199,11 @@ int64_t extent(std::initializer_list<int64_t> sizes, const int64_t* strides) {
   return last + 1;
 }
 
+// A stride as neighbourhoods know it: sizes tell how long it is.
+int64_t coarse_stride(int64_t stride) {
+  return stride <= 1 ? stride : 2 + (stride % 4 == 0);
+}
+
 constexpr int kWindow = 8;              // of a part, along each dimension of the result
 constexpr double kMostPartFlops = 1e8;  // what a part may cost the reference solver
 
@@ -235,6 +240,15 @@ uint64_t GemmProblem::family() const {
   p.batch = batch > 1;
   for (int64_t* strides : {p.a, p.b, p.c, p.d})
     for (int i = 0; i < 3; i++) strides[i] = std::min<int64_t>(strides[i], 2);
+  return hash(p);
+}
+
+uint64_t GemmProblem::neighbourhood() const {
+  GemmProblem p = *this;
+  int64_t& smaller = m < n ? p.m : p.n;
+  smaller = coarse(smaller), p.batch = coarse(batch);
+  for (int64_t* strides : {p.a, p.b, p.c, p.d})
+    for (int i = 0; i < 3; i++) strides[i] = coarse_stride(strides[i]);
   return hash(p);
 }
 
@@ -293,6 +307,17 @@ uint64_t ConvProblem::family() const {
   for (int i = 0; i < 3; i++) p.in[i] = in[i] > 1, p.out[i] = out[i] > 1;
   for (int64_t* strides : {p.xs, p.ws, p.ys})
     for (int i = 0; i < 5; i++) strides[i] = std::min<int64_t>(strides[i], 2);
+  return hash(p);
+}
+
+uint64_t ConvProblem::neighbourhood() const {
+  ConvProblem p = *this;
+  p.n = static_cast<int32_t>(coarse(n));
+  for (int i = 0; i < 3; i++) p.in[i] = in[i] > 1, p.out[i] = out[i] > 1;
+  p.in[0] += static_cast<int32_t>(2 * coarse(in_pixels()));
+  p.out[0] += static_cast<int32_t>(2 * coarse(out_pixels()));
+  for (int64_t* strides : {p.xs, p.ws, p.ys})
+    for (int i = 0; i < 5; i++) strides[i] = coarse_stride(strides[i]);
   return hash(p);
 }
 

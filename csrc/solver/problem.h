@@ -4,6 +4,7 @@
 #pragma once
 #include <c10/core/ScalarType.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -95,6 +96,9 @@ struct GemmProblem {
   std::vector<Part<GemmProblem>> parts() const;
   // Hash of what networks hardly change between calls, without the sizes that follow the input.
   uint64_t family() const;
+  // Hash of the family and of those sizes as far as choices depend on them: to a factor of two, and whether
+  // vectors of four divide them.
+  uint64_t neighbourhood() const;
   // Makes the strides of dimensions with one element zero, so that they do not make two problems of one.
   void normalize();
   template <class Self, class Visit>
@@ -134,6 +138,7 @@ struct ConvProblem {
   std::vector<Span<Operands>> spans() const;
   std::vector<Part<ConvProblem>> parts() const;  // see GemmProblem
   uint64_t family() const;
+  uint64_t neighbourhood() const;
   void normalize();
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {
@@ -174,6 +179,7 @@ struct LaunchProblem {
   // Gives synthetic operands the values that only the op knows to be possible; see LaunchFamily::prepare.
   void prepare(const Operands& operands, Stream& stream) const;
   uint64_t family() const;
+  uint64_t neighbourhood() const;
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {
     int at = 0;
@@ -197,14 +203,24 @@ template <class Problem>
 uint64_t hash(const Problem& p) noexcept {
   static_assert(sizeof(Problem) % 8 == 0);
   const char* bytes = reinterpret_cast<const char*>(&p);
-  uint64_t h = 0x9e3779b97f4a7c15ULL;
-  for (size_t i = 0; i < sizeof p; i += 8) {
+  constexpr size_t kLanes = 4;  // independent, so that multiplications overlap
+  uint64_t h[kLanes] = {0x9e3779b97f4a7c15ULL, 0xbf58476d1ce4e5b9ULL, 0x94d049bb133111ebULL, 1};
+  const auto mix = [](uint64_t& lane, uint64_t word) {
+    lane = (lane ^ word) * 0xff51afd7ed558ccdULL;
+    lane ^= lane >> 32;
+  };
+  for (size_t i = 0; i < sizeof p / 8; i++) {
     uint64_t word;
-    std::memcpy(&word, bytes + i, 8);
-    h = (h ^ word) * 0xff51afd7ed558ccdULL;
-    h ^= h >> 32;
+    std::memcpy(&word, bytes + 8 * i, 8);
+    mix(h[i % kLanes], word);
   }
-  return h;
+  for (size_t lane = 1; lane < kLanes; lane++) mix(h[0], h[lane]);
+  return h[0];
+}
+
+// A size, or a stride, as neighbourhoods know it.
+constexpr int64_t coarse(int64_t size) {
+  return size <= 1 ? size : 2 * std::bit_width(static_cast<uint64_t>(size)) + (size % 4 == 0);
 }
 
 // "conv_fwd:float32 n=8 c=64 k=64 ... ": the same text on every machine; without the device's number.

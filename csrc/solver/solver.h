@@ -54,6 +54,10 @@ class Solver {
   virtual std::vector<Config> configs(const Problem& problem, const cl::Device& device) const {
     return {Config{}};
   }
+  // configs().front(), without working out the others.
+  virtual Config first_config(const Problem& problem, const cl::Device& device) const {
+    return configs(problem, device).front();
+  }
   // Whether a config can also be compiled for the problem's sizes: it then gets the same config with
   // `specialised` set.
   virtual bool can_specialise(const Problem& problem, const cl::Device& device, const Config& config) const {

@@ -359,6 +359,9 @@ class Implicit final : public ConvSolver {
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     return gpu_configs(plan(p, device), all_plans(p, device));
   }
+  Config first_config(const ConvProblem& p, const cl::Device& device) const override {
+    return config_of(plan(p, device));
+  }
   bool can_specialise(const ConvProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     // measured over planned; an input gradient stores the pixels of a stride phase with gaps

@@ -99,7 +99,7 @@ Plan plan_of(const ConvProblem& p, int m, int megabytes) {
 }
 
 Config gemm_config(const Plan& plan, const cl::Device& device) {
-  return gemm_gpu_tiled()->configs(plan.gemm, device).front();
+  return gemm_gpu_tiled()->first_config(plan.gemm, device);
 }
 
 double time_of(const ConvProblem& p, const Plan& plan, const cl::Device& device) {
@@ -210,6 +210,9 @@ class Winograd final : public ConvSolver {
         if (megabytes == kChunkMegabytes[0] || plan_of(p, m, megabytes).chunks > 1)
           list.push_back(Config{{m, megabytes}});
     return list;
+  }
+  Config first_config(const ConvProblem& p, const cl::Device& device) const override {
+    return {{best_outputs(p, device), kChunkMegabytes[0]}};
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     return time_of(p, plan_of(p, best_outputs(p, device), kChunkMegabytes[0]), device);

@@ -3,6 +3,8 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "cl/hash.h"
 #include "solver/search.h"
@@ -23,8 +25,13 @@ inline int32_t inner_gemm_id(const GemmSolver& solver) {
 
 // Throws cl::Error for a config of a solver that is no more.
 inline InnerGemm inner_gemm(const Config& config) {
-  for (const GemmSolver* solver : gemm_solvers()) {
-    if (inner_gemm_id(*solver) != config.values[0]) continue;
+  static const auto* ids = [] {
+    auto* list = new std::vector<std::pair<int32_t, const GemmSolver*>>;
+    for (const GemmSolver* solver : gemm_solvers()) list->emplace_back(inner_gemm_id(*solver), solver);
+    return list;
+  }();
+  for (const auto& [id, solver] : *ids) {
+    if (id != config.values[0]) continue;
     InnerGemm inner{solver, {}};
     std::copy_n(config.values + 1, 5, inner.config.values);
     return inner;

@@ -163,6 +163,9 @@ class Tiled final : public GemmSolver {
   std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
     return gpu_configs(plan(p, device), plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device));
   }
+  Config first_config(const GemmProblem& p, const cl::Device& device) const override {
+    return config_of(plan(p, device));
+  }
   bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return 0.9 * plan(p, device).time;  // measured over planned, which is for convolutions too
