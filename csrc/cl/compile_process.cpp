@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -99,6 +100,8 @@ class Pool {
     std::lock_guard<std::mutex> lock(mutex_);
     return stopped_;
   }
+  // Whether processes cannot be started, or were lost too often.
+  bool failed() const noexcept { return failures_.load(std::memory_order_relaxed) >= kMostFailures; }
 
  private:
   struct Idle {
@@ -154,7 +157,8 @@ class Pool {
   std::condition_variable free_;
   std::vector<Idle> idle_;
   std::unordered_set<int> busy_;
-  unsigned starting_ = 0, failures_ = 0;
+  unsigned starting_ = 0;
+  std::atomic<unsigned> failures_{0};
   bool stopped_ = false;
 };
 
@@ -192,7 +196,7 @@ unsigned compile_processes(const Device& device) {
     }
     return static_cast<int>(number);
   }();
-  if (cache_dir().empty()) return 0;
+  if (cache_dir().empty() || pool().failed()) return 0;
   if (set >= 0) return static_cast<unsigned>(set);
   if (device.host_memory || device.late_code) return 0;
   const auto by_memory =

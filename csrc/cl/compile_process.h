@@ -12,8 +12,8 @@
 namespace dlb::cl {
 
 // How many may compile for this device: DLBACKEND_COMPILE_PROCESSES, else by the host's cores and the
-// device's memory (each holds a context there); 0 for CPUs, whose cores compile anyway, and where there is no
-// cache on disk.
+// device's memory (each holds a context there); 0 for CPUs, whose cores compile anyway, where there is no
+// cache on disk, and once they turned out not to start.
 unsigned compile_processes(const Device& device);
 
 // Has a program compiled, which is then in the program cache. Waits for a process to be free. Returns the

@@ -270,7 +270,7 @@ struct Writer {
            "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
   }
 
-  std::string source() const {
+  std::string source(ReduceForm only) const {
     const bool cpu = key.cls == cl::DeviceClass::kCpu;
     const size_t lanes = reduce_lanes(key.compute);
     const size_t columns = reduce_columns(op, key.compute);
@@ -294,14 +294,13 @@ struct Writer {
            form(ReduceForm::Columns, true, "reduce_columns_cpu.clh") +
            form(ReduceForm::ColumnsStrided, false, "reduce_columns_cpu.clh") +
            form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");
+    else if (only == ReduceForm::Combine)
+      s += form(only, false, "reduce_combine_gpu.clh");
+    else if (only == ReduceForm::Group)
+      s += form(only, false, "reduce_group_gpu.clh");
     else
-      s += vector_macros() + form(ReduceForm::Group, false, "reduce_group_gpu.clh") +
-           (has_vector_form(key)
-                ? "#define DLB_RUNS 0\n" + form(ReduceForm::GroupVector, true, "reduce_vector_gpu.clh") +
-                      "#undef DLB_RUNS\n#define DLB_RUNS 1\n" +
-                      form(ReduceForm::GroupVectorRuns, true, "reduce_vector_gpu.clh")
-                : std::string()) +
-           form(ReduceForm::Combine, false, "reduce_combine_gpu.clh");
+      s += vector_macros() + "#define DLB_RUNS " + num(only == ReduceForm::GroupVectorRuns) + "\n" +
+           form(only, true, "reduce_vector_gpu.clh");
     return s;
   }
 
@@ -353,8 +352,8 @@ bool has_vector_form(const ReduceKey& key) {
   return true;
 }
 
-std::string reduce_source(const ReduceKey& key) {
-  return Writer(key).source();
+std::string reduce_source(const ReduceKey& key, ReduceForm only) {
+  return Writer(key).source(only);
 }
 
 size_t reduce_columns(const ReduceOp& op, DType compute) {

@@ -1,0 +1,80 @@
+#include "solver/ahead.h"
+
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "cl/compile_process.h"
+#include "cl/program.h"
+#include "solver/background.h"
+#include "solver/search.h"
+#include "solver/trial.h"
+
+namespace dlb::solver {
+namespace {
+
+struct Expected {
+  std::mutex mutex;
+  std::vector<ConvProblem> problems;
+  bool queued = false;  // a task for them
+};
+Expected& expected() {
+  static auto* instance = new Expected;
+  return *instance;
+}
+
+// On a thread that records: asks for the programs of the solution that its estimate puts first, and for those
+// that check it where it was never used.
+void ask_for_first(const ConvProblem& problem, cl::Device& device) {
+  const auto ranking = ranking_of(problem, device);
+  if (ranking.empty()) return;
+  const ConvSolver& solver = *ranking.front().solver;
+  if (!is_vouched(problem, device, solver)) ask_for_trial_programs(problem, device);
+  make_solution(problem, device, solver, solver.first_config(problem, device));
+}
+
+// All that was expected so far at once, so that several processes have work.
+void compile_expected() {
+  std::vector<ConvProblem> problems;
+  {
+    std::lock_guard<std::mutex> lock(expected().mutex);
+    problems.swap(expected().problems);
+    expected().queued = false;
+  }
+  while (!problems.empty() && !background_stopping()) {
+    const int index = problems.front().device;
+    cl::Device& device = device_of(static_cast<c10::DeviceIndex>(index));
+    std::vector<cl::ProgramSource> programs;
+    {
+      cl::Recording recording;
+      std::erase_if(problems, [&](const ConvProblem& problem) {
+        if (problem.device != index) return false;
+        try {
+          ask_for_first(problem, device);
+        } catch (const std::exception&) {  // the op itself will tell
+        }
+        return true;
+      });
+      programs = recording.programs();
+    }
+    if (const unsigned processes = cl::compile_processes(device); processes && !programs.empty())
+      cl::prefetch(device, programs, processes, [](size_t) { return !background_stopping(); });
+  }
+}
+
+}  // namespace
+
+bool compiles_ahead(int device) {
+  return cl::kernel_stats().compiled > 0 &&
+         cl::compile_processes(device_of(static_cast<c10::DeviceIndex>(device))) > 0;
+}
+
+void expect(const std::vector<ConvProblem>& problems) {
+  Expected& e = expected();
+  std::lock_guard<std::mutex> lock(e.mutex);
+  e.problems.insert(e.problems.end(), problems.begin(), problems.end());
+  if (std::exchange(e.queued, true)) return;
+  in_background(compile_expected);
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,18 @@
+// Compiling what a network will want next while it waits for what it wants now. Its first iteration waits for
+// one program after the other; on devices whose programs other processes compile (cl/compile_process.h),
+// those that an op knows to follow need not wait their turn.
+#pragma once
+#include <vector>
+
+#include "solver/problem.h"
+
+namespace dlb::solver {
+
+// Whether expect() does anything for a device: it has such processes, and this one has had to compile.
+bool compiles_ahead(int device);
+
+// Says that these problems will come, or some that share their programs. What choosing would build for them
+// first is compiled meanwhile; who wants it before it is there waits for it. Never waits, never throws.
+void expect(const std::vector<ConvProblem>& problems);
+
+}  // namespace dlb::solver
