@@ -270,6 +270,13 @@ struct Writer {
            "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
   }
 
+  std::string gpu_form(ReduceForm f) const {
+    if (f == ReduceForm::Combine) return form(f, false, "reduce_combine_gpu.clh");
+    if (f == ReduceForm::Group) return form(f, false, "reduce_group_gpu.clh");
+    return "#define DLB_RUNS " + num(f == ReduceForm::GroupVectorRuns) + "\n" +
+           form(f, true, "reduce_vector_gpu.clh");
+  }
+
   std::string source(ReduceForm only) const {
     const bool cpu = key.cls == cl::DeviceClass::kCpu;
     const size_t lanes = reduce_lanes(key.compute);
@@ -294,13 +301,8 @@ struct Writer {
            form(ReduceForm::Columns, true, "reduce_columns_cpu.clh") +
            form(ReduceForm::ColumnsStrided, false, "reduce_columns_cpu.clh") +
            form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");
-    else if (only == ReduceForm::Combine)
-      s += form(only, false, "reduce_combine_gpu.clh");
-    else if (only == ReduceForm::Group)
-      s += form(only, false, "reduce_group_gpu.clh");
     else
-      s += vector_macros() + "#define DLB_RUNS " + num(only == ReduceForm::GroupVectorRuns) + "\n" +
-           form(only, true, "reduce_vector_gpu.clh");
+      s += vector_macros() + cl::embedded_source("reduce_gpu.clh") + gpu_form(only);
     return s;
   }
 
