@@ -9,8 +9,30 @@
 #include <sstream>
 #include <vector>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace dlb::cl {
 namespace {
+
+#if defined(__x86_64__) && defined(__linux__)
+bool get_amx_bf16() {
+  constexpr unsigned kSaveByOs = 1u << 27, kTile = 1u << 24, kTileBf16 = 1u << 22, kVectorBf16 = 1u << 5;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kSaveByOs)) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kTileBf16)) return false;
+  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & kVectorBf16)) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#else
+bool get_amx_bf16() {
+  return false;
+}
+#endif
 
 template <class T>
 T info(cl_device_id id, cl_device_info what) {
@@ -79,6 +101,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   const bool pocl = device->platform_name == "Portable Computing Language";
   device->flush_needed = !pocl;
   device->late_code = pocl;
+  device->clang_on_host = pocl && device->host_memory;
   // Never the driver's default language version: it differs between drivers and their releases.
   // Warnings (a loop that was not vectorised) would go to the user's terminal on some drivers.
   device->build_options = "-cl-std=CL1.2 -w";
@@ -148,6 +171,12 @@ Devices& devices() {
 }
 
 }  // namespace
+
+bool Device::amx_bf16() const {
+  if (!clang_on_host) return false;
+  static const bool granted = get_amx_bf16();
+  return granted;
+}
 
 cl_context Device::context() {
   std::call_once(context_once_, [this] {

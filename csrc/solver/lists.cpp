@@ -22,6 +22,7 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
   static const std::vector<const GemmSolver*> list = with_test_solvers({
       gemm_cpu_gemv(),    // one or few rows: bound by reading B once, which packing would double
       gemm_cpu_small(),   // small products: nothing is copied that can be read where it lies
+      gemm_cpu_amx(),     // bfloat16 on CPUs with tiles of their own for it
       gemm_cpu_packed(),  // everything else on CPU-like devices
       gemm_gpu_gemv(),    // few rows on GPU-class devices: no tile to fill, only memory to read
       gemm_gpu_tiled(),   // everything on GPU-class devices

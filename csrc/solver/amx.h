@@ -1,0 +1,40 @@
+// What the solvers on the AMX tiles of CPUs share: see csrc/kernels/amx.clh.
+#pragma once
+#include <algorithm>
+
+#include "cl/program.h"
+#include "solver/kernel_source.h"
+#include "solver/solver.h"
+
+namespace dlb::solver {
+
+constexpr int kAmxTile = 16;        // rows and columns of a tile of sums
+constexpr int kAmxDepth = 32;       // elements of the reduction in a tile of A or B
+constexpr int64_t kAmxBytes = 1024;  // of a tile
+
+// Cycles of one tile. Cores slow down under these instructions; the figures are measured there.
+constexpr double kAmxMultiply = 30, kAmxCopy = 70, kAmxTranspose = 130, kAmxScatter = 1500;
+
+inline Applicability amx_applicable(c10::ScalarType dtype, const cl::Device& device) {
+  if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
+  if (dtype != c10::ScalarType::BFloat16) return Applicability::no("for bfloat16");
+  if (!device.amx_bf16()) return Applicability::no("needs PoCL on a CPU with AMX for bfloat16");
+  return Applicability::yes();
+}
+
+inline int64_t amx_tiles(int64_t elements) {
+  return ceil_div(elements, kAmxTile);
+}
+
+// Bytes of scratch for blocks of m x n with parts of k of a reduction of `depth`; see AmxBlock.
+inline uint64_t amx_scratch(int64_t m, int64_t n, int64_t k, int64_t depth) {
+  const int64_t steps = ceil_div(k, kAmxDepth), quads = depth <= k ? 1 : ceil_div(m, 32) * ceil_div(n, 32);
+  return 64 + (2 + 4 * quads + (amx_tiles(n) + 2) * steps) * kAmxBytes;
+}
+
+// `extent` in as few parts of at most `most` as possible, of a multiple of `multiple`.
+inline int amx_balanced(int64_t extent, int64_t most, int64_t multiple) {
+  return static_cast<int>(round_up(ceil_div(extent, ceil_div(extent, most)), multiple));
+}
+
+}  // namespace dlb::solver
