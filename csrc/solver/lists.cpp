@@ -36,6 +36,7 @@ const std::vector<const ConvSolver*>& conv_solvers() {
   static const std::vector<const ConvSolver*> list = {
       conv_cpu_direct(),     // few output channels per group: too narrow for a GEMM's tile
       conv_gemm_1x1(),       // no gather at all, whichever GEMM is best
+      conv_cpu_amx(),        // bfloat16 on CPUs with tiles of their own for it
       conv_cpu_winograd(),   // 3x3 of stride 1 with many channels: fewer multiplications
       conv_cpu_implicit(),   // everything else on CPU-like devices
       conv_gpu_depthwise(),  // one channel per group: too little reuse for a product

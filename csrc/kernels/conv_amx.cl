@@ -1,0 +1,165 @@
+// Convolution on AMX tiles in bfloat16: the forward pass, or one stride phase of the input gradient. Weights are A, one
+// row per output channel along k; the gathered image is B, one column per position, in pairs along k in scratch. k runs
+// over (channel, tap) or, where p.split[0], over (tap, channel). p.block[0] positions, p.block_cols output channels and
+// p.channels of k at a time are one work-item's; p.split[1] says whether to copy weights that lie along k.
+
+// What of the image a block of positions sees. Tile: 16 positions.
+typedef struct {
+  size_t image;                 // of the group
+  long channel;                 // stride
+  int taps, red, channels_inner, tiles;
+  local const int *at;          // of tap 0 of each position, from the image
+  local const int *tap_at;      // of each tap, from there
+  local const ushort *inside;   // [tap][tile]: which positions see the image there
+  local const int *step;        // of each tile: 1 or 2 where its positions are so many elements apart, else 0
+} Seen;
+
+// Element k of all positions of a tile.
+#define FETCH(k, valid, v)                                                                                     \
+  uint16 v = 0;                                                                                                \
+  {                                                                                                            \
+    const uint bits = valid ? s->inside[tap_##k * s->tiles + j] : 0;                                           \
+    const size_t from = s->image + (at[0] + offset_##k) * 2;                                                   \
+    if (step == 1) v = convert_uint16(MASKED16(from, bits));                                                   \
+    else if (step == 2) v = as_uint16(MASKED32(from, __builtin_ia32_pdep_si(bits, 0x55555555u)));              \
+    else if (bits) {                                                                                           \
+      const uint16 index = as_uint16(*(local const Vector*)at) + (uint)(offset_##k + odd);                     \
+      const uint16 pairs = __builtin_astype(                                                                   \
+          __builtin_ia32_gathersiv16si(zeros, (const void*)(s->image - odd * 2),                               \
+                                       __builtin_astype(as_int16(index) >> 1, v16i), (ushort)bits, 4),         \
+          uint16);                                                                                             \
+      v = (pairs >> ((index & 1) * 16)) & 0xffff;                                                              \
+    }                                                                                                          \
+  }
+
+// Tiles k..k+32 of all positions to dst, `pitch` floats apart; zero from `count` on.
+AMX void gather_step(const Seen* s, int k, int count, local float* dst, int pitch) {
+  if (s->channels_inner && s->channel == 1 && s->red % TILE_K == 0) {
+    const int tap = k / s->red;
+    const size_t image = s->image + (s->tap_at[tap] + k % s->red) * 2;
+    for (int j = 0; j < s->tiles; j++, dst += pitch) {
+      const uint inside = s->inside[tap * s->tiles + j];
+      local const int* at = s->at + j * 16;
+      VECTORS16(x)
+#define LOAD_POSITION(n, h) x##h = MASKED32(image + (long)at[n] * 2, inside >> n & 1 ? 0xffffffffu : 0);
+      EACH16(LOAD_POSITION)
+      TRANSPOSE_X
+      EACH16(STORE_VECTOR)
+    }
+    return;
+  }
+  const int odd = s->image >> 1 & 1, inner = s->channels_inner ? s->red : s->taps;
+  const v16i zeros = __builtin_astype((float16)(0.f), v16i);
+  int outer = k / inner, i = k % inner;
+  for (int pair = 0; pair < 16; pair++, dst += 16) {
+    long offset_even = 0, offset_odd = 0;
+    int tap_even = 0, tap_odd = 0;
+    const int even = 2 * pair < count, both = 2 * pair + 1 < count;
+#define NEXT(k)                                                                            \
+  tap_##k = s->channels_inner ? outer : i;                                                 \
+  offset_##k = s->tap_at[tap_##k] + (s->channels_inner ? i : outer) * s->channel;          \
+  if (++i == inner) i = 0, outer++;
+    if (even) { NEXT(even) }
+    if (both) { NEXT(odd) }
+    for (int j = 0; j < s->tiles; j++) {
+      local const int* at = s->at + j * 16;
+      const int step = s->step[j];
+      FETCH(even, even, a)
+      FETCH(odd, both, b)
+      *(local Vector*)(dst + j * pitch) = as_float16(a | b << 16);
+    }
+  }
+}
+
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const T* in, long oi, global const T* weights,
+                                                                    long ow, long weight_group, long weight_row,
+                                                                    global T* out, long oo, global const T* bias,
+                                                                    long ob, Gather p, local float* scratch) {
+  const int positions = p.n * p.q[0] * p.q[1] * p.q[2], first = get_global_id(0) * p.block[0];
+  const int m0 = get_global_id(1) * p.block_cols, g = get_global_id(2);
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2], K = taps * p.red, kc = p.channels;
+  AmxBlock block = {min(p.block_cols, p.cols - m0), min(p.block[0], positions - first), K <= kc};
+  const int tiles = (block.cols + 15) / 16, edges = p.taps[0] + p.taps[1] + p.taps[2];
+  block.tail = scratch + 16, block.sums = scratch + AMX_HEAD / 4;
+  block.b = block.sums + (block.whole ? 1 : (block.rows + 31) / 32 * ((block.cols + 31) / 32)) * TILE_BYTES;
+  block.a = block.b + tiles * ((kc + TILE_K - 1) / TILE_K) * (TILE_BYTES / 4);
+  local int* at = (local int*)(block.a + 2 * ((kc + TILE_K - 1) / TILE_K) * (TILE_BYTES / 4));
+  local int* out_at = at + tiles * 16;
+  local int* step = out_at + tiles * 16;
+  local int* tap_at = step + tiles;
+  local ushort* edge = (local ushort*)(tap_at + taps);  // [tap along one dimension][tile]
+  local ushort* inside = edge + edges * tiles;
+
+  int q[4];  // n, d, h, w of a position
+  for (int i = 3, id = first; i >= 0; i--) {
+    const int extent = i ? p.q[i - 1] : p.n;
+    q[i] = id % extent, id /= extent;
+  }
+  for (int j = 0; j < tiles; j++) {
+    int begin[3][16];
+    const int count = min(16, block.cols - j * 16);
+    for (int r = 0; r < 16; r++) {
+      long from = q[0] * p.is[0], to = q[0] * p.os[0];
+      for (int i = 0; i < 3; i++) {
+        begin[i][r] = q[i + 1] * p.step[i] + p.first[i];
+        from += begin[i][r] * p.is[i + 2], to += q[i + 1] * p.os[i + 2];
+      }
+      at[j * 16 + r] = from, out_at[j * 16 + r] = to;
+      if (r + 1 < count)
+        for (int i = 3; i >= 0 && ++q[i] == (i ? p.q[i - 1] : p.n); i--) q[i] = 0;
+    }
+    int apart = at[j * 16 + 1] - at[j * 16];
+    for (int r = 2; r < count; r++)
+      if (at[j * 16 + r] - at[j * 16 + r - 1] != apart) apart = 0;
+    step[j] = count == 1 ? 1 : apart == 1 || apart == 2 ? apart : 0;
+    for (int i = 0, e = 0; i < 3; i++)
+      for (int t = 0; t < p.taps[i]; t++, e++) {
+        uint bits = 0;
+        for (int r = 0; r < 16; r++) bits |= (uint)((uint)(begin[i][r] + t * p.dilation[i]) < (uint)p.in[i]) << r;
+        edge[e * tiles + j] = bits & low_bits(count);
+      }
+    for (int i = 3; i >= 0 && ++q[i] == (i ? p.q[i - 1] : p.n); i--) q[i] = 0;
+  }
+  for (int t0 = 0, tap = 0; t0 < p.taps[0]; t0++)
+    for (int t1 = 0; t1 < p.taps[1]; t1++)
+      for (int t2 = 0; t2 < p.taps[2]; t2++, tap++) {
+        tap_at[tap] = t0 * p.dilation[0] * p.is[2] + t1 * p.dilation[1] * p.is[3] + t2 * p.dilation[2] * p.is[4];
+        for (int j = 0; j < tiles; j++)
+          inside[tap * tiles + j] = edge[t0 * tiles + j] & edge[(p.taps[0] + t1) * tiles + j] &
+                                    edge[(p.taps[0] + p.taps[1] + t2) * tiles + j];
+      }
+
+  const Seen seen = {(size_t)(in + oi + (long)g * p.red * p.is[1]), p.is[1], taps, p.red, p.split[0], tiles,
+                     at, tap_at, inside, step};
+  const Results results = {(size_t)(out + oo + ((long)g * p.cols + m0) * p.os[1]), (size_t)(bias + ob + g * p.cols + m0),
+                           p.os[1], 0, 1, 0, 1.f, 1.f, p.has_bias, out_at};
+  const size_t a = (size_t)(weights + ow + g * weight_group + m0 * weight_row);
+  amx_begin((local uchar*)scratch);
+  for (int k = 0; k == 0 || k < K; k += kc) {
+    const int count = min(kc, K - k), steps = (count + TILE_K - 1) / TILE_K;
+    for (int s = 0; s < steps; s++)
+      gather_step(&seen, k + s * TILE_K, min(TILE_K, count - s * TILE_K), block.b + s * (TILE_BYTES / 4),
+                  steps * (TILE_BYTES / 4));
+    amx_part(&block, &results, a + k * 2, weight_row, 1, count, p.split[1], k == 0, k + kc >= K);
+  }
+  amx_end();
+}
+
+// Weights in any layout to [group][column][k]. One work-item packs 16 columns.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_pack(global const T* weights, long ow,
+                                                                         global T* packed, long op, Gather p) {
+  const int j = get_global_id(0) * 16, g = get_global_id(1), count = min(16, p.cols - j);
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2];
+  const long K = (long)taps * p.red;
+  weights += ow + g * p.wgroup + j * p.wcol;
+  packed += op + ((long)g * p.cols + j) * K;
+  for (int t0 = 0, tap = 0; t0 < p.taps[0]; t0++)
+    for (int t1 = 0; t1 < p.taps[1]; t1++)
+      for (int t2 = 0; t2 < p.taps[2]; t2++, tap++) {
+        global const T* from = weights + t0 * p.wtap[0] + t1 * p.wtap[1] + t2 * p.wtap[2];
+        for (int c = 0; c < p.red; c++) {
+          global T* to = packed + (p.split[0] ? (long)tap * p.red + c : (long)c * taps + tap);
+          for (int i = 0; i < count; i++) to[i * K] = from[c * p.wred + i * p.wcol];
+        }
+      }
+}

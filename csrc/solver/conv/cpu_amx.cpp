@@ -1,0 +1,193 @@
+// Convolution solver "cpu_amx": implicit GEMM in bfloat16 on the AMX tiles of CPUs, forward and input gradient; see
+// conv_amx.cl.
+#include <cmath>
+#include <optional>
+
+#include "solver/amx.h"
+#include "solver/conv/gather.h"
+#include "solver/conv/solvers.h"
+#include "solver/conv/strides.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "amx.clh", "conv_gather.clh", "conv_amx.cl"};
+constexpr int64_t kScratchBytes = int64_t(1280) << 10;  // at most; most of the second-level cache of such CPUs
+constexpr int64_t kMostTaps = 1024;
+
+// A gather with its blocking chosen, and what it costs.
+struct Plan {
+  Gather gather;
+  int64_t scratch = 0, blocks = 0, col_blocks = 0;
+  bool packed = false;  // weights are copied to [group][column][k] first
+  double cycles = INFINITY;
+};
+
+int64_t taps_of(const Gather& g) {
+  return int64_t(g.taps[0]) * g.taps[1] * g.taps[2];
+}
+int64_t positions_of(const Gather& g) {
+  return int64_t(g.n) * g.q[0] * g.q[1] * g.q[2];
+}
+
+// Whether a column's weights lie in memory as (channel, tap), or as (tap, channel).
+bool dense(const Gather& g, bool channels_inner) {
+  int64_t expected = channels_inner ? g.red : 1;
+  if (channels_inner && g.red > 1 && g.wred != 1) return false;
+  for (int i = 2; i >= 0; i--) {
+    if (g.taps[i] > 1 && g.wtap[i] != expected) return false;
+    expected *= g.taps[i];
+  }
+  return channels_inner || g.red == 1 || g.wred == expected;
+}
+
+Plan plan_with(Gather g, const cl::Device& device, int64_t positions, int64_t columns, int64_t depth) {
+  const int64_t all = positions_of(g), taps = taps_of(g), k = taps * g.red;
+  g.block[0] = static_cast<int>(positions), g.block_cols = static_cast<int>(columns);
+  g.channels = static_cast<int>(depth), g.split[1] = positions > 64;
+  Plan plan{g};
+  const int64_t tiles = amx_tiles(positions);
+  plan.scratch = amx_scratch(columns, positions, depth, k) + 4 * (33 * tiles + taps) +
+                 2 * tiles * (taps + g.taps[0] + g.taps[1] + g.taps[2]) + 64;
+  if (plan.scratch > std::min<int64_t>(kScratchBytes, device.local_mem)) return plan;
+  plan.blocks = ceil_div(all, positions), plan.col_blocks = ceil_div(g.cols, columns);
+  const double steps = ceil_div(k, kAmxDepth), parts = ceil_div(k, depth), m = amx_tiles(columns);
+  const bool across = g.split[0] && g.is[1] == 1 && g.red % kAmxDepth == 0;
+  const bool near = g.is[4] == 1 && g.step[2] == 1;
+  const double gather = across ? kAmxTranspose : near ? 150 : 400;
+  const double store = g.os[4] == 1 || g.q[2] == 1 ? kAmxCopy : g.os[1] == 1 ? kAmxTranspose : kAmxScatter;
+  const double per_task = m * tiles * (steps * kAmxMultiply + 2 * store + (parts - 1) * 60) +
+                          m * steps * (g.split[1] ? kAmxCopy : 40) + tiles * (steps * gather + 600) + 4000;
+  plan.cycles = std::ceil(double(plan.blocks) * plan.col_blocks * g.groups / device.compute_units) * per_task;
+  return plan;
+}
+
+// The plan with the fewest cycles; infinite where none fits.
+Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
+  const bool channels_last = g.is[1] == 1 && g.red > 1;
+  const bool outer = dense(g, false), inner = dense(g, true);
+  g.split[0] = inner && (channels_last || !outer) ? 1 : outer ? 0 : channels_last;
+  if (channels_last && g.red % kAmxDepth == 0) g.split[0] = 1;
+  Plan best{g};
+  const int64_t all = positions_of(g), k = std::max<int64_t>(taps_of(g) * g.red, 1);
+  int64_t before = 0;
+  for (int64_t most : {768, 512, 384, 256, 192, 128, 96, 64, 32}) {
+    if (config.values[0] && most != config.values[0]) continue;
+    const int64_t positions = amx_balanced(all, most, kAmxTile);
+    if (positions == before) continue;
+    before = positions;
+    for (int64_t columns : {512, 256, 128, 64, 32}) {
+      if (config.values[1] && columns != config.values[1]) continue;
+      for (int64_t depth : {8192, 2048, 1024, 512, 128}) {
+        if (config.values[2] && depth != config.values[2]) continue;
+        Plan plan = plan_with(g, device, positions, std::min<int64_t>(amx_balanced(g.cols, columns, 32), g.cols),
+                              std::min(amx_balanced(k, depth, kAmxDepth), static_cast<int>(round_up(k, kAmxDepth))));
+        if (plan.cycles < best.cycles) best = plan;
+      }
+    }
+  }
+  best.packed = !dense(g, g.split[0]);
+  return best;
+}
+
+int64_t packed_elements(const Plan& plan) {
+  const Gather& g = plan.gather;
+  return plan.packed ? int64_t(g.groups) * g.cols * g.red * taps_of(g) : 0;
+}
+
+class AmxInvoker final : public Invoker<ConvProblem> {
+ public:
+  AmxInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
+      : input_grad_(p.direction == Op::kConvInputGrad),
+        pack_(embedded_kernel(device, kFiles, element_option(p.dtype), "conv_amx_pack")),
+        compute_(embedded_kernel(device, kFiles, element_option(p.dtype), "conv_amx")) {
+    for (const Phase& phase : phases_of(p)) {
+      Step step{best_plan(phase.gather, device, config), phase.weight_offset, phase.output_offset, {}, {}};
+      const Gather& g = step.plan.gather;
+      step.pack.dims = 2, step.compute.dims = 3;
+      step.pack.global[0] = packed_elements(step.plan) ? amx_tiles(g.cols) : 0, step.pack.global[1] = g.groups;
+      step.compute.global[0] = step.plan.blocks, step.compute.global[1] = step.plan.col_blocks;
+      step.compute.global[2] = g.groups;
+      steps_.push_back(step);
+    }
+  }
+
+  void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
+    const Buffer& in = input_grad_ ? o.y : o.x;
+    const Buffer& out = input_grad_ ? o.x : o.y;
+    int64_t packed = workspace.offset / sizeof(uint16_t);
+    for (const Step& s : steps_) {
+      const Gather& g = s.plan.gather;
+      const int64_t elements = packed_elements(s.plan), depth = g.red * taps_of(g);
+      const Buffer& bias = g.has_bias ? o.bias : o.w;
+      Buffer weights{o.w.mem, o.w.offset + s.weight_offset};
+      if (elements) {
+        pack_.launch(stream.queue(), s.pack, weights.mem, weights.offset, workspace.mem, packed, g);
+        weights = {workspace.mem, packed};
+      }
+      const int64_t group = elements ? g.cols * depth : g.wgroup, row = elements ? depth : g.wcol;
+      compute_.launch(stream.queue(), s.compute, in.mem, in.offset, weights.mem, weights.offset, group, row, out.mem,
+                      out.offset + s.output_offset, bias.mem, bias.offset, g,
+                      cl::Local{static_cast<size_t>(s.plan.scratch)});
+      packed += elements;
+    }
+  }
+
+ private:
+  struct Step {
+    Plan plan;
+    int64_t weight_offset, output_offset;
+    cl::Range pack, compute;
+  };
+  const bool input_grad_;
+  cl::Kernel& pack_;
+  cl::Kernel& compute_;
+  std::vector<Step> steps_;
+};
+
+class Amx final : public ConvSolver {
+ public:
+  const char* name() const override { return "cpu_amx"; }
+  Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
+    if (const Applicability can = amx_applicable(p.dtype, device); !can) return can;
+    if (p.direction == Op::kConvWeightGrad) return Applicability::no("no weight gradient");
+    if (p.taps() > kMostTaps) return Applicability::no("more than 1024 taps");
+    const int64_t x = span(p.xs, {p.n, p.c, p.in[0], p.in[1], p.in[2]}),
+                  y = span(p.ys, {p.n, p.k, p.out[0], p.out[1], p.out[2]});
+    if (std::max(x, y) > INT32_MAX / 2 || p.c / p.groups * p.taps() > INT32_MAX / 2)
+      return Applicability::no("a tensor of 2^30 elements or more");
+    if (std::isinf(cycles(p, device))) return Applicability::no("too little local memory");
+    return Applicability::yes();
+  }
+  uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
+    uint64_t elements = 0;
+    for (const Phase& phase : phases_of(p)) elements += packed_elements(best_plan(phase.gather, device, config));
+    return elements * sizeof(uint16_t);
+  }
+  double estimate(const ConvProblem& p, const cl::Device& device) const override {
+    return 20 + cycles(p, device) / kCpuMegahertz;
+  }
+  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
+                                                const Config& config) const override {
+    return std::make_unique<AmxInvoker>(p, device, config);
+  }
+
+ private:
+  static double cycles(const ConvProblem& p, const cl::Device& device) {
+    double sum = 0;
+    for (const Phase& phase : phases_of(p)) {
+      const Plan plan = best_plan(phase.gather, device);
+      sum += plan.cycles + 4.0 * packed_elements(plan) / device.compute_units + 45000;
+    }
+    return sum;
+  }
+};
+
+}  // namespace
+
+const ConvSolver* conv_cpu_amx() {
+  static const Amx solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver
