@@ -71,6 +71,115 @@ AMX void gather_step(const Seen* s, int k, int count, local float* dst, int pitc
   }
 }
 
+// The tables of positions first..first+count and of the taps. at, out_at: 16 per tile; edge: [tap along one dimension]
+// [tile], scratch.
+inline void look(const Gather* p, int first, int count, int tiles, local int* at, local int* out_at, local int* step,
+                 local int* tap_at, local ushort* edge, local ushort* inside) {
+  int q[4];  // n, d, h, w of a position
+  for (int i = 3, id = first; i >= 0; i--) {
+    const int extent = i ? p->q[i - 1] : p->n;
+    q[i] = id % extent, id /= extent;
+  }
+  for (int j = 0; j < tiles; j++) {
+    int begin[3][16];
+    const int here = min(16, count - j * 16);
+    for (int r = 0; r < 16; r++) {
+      long from = q[0] * p->is[0], to = q[0] * p->os[0];
+      for (int i = 0; i < 3; i++) {
+        begin[i][r] = q[i + 1] * p->step[i] + p->first[i];
+        from += begin[i][r] * p->is[i + 2], to += q[i + 1] * p->os[i + 2];
+      }
+      at[j * 16 + r] = from, out_at[j * 16 + r] = to;
+      if (r + 1 < here)
+        for (int i = 3; i >= 0 && ++q[i] == (i ? p->q[i - 1] : p->n); i--) q[i] = 0;
+    }
+    int apart = at[j * 16 + 1] - at[j * 16];
+    for (int r = 2; r < here; r++)
+      if (at[j * 16 + r] - at[j * 16 + r - 1] != apart) apart = 0;
+    step[j] = here <= 1 ? 1 : apart == 1 || apart == 2 ? apart : 0;
+    for (int i = 0, e = 0; i < 3; i++)
+      for (int t = 0; t < p->taps[i]; t++, e++) {
+        uint bits = 0;
+        for (int r = 0; r < 16; r++) bits |= (uint)((uint)(begin[i][r] + t * p->dilation[i]) < (uint)p->in[i]) << r;
+        edge[e * tiles + j] = bits & low_bits(here);
+      }
+    for (int i = 3; i >= 0 && ++q[i] == (i ? p->q[i - 1] : p->n); i--) q[i] = 0;
+  }
+  for (int t0 = 0, tap = 0; t0 < p->taps[0]; t0++)
+    for (int t1 = 0; t1 < p->taps[1]; t1++)
+      for (int t2 = 0; t2 < p->taps[2]; t2++, tap++) {
+        tap_at[tap] = t0 * p->dilation[0] * p->is[2] + t1 * p->dilation[1] * p->is[3] + t2 * p->dilation[2] * p->is[4];
+        for (int j = 0; j < tiles; j++)
+          inside[tap * tiles + j] = edge[t0 * tiles + j] & edge[(p->taps[0] + t1) * tiles + j] &
+                                    edge[(p->taps[0] + p->taps[1] + t2) * tiles + j];
+      }
+}
+
+// A tile of B whose columns are (channel, tap), or (tap, channel), from `column` on, and whose k are the positions of
+// tiles j and j + 1.
+AMX void gather_taps(const Seen* s, int column, int columns, int j, local float* dst) {
+  VECTORS16(x)
+  if (s->channels_inner && s->channel == 1 && s->red % 16 == 0) {
+    const int tap = column / s->red;
+    const size_t image = s->image + (s->tap_at[tap] + column % s->red) * 2;
+    const uint inside = s->inside[tap * s->tiles + j] | (uint)s->inside[tap * s->tiles + j + 1] << 16;
+    local const int* at = s->at + j * 16;
+#define LOAD_POSITIONS(n, h)                                                             \
+  x##h = PAIRS(MASKED16(image + (long)at[2 * n] * 2, inside >> 2 * n & 1 ? 0xffff : 0),  \
+               MASKED16(image + (long)at[2 * n + 1] * 2, inside >> (2 * n + 1) & 1 ? 0xffff : 0));
+    EACH16(LOAD_POSITIONS)
+    EACH16(STORE_VECTOR)
+    return;
+  }
+  const int odd = s->image >> 1 & 1, inner = s->channels_inner ? s->red : s->taps;
+  const v16i zeros = __builtin_astype((float16)(0.f), v16i);
+  ushort rows[16 * TILE_K] __attribute__((aligned(64)));
+  int outer = column / inner, i = column % inner;
+  const int first = j;
+  for (int c = 0; c < 16; c++) {
+    long offset_this = 0;
+    int tap_this = 0;
+    const int there = c < columns;
+    if (there) { NEXT(this) }
+    for (j = first; j < first + 2; j++) {
+      local const int* at = s->at + j * 16;
+      const int step = s->step[j];
+      FETCH(this, there, v)
+      *(ushort16*)(rows + c * TILE_K + (j - first) * 16) = convert_ushort16(v);
+    }
+  }
+#define LOAD_COLUMN_OF(n, h) x##h = ((const Vector*)rows)[n];
+  EACH16(LOAD_COLUMN_OF)
+  TRANSPOSE_X
+  EACH16(STORE_VECTOR)
+}
+
+// 16 rows of A along k, `pitch` bytes apart: `rows` channels of the output's gradient at 32 positions, of which `count`
+// are there.
+AMX void gather_grad(size_t grad, long channel, local const int* at, int count, int rows, size_t dst, long pitch) {
+  if (channel != 1 && !consecutive(at, count)) {
+    for (int r = 0; r < 16; r++)
+      for (int q = 0; q < TILE_K; q++)
+        ((ushort*)(dst + r * pitch))[q] = r < rows && q < count ? ((const ushort*)grad)[r * channel + at[q]] : 0;
+    return;
+  }
+  VECTORS16(x)
+  if (channel == 1) {
+    const uint mask = low_bits(rows);
+#define LOAD_GRADS(n, h)                                                           \
+  x##h = PAIRS(MASKED16(grad + (long)at[2 * n] * 2, 2 * n < count ? mask : 0),     \
+               MASKED16(grad + (long)at[2 * n + 1] * 2, 2 * n + 1 < count ? mask : 0));
+    EACH16(LOAD_GRADS)
+    TRANSPOSE_X
+  } else {
+    const uint mask = low_bits(count);
+#define LOAD_GRAD_ROW(n, h) x##h = MASKED32(grad + (at[0] + n * channel) * 2, n < rows ? mask : 0);
+    EACH16(LOAD_GRAD_ROW)
+  }
+#define STORE_GRAD_ROW(n, h) *(Vector*)(dst + n * pitch) = x##h;
+  EACH16(STORE_GRAD_ROW)
+}
+
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const T* in, long oi, global const T* weights,
                                                                     long ow, long weight_group, long weight_row,
                                                                     global T* out, long oo, global const T* bias,
@@ -90,45 +199,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const
   local ushort* edge = (local ushort*)(tap_at + taps);  // [tap along one dimension][tile]
   local ushort* inside = edge + edges * tiles;
 
-  int q[4];  // n, d, h, w of a position
-  for (int i = 3, id = first; i >= 0; i--) {
-    const int extent = i ? p.q[i - 1] : p.n;
-    q[i] = id % extent, id /= extent;
-  }
-  for (int j = 0; j < tiles; j++) {
-    int begin[3][16];
-    const int count = min(16, block.cols - j * 16);
-    for (int r = 0; r < 16; r++) {
-      long from = q[0] * p.is[0], to = q[0] * p.os[0];
-      for (int i = 0; i < 3; i++) {
-        begin[i][r] = q[i + 1] * p.step[i] + p.first[i];
-        from += begin[i][r] * p.is[i + 2], to += q[i + 1] * p.os[i + 2];
-      }
-      at[j * 16 + r] = from, out_at[j * 16 + r] = to;
-      if (r + 1 < count)
-        for (int i = 3; i >= 0 && ++q[i] == (i ? p.q[i - 1] : p.n); i--) q[i] = 0;
-    }
-    int apart = at[j * 16 + 1] - at[j * 16];
-    for (int r = 2; r < count; r++)
-      if (at[j * 16 + r] - at[j * 16 + r - 1] != apart) apart = 0;
-    step[j] = count == 1 ? 1 : apart == 1 || apart == 2 ? apart : 0;
-    for (int i = 0, e = 0; i < 3; i++)
-      for (int t = 0; t < p.taps[i]; t++, e++) {
-        uint bits = 0;
-        for (int r = 0; r < 16; r++) bits |= (uint)((uint)(begin[i][r] + t * p.dilation[i]) < (uint)p.in[i]) << r;
-        edge[e * tiles + j] = bits & low_bits(count);
-      }
-    for (int i = 3; i >= 0 && ++q[i] == (i ? p.q[i - 1] : p.n); i--) q[i] = 0;
-  }
-  for (int t0 = 0, tap = 0; t0 < p.taps[0]; t0++)
-    for (int t1 = 0; t1 < p.taps[1]; t1++)
-      for (int t2 = 0; t2 < p.taps[2]; t2++, tap++) {
-        tap_at[tap] = t0 * p.dilation[0] * p.is[2] + t1 * p.dilation[1] * p.is[3] + t2 * p.dilation[2] * p.is[4];
-        for (int j = 0; j < tiles; j++)
-          inside[tap * tiles + j] = edge[t0 * tiles + j] & edge[(p.taps[0] + t1) * tiles + j] &
-                                    edge[(p.taps[0] + p.taps[1] + t2) * tiles + j];
-      }
-
+  look(&p, first, block.cols, tiles, at, out_at, step, tap_at, edge, inside);
   const Seen seen = {(size_t)(in + oi + (long)g * p.red * p.is[1]), p.is[1], taps, p.red, p.split[0], tiles,
                      at, tap_at, inside, step};
   const Results results = {(size_t)(out + oo + ((long)g * p.cols + m0) * p.os[1]), (size_t)(bias + ob + g * p.cols + m0),
@@ -162,4 +233,51 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_pack(global 
           for (int i = 0; i < count; i++) to[i * K] = from[c * p.wred + i * p.wcol];
         }
       }
+}
+
+// Weight gradient: rows are output channels, columns (channel, tap) or (tap, channel), and k are positions, p.channels
+// of them at a time. One work-item computes p.block_cols rows and p.block[0] columns.
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_weight_grad(
+    global const T* in, long oi, global const T* grad, long og, global T* weights, long ow, Gather p,
+    local float* scratch) {
+  const int m0 = get_global_id(0) * p.block_cols, n0 = get_global_id(1) * p.block[0], g = get_global_id(2);
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2], edges = p.taps[0] + p.taps[1] + p.taps[2];
+  const int positions = p.n * p.q[0] * p.q[1] * p.q[2], kc = p.channels, most = kc / TILE_K;
+  AmxBlock block = {min(p.block_cols, p.cols - m0), min(p.block[0], p.red * taps - n0), positions <= kc, 1};
+  const int rows = (block.rows + 15) & ~15, columns = (block.cols + 15) & ~15;
+  const long pitch = kc * 2 + 64;  // bytes between rows of A, an odd number of cache lines
+  block.tail = scratch + 16, block.sums = scratch + AMX_HEAD / 4;
+  block.b = block.sums + (block.whole ? 1 : (block.rows + 31) / 32 * ((block.cols + 31) / 32)) * TILE_BYTES;
+  block.a = block.b + columns / 16 * most * (TILE_BYTES / 4);
+  local int* column_at = (local int*)(block.a + rows * pitch / 4);
+  local int* at = column_at + columns;
+  local int* grad_at = at + most * 32;
+  local int* step = grad_at + most * 32;
+  local int* tap_at = step + most * 2;
+  local ushort* edge = (local ushort*)(tap_at + taps);
+  local ushort* inside = edge + edges * most * 2;
+  for (int n = 0; n < columns; n++) {
+    const int column = min(n0 + n, p.red * taps - 1), inner = p.split[0] ? p.red : taps;
+    const int tap = p.split[0] ? column / inner : column % inner, c = p.split[0] ? column % inner : column / inner;
+    column_at[n] = c * p.wred + tap / (p.taps[1] * p.taps[2]) * p.wtap[0] + tap / p.taps[2] % p.taps[1] * p.wtap[1] +
+                   tap % p.taps[2] * p.wtap[2];
+  }
+  const Results results = {(size_t)(weights + ow + g * p.wgroup + m0 * p.wcol), 0, p.wcol, 0, 0, 0, 1.f, 0.f, 0, column_at};
+  const size_t from = (size_t)(grad + og + ((long)g * p.cols + m0) * p.os[1]);
+  amx_begin((local uchar*)scratch);
+  for (int k = 0; k == 0 || k < positions; k += kc) {
+    const int count = min(kc, positions - k), steps = (count + TILE_K - 1) / TILE_K;
+    look(&p, k, count, 2 * steps, at, grad_at, step, tap_at, edge, inside);
+    const Seen seen = {(size_t)(in + oi + (long)g * p.red * p.is[1]), p.is[1], taps, p.red, p.split[0], 2 * steps,
+                       at, tap_at, inside, step};
+    for (int r = 0; r < rows; r += 16)
+      for (int s = 0; s < steps; s++)
+        gather_grad(from + r * p.os[1] * 2, p.os[1], grad_at + s * 32, min(TILE_K, count - s * TILE_K),
+                    min(16, block.rows - r), (size_t)block.a + r * pitch + s * 64, pitch);
+    for (int n = 0; n < columns; n += 16)
+      for (int s = 0; s < steps; s++)
+        gather_taps(&seen, n0 + n, min(16, block.cols - n), 2 * s, block.b + (n / 16 * steps + s) * (TILE_BYTES / 4));
+    amx_part(&block, &results, (size_t)block.a, pitch / 2, 1, steps * TILE_K, 0, k == 0, k + kc >= positions);
+  }
+  amx_end();
 }

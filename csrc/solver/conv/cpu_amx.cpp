@@ -1,7 +1,5 @@
-// Convolution solver "cpu_amx": implicit GEMM in bfloat16 on the AMX tiles of CPUs, forward and input gradient; see
-// conv_amx.cl.
+// Convolution solver "cpu_amx": implicit GEMM in bfloat16 on the AMX tiles of CPUs, all directions; see conv_amx.cl.
 #include <cmath>
-#include <optional>
 
 #include "solver/amx.h"
 #include "solver/conv/gather.h"
@@ -90,6 +88,45 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
   return best;
 }
 
+Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int64_t columns, int64_t depth) {
+  const int64_t taps = taps_of(g), k = positions_of(g), edges = g.taps[0] + g.taps[1] + g.taps[2];
+  g.block_cols = static_cast<int>(rows), g.block[0] = static_cast<int>(columns);
+  g.channels = static_cast<int>(depth);
+  Plan plan{g};
+  const int64_t most = depth / kAmxDepth, tables = columns + most * (2 * 32 + 2) + taps;
+  plan.scratch = amx_scratch(rows, columns, depth, k) + round_up(rows, kAmxTile) * (2 * depth + 64) + 4 * tables + 64 +
+                 2 * (taps + edges) * most * 2;
+  if (plan.scratch > std::min<int64_t>(kScratchBytes, device.local_mem)) return plan;
+  plan.blocks = ceil_div(g.red * taps, columns), plan.col_blocks = ceil_div(g.cols, rows);
+  const double steps = ceil_div(k, kAmxDepth), parts = ceil_div(k, depth), m = amx_tiles(rows), n = amx_tiles(columns);
+  const bool across = g.split[0] && g.is[1] == 1 && g.red % kAmxTile == 0;
+  const bool near = g.is[4] == 1 && g.step[2] == 1;
+  const double b = across ? 100 : near ? 300 : 800, a = g.os[1] == 1 || g.os[4] == 1 ? kAmxTranspose : kAmxScatter;
+  const double per_task = m * n * (steps * kAmxMultiply + 2 * kAmxCopy + (parts - 1) * 60) + steps * (m * a + n * b) +
+                          steps * (taps + edges) * 40 + 4000;
+  plan.cycles = std::ceil(double(plan.blocks) * plan.col_blocks * g.groups / device.compute_units) * per_task;
+  return plan;
+}
+
+Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& config = {}) {
+  g.split[0] = dense(g, true) && (g.is[1] == 1 || !dense(g, false));
+  Plan best{g};
+  const int64_t columns = g.red * taps_of(g), k = round_up(std::max<int64_t>(positions_of(g), 1), kAmxDepth);
+  for (int64_t m : {256, 128, 64, 32}) {
+    if (config.values[0] && m != config.values[0]) continue;
+    for (int64_t n : {512, 256, 128, 64, 32}) {
+      if (config.values[1] && n != config.values[1]) continue;
+      for (int64_t depth : {1024, 512, 256, 64}) {
+        if (config.values[2] && depth != config.values[2]) continue;
+        const Plan plan = weight_grad_plan_with(g, device, std::min<int64_t>(amx_balanced(g.cols, m, 32), g.cols),
+                                                amx_balanced(columns, n, kAmxTile), std::min(depth, k));
+        if (plan.cycles < best.cycles) best = plan;
+      }
+    }
+  }
+  return best;
+}
+
 int64_t packed_elements(const Plan& plan) {
   const Gather& g = plan.gather;
   return plan.packed ? int64_t(g.groups) * g.cols * g.red * taps_of(g) : 0;
@@ -145,21 +182,43 @@ class AmxInvoker final : public Invoker<ConvProblem> {
   std::vector<Step> steps_;
 };
 
+class WeightGradInvoker final : public Invoker<ConvProblem> {
+ public:
+  WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
+      : plan_(best_weight_grad_plan(forward_phase(p).gather, device, config)),
+        kernel_(embedded_kernel(device, kFiles, element_option(p.dtype), "conv_amx_weight_grad")) {
+    range_.dims = 3;
+    range_.global[0] = plan_.col_blocks, range_.global[1] = plan_.blocks, range_.global[2] = plan_.gather.groups;
+  }
+
+  void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
+    kernel_.launch(stream.queue(), range_, o.x.mem, o.x.offset, o.y.mem, o.y.offset, o.w.mem, o.w.offset, plan_.gather,
+                   cl::Local{static_cast<size_t>(plan_.scratch)});
+  }
+
+ private:
+  const Plan plan_;
+  cl::Kernel& kernel_;
+  cl::Range range_;
+};
+
 class Amx final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_amx"; }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const Applicability can = amx_applicable(p.dtype, device); !can) return can;
-    if (p.direction == Op::kConvWeightGrad) return Applicability::no("no weight gradient");
+    if (p.n == 0 || p.out_pixels() == 0) return Applicability::no("nothing to sum over");
     if (p.taps() > kMostTaps) return Applicability::no("more than 1024 taps");
     const int64_t x = span(p.xs, {p.n, p.c, p.in[0], p.in[1], p.in[2]}),
                   y = span(p.ys, {p.n, p.k, p.out[0], p.out[1], p.out[2]});
-    if (std::max(x, y) > INT32_MAX / 2 || p.c / p.groups * p.taps() > INT32_MAX / 2)
+    const int64_t w = span(p.ws, {p.k, p.c / p.groups, p.filter[0], p.filter[1], p.filter[2]});
+    if (std::max({x, y, w}) > INT32_MAX / 2 || p.c / p.groups * p.taps() > INT32_MAX / 2)
       return Applicability::no("a tensor of 2^30 elements or more");
     if (std::isinf(cycles(p, device))) return Applicability::no("too little local memory");
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
+    if (p.direction == Op::kConvWeightGrad) return 0;
     uint64_t elements = 0;
     for (const Phase& phase : phases_of(p)) elements += packed_elements(best_plan(phase.gather, device, config));
     return elements * sizeof(uint16_t);
@@ -169,11 +228,13 @@ class Amx final : public ConvSolver {
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
                                                 const Config& config) const override {
+    if (p.direction == Op::kConvWeightGrad) return std::make_unique<WeightGradInvoker>(p, device, config);
     return std::make_unique<AmxInvoker>(p, device, config);
   }
 
  private:
   static double cycles(const ConvProblem& p, const cl::Device& device) {
+    if (p.direction == Op::kConvWeightGrad) return best_weight_grad_plan(forward_phase(p).gather, device).cycles;
     double sum = 0;
     for (const Phase& phase : phases_of(p)) {
       const Plan plan = best_plan(phase.gather, device);
