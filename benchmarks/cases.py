@@ -119,10 +119,10 @@ def _reduce_cases() -> list[Case]:
 def _gemm_cases() -> list[Case]:
     import torch
 
-    def square(n: int) -> Callable[[torch.device], Step]:
+    def square(n: int, dtype: torch.dtype = torch.float32) -> Callable[[torch.device], Step]:
         def build(device: torch.device) -> Step:
-            a, b = torch.randn(n, n).to(device), torch.randn(n, n).to(device)
-            out = torch.empty(n, n).to(device)
+            a, b = torch.randn(n, n).to(device, dtype), torch.randn(n, n).to(device, dtype)
+            out = torch.empty(n, n, dtype=dtype).to(device)
             return lambda: torch.mm(a, b, out=out)
 
         return build
@@ -131,7 +131,7 @@ def _gemm_cases() -> list[Case]:
     return [
         Case(f"mm f32 {n}", "gemm", square(n), 2.0 * n**3, "GFLOP/s", 0.7 if n == 1024 else 0, 0.6 if n == 1024 else 0)
         for n in sizes
-    ]
+    ] + [Case(f"mm bf16 {n}", "gemm", square(n, torch.bfloat16), 2.0 * n**3, "GFLOP/s") for n in sizes]
 
 
 def _conv_cases() -> list[Case]:
@@ -147,11 +147,13 @@ def _conv_cases() -> list[Case]:
         ("depthwise 3x3 96 56", 96, 96, 3, 1, 56, 96),
     ]
     cases = []
-    for name, cin, cout, k, s, size, groups in shapes:
+    in_bfloat16 = [("bf16 " + name, *shape) for name, *shape in shapes[:5]]
+    for name, cin, cout, k, s, size, groups in shapes + in_bfloat16:
+        dtype = torch.bfloat16 if name.startswith("bf16") else torch.float32
 
-        def operands(device: torch.device, cin=cin, cout=cout, k=k, s=s, size=size, groups=groups) -> Any:
-            x = torch.randn(batch, cin, size, size).to(device)
-            w = torch.randn(cout, cin // groups, k, k).to(device)
+        def operands(device: torch.device, cin=cin, cout=cout, k=k, s=s, size=size, groups=groups, dtype=dtype) -> Any:
+            x = torch.randn(batch, cin, size, size).to(device, dtype)
+            w = torch.randn(cout, cin // groups, k, k).to(device, dtype)
             return x, w, dict(stride=s, padding=k // 2, groups=groups)
 
         def forward(device: torch.device, operands=operands) -> Step:
@@ -160,7 +162,7 @@ def _conv_cases() -> list[Case]:
 
         def backward(device: torch.device, operands=operands) -> Step:
             x, w, options = operands(device)
-            grad = torch.randn_like(torch.nn.functional.conv2d(x, w, **options), device="cpu").to(device)
+            grad = torch.randn(torch.nn.functional.conv2d(x, w, **options).shape).to(device, x.dtype)
             arguments = (
                 [0],
                 [options["stride"]] * 2,

@@ -33,16 +33,17 @@ struct Device {
   bool int64_atomics = false;
 
   // Quirks, by platform: what the driver does that others do not.
-  bool host_memory = false;  // the device computes in host memory, so copies are memcpy
-  bool flush_needed = true;  // enqueued work may sit in the driver until clFlush
-  bool late_code = false;    // kernels get machine code per work-group size at their first launch
+  bool host_memory = false;    // the device computes in host memory, so copies are memcpy
+  bool flush_needed = true;    // enqueued work may sit in the driver until clFlush
+  bool late_code = false;      // kernels get machine code per work-group size at their first launch
   bool clang_on_host = false;  // kernels are compiled by clang for the CPU that this process runs on
 
   std::string build_options;  // passed to every build
   std::string cache_tag;      // identifies device, driver and platform in disk caches
 
-  // Whether kernels may use the AMX tiles of the host's CPU, for bfloat16: where the driver's compiler is known to be
-  // clang, and Linux lets this process have the tiles' state, which the first call asks for. Thread-safe.
+  // Whether kernels may use the AMX tiles of the host's CPU, for bfloat16: where the driver's compiler is
+  // known to be clang, and Linux lets this process have the tiles' state, which the first call asks for.
+  // Thread-safe.
   bool amx_bf16() const;
 
   // The context, created on first call. Thread-safe. Throws Error.

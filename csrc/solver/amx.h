@@ -8,8 +8,8 @@
 
 namespace dlb::solver {
 
-constexpr int kAmxTile = 16;        // rows and columns of a tile of sums
-constexpr int kAmxDepth = 32;       // elements of the reduction in a tile of A or B
+constexpr int kAmxTile = 16;         // rows and columns of a tile of sums
+constexpr int kAmxDepth = 32;        // elements of the reduction in a tile of A or B
 constexpr int64_t kAmxBytes = 1024;  // of a tile
 
 // Cycles of one tile. Cores slow down under these instructions; the figures are measured there.

@@ -90,7 +90,7 @@ CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
     (2, 64, 48, 1, (17, 19), 3, 2, 1, 1),
     (1, 3, 64, 1, (40, 41), 7, 2, 3, 1),
     (1, 64, 96, 1, (14, 14), 1, 2, 0, 1),
-    (2, 96, 33, 2, (7, 7), 3, 1, 1, 1),
+    (2, 96, 34, 2, (7, 7), 3, 1, 1, 1),
     (2, 64, 64, 2, (9, 9), (1, 5), 1, (0, 2), 1),
     (2, 600, 300, 1, (6, 7), 3, 1, 1, 1),
     (1, 32, 40, 1, (30, 70), (5, 3), (2, 1), (2, 1), (1, 2)),
@@ -147,7 +147,7 @@ def test_every_blocking_is_right():
         rejected = _C.find_stats()["rejected"]
         _C.tune_problem(problem)
         assert _C.find_stats()["rejected"] == rejected
-        assert any(s.solver == "cpu_amx" and s.error is not None for s in dlbackend.solvers.solutions(problem))
+        assert any(s.solver.startswith("cpu_amx") and s.error is not None for s in dlbackend.solvers.solutions(problem))
 
 
 def test_takes_what_it_is_faster_for():

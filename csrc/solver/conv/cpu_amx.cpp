@@ -1,4 +1,5 @@
-// Convolution solver "cpu_amx": implicit GEMM in bfloat16 on the AMX tiles of CPUs, all directions; see conv_amx.cl.
+// Convolution solver "cpu_amx": implicit GEMM in bfloat16 on the AMX tiles of CPUs, all directions; see
+// conv_amx.cl.
 #include <cmath>
 
 #include "solver/amx.h"
@@ -9,8 +10,10 @@
 namespace dlb::solver {
 namespace {
 
-constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "amx.clh", "conv_gather.clh", "conv_amx.cl"};
-constexpr int64_t kScratchBytes = int64_t(1280) << 10;  // at most; most of the second-level cache of such CPUs
+constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "amx.clh", "conv_gather.clh",
+                                                       "conv_amx.cl"};
+constexpr int64_t kScratchBytes = int64_t(1280)
+                                  << 10;  // at most; most of the second-level cache of such CPUs
 constexpr int64_t kMostTaps = 1024;
 
 // A gather with its blocking chosen, and what it costs.
@@ -78,8 +81,9 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
       if (config.values[1] && columns != config.values[1]) continue;
       for (int64_t depth : {8192, 2048, 1024, 512, 128}) {
         if (config.values[2] && depth != config.values[2]) continue;
-        Plan plan = plan_with(g, device, positions, std::min<int64_t>(amx_balanced(g.cols, columns, 32), g.cols),
-                              std::min(amx_balanced(k, depth, kAmxDepth), static_cast<int>(round_up(k, kAmxDepth))));
+        Plan plan =
+            plan_with(g, device, positions, std::min<int64_t>(amx_balanced(g.cols, columns, 32), g.cols),
+                      std::min(amx_balanced(k, depth, kAmxDepth), static_cast<int>(round_up(k, kAmxDepth))));
         if (plan.cycles < best.cycles) best = plan;
       }
     }
@@ -94,16 +98,20 @@ Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int
   g.channels = static_cast<int>(depth);
   Plan plan{g};
   const int64_t most = depth / kAmxDepth, tables = columns + most * (2 * 32 + 2) + taps;
-  plan.scratch = amx_scratch(rows, columns, depth, k) + round_up(rows, kAmxTile) * (2 * depth + 64) + 4 * tables + 64 +
-                 2 * (taps + edges) * most * 2;
+  plan.scratch = amx_scratch(rows, columns, depth, k) + round_up(rows, kAmxTile) * (2 * depth + 64) +
+                 4 * tables + 64 + 2 * (taps + edges) * most * 2;
   if (plan.scratch > std::min<int64_t>(kScratchBytes, device.local_mem)) return plan;
   plan.blocks = ceil_div(g.red * taps, columns), plan.col_blocks = ceil_div(g.cols, rows);
-  const double steps = ceil_div(k, kAmxDepth), parts = ceil_div(k, depth), m = amx_tiles(rows), n = amx_tiles(columns);
+  const double steps = ceil_div(k, kAmxDepth), parts = ceil_div(k, depth), m = amx_tiles(rows),
+               n = amx_tiles(columns);
   const bool across = g.split[0] && g.is[1] == 1 && g.red % kAmxTile == 0;
   const bool near = g.is[4] == 1 && g.step[2] == 1;
-  const double b = across ? 100 : near ? 300 : 800, a = g.os[1] == 1 || g.os[4] == 1 ? kAmxTranspose : kAmxScatter;
-  const double per_task = m * n * (steps * kAmxMultiply + 2 * kAmxCopy + (parts - 1) * 60) + steps * (m * a + n * b) +
-                          steps * (taps + edges) * 40 + 4000;
+  const double b = across ? 100
+                   : near ? 300
+                          : 800,
+               a = g.os[1] == 1 || g.os[4] == 1 ? kAmxTranspose : kAmxScatter;
+  const double per_task = m * n * (steps * kAmxMultiply + 2 * kAmxCopy + (parts - 1) * 60) +
+                          steps * (m * a + n * b) + steps * (taps + edges) * 40 + 4000;
   plan.cycles = std::ceil(double(plan.blocks) * plan.col_blocks * g.groups / device.compute_units) * per_task;
   return plan;
 }
@@ -118,8 +126,9 @@ Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& con
       if (config.values[1] && n != config.values[1]) continue;
       for (int64_t depth : {1024, 512, 256, 64}) {
         if (config.values[2] && depth != config.values[2]) continue;
-        const Plan plan = weight_grad_plan_with(g, device, std::min<int64_t>(amx_balanced(g.cols, m, 32), g.cols),
-                                                amx_balanced(columns, n, kAmxTile), std::min(depth, k));
+        const Plan plan =
+            weight_grad_plan_with(g, device, std::min<int64_t>(amx_balanced(g.cols, m, 32), g.cols),
+                                  amx_balanced(columns, n, kAmxTile), std::min(depth, k));
         if (plan.cycles < best.cycles) best = plan;
       }
     }
@@ -142,7 +151,8 @@ class AmxInvoker final : public Invoker<ConvProblem> {
       Step step{best_plan(phase.gather, device, config), phase.weight_offset, phase.output_offset, {}, {}};
       const Gather& g = step.plan.gather;
       step.pack.dims = 2, step.compute.dims = 3;
-      step.pack.global[0] = packed_elements(step.plan) ? amx_tiles(g.cols) : 0, step.pack.global[1] = g.groups;
+      step.pack.global[0] = packed_elements(step.plan) ? amx_tiles(g.cols) : 0,
+      step.pack.global[1] = g.groups;
       step.compute.global[0] = step.plan.blocks, step.compute.global[1] = step.plan.col_blocks;
       step.compute.global[2] = g.groups;
       steps_.push_back(step);
@@ -163,8 +173,8 @@ class AmxInvoker final : public Invoker<ConvProblem> {
         weights = {workspace.mem, packed};
       }
       const int64_t group = elements ? g.cols * depth : g.wgroup, row = elements ? depth : g.wcol;
-      compute_.launch(stream.queue(), s.compute, in.mem, in.offset, weights.mem, weights.offset, group, row, out.mem,
-                      out.offset + s.output_offset, bias.mem, bias.offset, g,
+      compute_.launch(stream.queue(), s.compute, in.mem, in.offset, weights.mem, weights.offset, group, row,
+                      out.mem, out.offset + s.output_offset, bias.mem, bias.offset, g,
                       cl::Local{static_cast<size_t>(s.plan.scratch)});
       packed += elements;
     }
@@ -188,12 +198,13 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
       : plan_(best_weight_grad_plan(forward_phase(p).gather, device, config)),
         kernel_(embedded_kernel(device, kFiles, element_option(p.dtype), "conv_amx_weight_grad")) {
     range_.dims = 3;
-    range_.global[0] = plan_.col_blocks, range_.global[1] = plan_.blocks, range_.global[2] = plan_.gather.groups;
+    range_.global[0] = plan_.col_blocks, range_.global[1] = plan_.blocks,
+    range_.global[2] = plan_.gather.groups;
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
-    kernel_.launch(stream.queue(), range_, o.x.mem, o.x.offset, o.y.mem, o.y.offset, o.w.mem, o.w.offset, plan_.gather,
-                   cl::Local{static_cast<size_t>(plan_.scratch)});
+    kernel_.launch(stream.queue(), range_, o.x.mem, o.x.offset, o.y.mem, o.y.offset, o.w.mem, o.w.offset,
+                   plan_.gather, cl::Local{static_cast<size_t>(plan_.scratch)});
   }
 
  private:
@@ -220,7 +231,8 @@ class Amx final : public ConvSolver {
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
     if (p.direction == Op::kConvWeightGrad) return 0;
     uint64_t elements = 0;
-    for (const Phase& phase : phases_of(p)) elements += packed_elements(best_plan(phase.gather, device, config));
+    for (const Phase& phase : phases_of(p))
+      elements += packed_elements(best_plan(phase.gather, device, config));
     return elements * sizeof(uint16_t);
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
@@ -234,7 +246,8 @@ class Amx final : public ConvSolver {
 
  private:
   static double cycles(const ConvProblem& p, const cl::Device& device) {
-    if (p.direction == Op::kConvWeightGrad) return best_weight_grad_plan(forward_phase(p).gather, device).cycles;
+    if (p.direction == Op::kConvWeightGrad)
+      return best_weight_grad_plan(forward_phase(p).gather, device).cycles;
     double sum = 0;
     for (const Phase& phase : phases_of(p)) {
       const Plan plan = best_plan(phase.gather, device);

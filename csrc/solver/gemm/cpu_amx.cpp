@@ -7,7 +7,7 @@ namespace dlb::solver {
 namespace {
 
 constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "amx.clh", "gemm_amx.cl"};
-constexpr int kMostRows = 256, kMostColumns = 512, kMostDepth = 512;
+constexpr int kMostRows = 512, kMostColumns = 512, kMostDepth = 512;
 constexpr int kFewColumns = 64;  // for which A is read where it lies
 
 struct Blocks {
@@ -41,7 +41,8 @@ Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   return b;
 }
 
-// values[0..2] of a config are the blocks of m, n and k, values[3] whether A is copied; zeros are the best guess.
+// values[0..2] of a config are the blocks of m, n and k, values[3] whether A is copied; zeros are the best
+// guess.
 Blocks blocks_of(const GemmProblem& p, const cl::Device& device, const Config& config) {
   if (config.values[0] == 0) return choose_blocks(p, device);
   Blocks b{config.values[0], config.values[1], config.values[2], config.values[3] != 0, p.k};
@@ -54,7 +55,8 @@ double cycles_of(const GemmProblem& p, const Blocks& b) {
   const auto pack = [](int64_t along, int64_t across, int64_t stride_k, int64_t stride) {
     return stride_k == 1 || along <= 1 ? kAmxCopy : stride == 1 || across <= 1 ? kAmxTranspose : kAmxScatter;
   };
-  const double m = amx_tiles(std::min(b.m, p.m)), n = amx_tiles(std::min(b.n, p.n)), k = ceil_div(p.k, kAmxDepth);
+  const double m = amx_tiles(std::min(b.m, p.m)), n = amx_tiles(std::min(b.n, p.n)),
+               k = ceil_div(p.k, kAmxDepth);
   const double a = p.a[2] == 1 && !b.copy ? 30 : pack(p.k, p.m, p.a[2], p.a[1]);
   const double c = p.c[2] == 1 || p.n == 1 ? kAmxCopy : p.c[1] == 1 || p.m == 1 ? kAmxTranspose : kAmxScatter;
   return m * n * k * kAmxMultiply + m * k * a + n * k * pack(p.n, p.k, p.b[2], p.b[1]) + m * n * 2 * c + 2000;
