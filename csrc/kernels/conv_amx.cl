@@ -11,7 +11,7 @@ typedef struct {
   local const int *at;          // of tap 0 of each position, from the image
   local const int *tap_at;      // of each tap, from there
   local const ushort *inside;   // [tap][tile]: which positions see the image there
-  local const int *step;        // of each tile: 1 or 2 where its positions are so many elements apart, else 0
+  local const int *step;        // of each tile, then of all: 1 or 2 where positions are so many elements apart, else 0
 } Seen;
 
 // Element k of all positions of a tile.
@@ -32,12 +32,12 @@ typedef struct {
     }                                                                                                          \
   }
 
-// Tiles k..k+32 of all positions to dst, `pitch` floats apart; zero from `count` on.
-AMX void gather_step(const Seen* s, int k, int count, local float* dst, int pitch) {
+// Tiles k..k+32 of all positions to dst; zero from `count` on.
+AMX void gather_step(const Seen* s, int k, int count, local float* dst) {
   if (s->channels_inner && s->channel == 1 && s->red % TILE_K == 0) {
     const int tap = k / s->red;
     const size_t image = s->image + (s->tap_at[tap] + k % s->red) * 2;
-    for (int j = 0; j < s->tiles; j++, dst += pitch) {
+    for (int j = 0; j < s->tiles; j++, dst += TILE_BYTES / 4) {
       const uint inside = s->inside[tap * s->tiles + j];
       local const int* at = s->at + j * 16;
       VECTORS16(x)
@@ -50,6 +50,8 @@ AMX void gather_step(const Seen* s, int k, int count, local float* dst, int pitc
   }
   const int odd = s->image >> 1 & 1, inner = s->channels_inner ? s->red : s->taps;
   const v16i zeros = __builtin_astype((float16)(0.f), v16i);
+  const int tiles = s->tiles;
+  local const int* begins = s->at;
   int outer = k / inner, i = k % inner;
   for (int pair = 0; pair < 16; pair++, dst += 16) {
     long offset_even = 0, offset_odd = 0;
@@ -61,12 +63,22 @@ AMX void gather_step(const Seen* s, int k, int count, local float* dst, int pitc
   if (++i == inner) i = 0, outer++;
     if (even) { NEXT(even) }
     if (both) { NEXT(odd) }
-    for (int j = 0; j < s->tiles; j++) {
-      local const int* at = s->at + j * 16;
+    if (s->step[tiles] == 1) {
+      local const ushort *bits_even = s->inside + tap_even * tiles, *bits_odd = s->inside + tap_odd * tiles;
+      const size_t from_even = s->image + offset_even * 2, from_odd = s->image + offset_odd * 2;
+      for (int j = 0; j < tiles; j++) {
+        const long begin = (long)begins[j * 16] * 2;
+        *(local Vector*)(dst + j * (TILE_BYTES / 4)) = PAIRS(MASKED16(from_even + begin, even ? bits_even[j] : 0),
+                                                  MASKED16(from_odd + begin, both ? bits_odd[j] : 0));
+      }
+      continue;
+    }
+    for (int j = 0; j < tiles; j++) {
+      local const int* at = begins + j * 16;
       const int step = s->step[j];
       FETCH(even, even, a)
       FETCH(odd, both, b)
-      *(local Vector*)(dst + j * pitch) = as_float16(a | b << 16);
+      *(local Vector*)(dst + j * (TILE_BYTES / 4)) = as_float16(a | b << 16);
     }
   }
 }
@@ -80,6 +92,7 @@ inline void look(const Gather* p, int first, int count, int tiles, local int* at
     const int extent = i ? p->q[i - 1] : p->n;
     q[i] = id % extent, id /= extent;
   }
+  step[tiles] = 1;
   for (int j = 0; j < tiles; j++) {
     int begin[3][16];
     const int here = min(16, count - j * 16);
@@ -97,6 +110,7 @@ inline void look(const Gather* p, int first, int count, int tiles, local int* at
     for (int r = 2; r < here; r++)
       if (at[j * 16 + r] - at[j * 16 + r - 1] != apart) apart = 0;
     step[j] = here <= 1 ? 1 : apart == 1 || apart == 2 ? apart : 0;
+    if (step[j] != step[tiles]) step[tiles] = 0;
     for (int i = 0, e = 0; i < 3; i++)
       for (int t = 0; t < p->taps[i]; t++, e++) {
         uint bits = 0;
@@ -195,7 +209,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const
   local int* at = (local int*)(block.a + 2 * ((kc + TILE_K - 1) / TILE_K) * (TILE_BYTES / 4));
   local int* out_at = at + tiles * 16;
   local int* step = out_at + tiles * 16;
-  local int* tap_at = step + tiles;
+  local int* tap_at = step + tiles + 1;
   local ushort* edge = (local ushort*)(tap_at + taps);  // [tap along one dimension][tile]
   local ushort* inside = edge + edges * tiles;
 
@@ -209,8 +223,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const
   for (int k = 0; k == 0 || k < K; k += kc) {
     const int count = min(kc, K - k), steps = (count + TILE_K - 1) / TILE_K;
     for (int s = 0; s < steps; s++)
-      gather_step(&seen, k + s * TILE_K, min(TILE_K, count - s * TILE_K), block.b + s * (TILE_BYTES / 4),
-                  steps * (TILE_BYTES / 4));
+      gather_step(&seen, k + s * TILE_K, min(TILE_K, count - s * TILE_K), block.b + s * tiles * (TILE_BYTES / 4));
     amx_part(&block, &results, a + k * 2, weight_row, 1, count, p.split[1], k == 0, k + kc >= K);
   }
   amx_end();
@@ -253,7 +266,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_weight_grad(
   local int* at = column_at + columns;
   local int* grad_at = at + most * 32;
   local int* step = grad_at + most * 32;
-  local int* tap_at = step + most * 2;
+  local int* tap_at = step + most * 2 + 1;
   local ushort* edge = (local ushort*)(tap_at + taps);
   local ushort* inside = edge + edges * most * 2;
   for (int n = 0; n < columns; n++) {
@@ -276,7 +289,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_weight_grad(
                     min(16, block.rows - r), (size_t)block.a + r * pitch + s * 64, pitch);
     for (int n = 0; n < columns; n += 16)
       for (int s = 0; s < steps; s++)
-        gather_taps(&seen, n0 + n, min(16, block.cols - n), 2 * s, block.b + (n / 16 * steps + s) * (TILE_BYTES / 4));
+        gather_taps(&seen, n0 + n, min(16, block.cols - n), 2 * s, block.b + (s * (columns / 16) + n / 16) * (TILE_BYTES / 4));
     amx_part(&block, &results, (size_t)block.a, pitch / 2, 1, steps * TILE_K, 0, k == 0, k + kc >= positions);
   }
   amx_end();

@@ -24,7 +24,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_amx(
       for (int i = 0; i < inner; i++) {
         const int j = lie == ALONG_K ? o : i, s = lie == ALONG_K ? i : o;
         pack_tile(lie, 1, b + ((k + s * TILE_K) * sbk + j * 16 * sbn) * 2, sbn, sbk, min(16, block.cols - j * 16),
-                  min(TILE_K, count - s * TILE_K), block.b + (j * steps + s) * (TILE_BYTES / 4));
+                  min(TILE_K, count - s * TILE_K), block.b + (s * tiles + j) * (TILE_BYTES / 4));
       }
     amx_part(&block, &results, a + k * sak * 2, sam, sak, count, copy_a, k == 0, k + kc >= K);
   }

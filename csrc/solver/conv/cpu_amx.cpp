@@ -48,7 +48,7 @@ Plan plan_with(Gather g, const cl::Device& device, int64_t positions, int64_t co
   g.channels = static_cast<int>(depth), g.split[1] = positions > 64;
   Plan plan{g};
   const int64_t tiles = amx_tiles(positions);
-  plan.scratch = amx_scratch(columns, positions, depth, k) + 4 * (33 * tiles + taps) +
+  plan.scratch = amx_scratch(columns, positions, depth, k) + 4 * (33 * tiles + 1 + taps) +
                  2 * tiles * (taps + g.taps[0] + g.taps[1] + g.taps[2]) + 64;
   if (plan.scratch > std::min<int64_t>(kScratchBytes, device.local_mem)) return plan;
   plan.blocks = ceil_div(all, positions), plan.col_blocks = ceil_div(g.cols, columns);
@@ -97,7 +97,7 @@ Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int
   g.block_cols = static_cast<int>(rows), g.block[0] = static_cast<int>(columns);
   g.channels = static_cast<int>(depth);
   Plan plan{g};
-  const int64_t most = depth / kAmxDepth, tables = columns + most * (2 * 32 + 2) + taps;
+  const int64_t most = depth / kAmxDepth, tables = columns + most * (2 * 32 + 2) + 1 + taps;
   plan.scratch = amx_scratch(rows, columns, depth, k) + round_up(rows, kAmxTile) * (2 * depth + 64) +
                  4 * tables + 64 + 2 * (taps + edges) * most * 2;
   if (plan.scratch > std::min<int64_t>(kScratchBytes, device.local_mem)) return plan;
