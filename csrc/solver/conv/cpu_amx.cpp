@@ -145,8 +145,8 @@ class AmxInvoker final : public Invoker<ConvProblem> {
  public:
   AmxInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : input_grad_(p.direction == Op::kConvInputGrad),
-        pack_(embedded_kernel(device, kFiles, element_option(p.dtype), "conv_amx_pack")),
-        compute_(embedded_kernel(device, kFiles, element_option(p.dtype), "conv_amx")) {
+        pack_(amx_kernel(device, kFiles, "conv_amx_pack")),
+        compute_(amx_kernel(device, kFiles, "conv_amx")) {
     for (const Phase& phase : phases_of(p)) {
       Step step{best_plan(phase.gather, device, config), phase.weight_offset, phase.output_offset, {}, {}};
       const Gather& g = step.plan.gather;
@@ -196,7 +196,7 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : plan_(best_weight_grad_plan(forward_phase(p).gather, device, config)),
-        kernel_(embedded_kernel(device, kFiles, element_option(p.dtype), "conv_amx_weight_grad")) {
+        kernel_(amx_kernel(device, kFiles, "conv_amx_weight_grad")) {
     range_.dims = 3;
     range_.global[0] = plan_.col_blocks, range_.global[1] = plan_.blocks,
     range_.global[2] = plan_.gather.groups;

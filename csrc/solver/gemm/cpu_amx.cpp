@@ -79,7 +79,7 @@ class AmxInvoker final : public Invoker<GemmProblem> {
       : swap_(swap_sides(problem, device)),
         problem_(swap_ ? transposed(problem) : problem),
         blocks_(blocks_of(problem_, device, config)),
-        kernel_(embedded_kernel(device, kFiles, element_option(problem.dtype), "gemm_amx")) {
+        kernel_(amx_kernel(device, kFiles, "gemm_amx")) {
     range_.dims = 3;
     range_.global[0] = ceil_div(problem_.m, blocks_.m);
     range_.global[1] = ceil_div(problem_.n, blocks_.n);
