@@ -229,6 +229,17 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const
   amx_end();
 }
 
+// `count` runs of `taps` elements, at most 16, `from_step` and `to_step` apart; backwards where they are to be reversed.
+AMX void copy_taps(size_t from, long from_step, size_t to, long to_step, int count, int taps, int backwards) {
+  const uint mask = low_bits(taps);
+  for (int i = 0; i < count; i++, from += from_step * 2, to += to_step * 2) {
+    ushort16 x;
+    if (backwards) x = MASKED16(from - (16 - taps) * 2, mask << (16 - taps)).sfedcba9876543210;
+    else x = MASKED16(from, mask);
+    __builtin_ia32_storedquhi256_mask((v16s*)to, __builtin_astype(x, v16s), (ushort)mask);
+  }
+}
+
 // Weights in any layout to [group][column][k]. One work-item packs 16 columns.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_pack(global const T* weights, long ow,
                                                                          global T* packed, long op, Gather p) {
@@ -237,6 +248,15 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_pack(global 
   const long K = (long)taps * p.red;
   weights += ow + g * p.wgroup + j * p.wcol;
   packed += op + ((long)g * p.cols + j) * K;
+  int backwards = 0, forwards = 0;  // dimensions of the taps that lie otherwise
+  for (int i = 2, dense = 1; i >= 0; dense *= p.taps[i--])
+    if (p.taps[i] > 1) backwards += p.wtap[i] != -dense, forwards += p.wtap[i] != dense;
+  if (!p.split[0] && taps <= 16 && (!backwards || !forwards)) {
+    const size_t from = (size_t)weights - (forwards ? (taps - 1) * 2 : 0);
+    for (int c = 0; c < p.red; c++)
+      copy_taps(from + c * p.wred * 2, p.wcol, (size_t)(packed + (long)c * taps), K, count, taps, forwards);
+    return;
+  }
   for (int t0 = 0, tap = 0; t0 < p.taps[0]; t0++)
     for (int t1 = 0; t1 < p.taps[1]; t1++)
       for (int t2 = 0; t2 < p.taps[2]; t2++, tap++) {

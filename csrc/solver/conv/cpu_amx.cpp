@@ -141,6 +141,18 @@ int64_t packed_elements(const Plan& plan) {
   return plan.packed ? int64_t(g.groups) * g.cols * g.red * taps_of(g) : 0;
 }
 
+// Cycles of packing an element: whether the kernel can copy runs of taps, as they lie or backwards.
+double pack_cycles(const Gather& g) {
+  if (g.split[0] || taps_of(g) > 16) return 2.5;
+  bool forwards = true, backwards = true;
+  for (int i = 2, dense = 1; i >= 0; dense *= g.taps[i--]) {
+    if (g.taps[i] <= 1) continue;
+    forwards &= g.wtap[i] == dense;
+    backwards &= g.wtap[i] == -dense;
+  }
+  return forwards || backwards ? 6.0 / taps_of(g) : 2.5;
+}
+
 class AmxInvoker final : public Invoker<ConvProblem> {
  public:
   AmxInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
@@ -251,7 +263,7 @@ class Amx final : public ConvSolver {
     double sum = 0;
     for (const Phase& phase : phases_of(p)) {
       const Plan plan = best_plan(phase.gather, device);
-      sum += plan.cycles + 4.0 * packed_elements(plan) / device.compute_units + 45000;
+      sum += plan.cycles + pack_cycles(plan.gather) * packed_elements(plan) / device.compute_units + 45000;
     }
     return sum;
   }
