@@ -270,14 +270,7 @@ struct Writer {
            "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
   }
 
-  std::string gpu_form(ReduceForm f) const {
-    if (f == ReduceForm::Combine) return form(f, false, "reduce_combine_gpu.clh");
-    if (f == ReduceForm::Group) return form(f, false, "reduce_group_gpu.clh");
-    return "#define DLB_RUNS " + num(f == ReduceForm::GroupVectorRuns) + "\n" +
-           form(f, true, "reduce_vector_gpu.clh");
-  }
-
-  std::string source(ReduceForm only) const {
+  std::string source() const {
     const bool cpu = key.cls == cl::DeviceClass::kCpu;
     const size_t lanes = reduce_lanes(key.compute);
     const size_t columns = reduce_columns(op, key.compute);
@@ -302,7 +295,13 @@ struct Writer {
            form(ReduceForm::ColumnsStrided, false, "reduce_columns_cpu.clh") +
            form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");
     else
-      s += vector_macros() + cl::embedded_source("reduce_gpu.clh") + gpu_form(only);
+      s += vector_macros() + form(ReduceForm::Group, false, "reduce_group_gpu.clh") +
+           (has_vector_form(key)
+                ? "#define DLB_RUNS 0\n" + form(ReduceForm::GroupVector, true, "reduce_vector_gpu.clh") +
+                      "#undef DLB_RUNS\n#define DLB_RUNS 1\n" +
+                      form(ReduceForm::GroupVectorRuns, true, "reduce_vector_gpu.clh")
+                : std::string()) +
+           form(ReduceForm::Combine, false, "reduce_combine_gpu.clh");
     return s;
   }
 
@@ -354,8 +353,8 @@ bool has_vector_form(const ReduceKey& key) {
   return true;
 }
 
-std::string reduce_source(const ReduceKey& key, ReduceForm only) {
-  return Writer(key).source(only);
+std::string reduce_source(const ReduceKey& key) {
+  return Writer(key).source();
 }
 
 size_t reduce_columns(const ReduceOp& op, DType compute) {

@@ -108,7 +108,6 @@ enum class ReduceForm : uint8_t {
   ScanGroup,        // GPU: a row, or a chunk of one, per work-group
   ScanPrefix        // between the two passes over the chunks of split rows
 };
-constexpr size_t kReduceForms = 12;
 const char* name_of(ReduceForm form);  // the kernel's name
 
 // Run-time arguments, laid out exactly as the kernels declare them; only the used operands are passed.
@@ -136,10 +135,8 @@ struct ReduceParams {
 // Whether the GPU program has the vector form: vectors of complex numbers are wider than any load.
 bool has_vector_form(const ReduceKey& key);
 
-// The source of the program with a form: for CPUs, and of scans, it holds all of the device class, for GPUs
-// that one alone. Their drivers compile a program whole, a tenth of a second for each kernel; those of CPUs
-// compile a kernel when it is launched.
-std::string reduce_source(const ReduceKey& key, ReduceForm only);
+// The program's source, with all forms of the device class.
+std::string reduce_source(const ReduceKey& key);
 
 // CPU: columns that one work-item can take at a time, as compiled.
 size_t reduce_columns(const ReduceOp& op, DType compute);

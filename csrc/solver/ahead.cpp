@@ -1,5 +1,6 @@
 #include "solver/ahead.h"
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -35,7 +36,7 @@ void ask_for_first(const ConvProblem& problem, cl::Device& device) {
 
 // All that was expected so far at once, so that several processes have work.
 void compile_expected() {
-  std::vector<ConvProblem> problems;
+  std::vector<ConvProblem> problems;  // of any device
   {
     std::lock_guard<std::mutex> lock(expected().mutex);
     problems.swap(expected().problems);
@@ -57,19 +58,18 @@ void compile_expected() {
       });
       programs = recording.programs();
     }
-    if (const unsigned processes = cl::compile_processes(device); processes && !programs.empty())
-      cl::prefetch(device, programs, processes, [](size_t) { return !background_stopping(); });
+    if (!programs.empty())
+      cl::prefetch(device, programs, std::max(1u, cl::compile_processes(device)),
+                   [](size_t) { return !background_stopping(); });
   }
 }
 
 }  // namespace
 
-bool compiles_ahead(int device) {
-  return cl::kernel_stats().compiled > 0 &&
-         cl::compile_processes(device_of(static_cast<c10::DeviceIndex>(device))) > 0;
-}
-
 void expect(const std::vector<ConvProblem>& problems) {
+  if (problems.empty()) return;
+  const cl::Device& device = device_of(static_cast<c10::DeviceIndex>(problems.front().device));
+  if (cl::compile_processes(device) == 0) return;
   Expected& e = expected();
   std::lock_guard<std::mutex> lock(e.mutex);
   e.problems.insert(e.problems.end(), problems.begin(), problems.end());

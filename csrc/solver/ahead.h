@@ -8,11 +8,9 @@
 
 namespace dlb::solver {
 
-// Whether expect() does anything for a device: it has such processes, and this one has had to compile.
-bool compiles_ahead(int device);
-
-// Says that these problems will come, or some that share their programs. What choosing would build for them
-// first is compiled meanwhile; who wants it before it is there waits for it. Never waits, never throws.
+// Says that these problems, of one device, will come, or some that share their programs: for ops that have
+// just had to compile. What choosing would build for them first is compiled meanwhile; who wants it before it
+// is there waits for it. Does nothing on devices without such processes. Never waits.
 void expect(const std::vector<ConvProblem>& problems);
 
 }  // namespace dlb::solver

@@ -346,14 +346,12 @@ cl::Kernel& reduce_kernel(const ReduceKey& key, ReduceForm form, cl::Device& dev
     return *slot.kernel;
   // Behind the slots, one table of programs' sources per process: text is generated once per key.
   static std::mutex mutex;
-  using Texts = std::unordered_map<ReduceKey, std::unique_ptr<std::string>>;
-  static auto* sources = new std::array<Texts, codegen::kReduceForms>;
+  static auto* sources = new std::unordered_map<ReduceKey, std::unique_ptr<std::string>>;
   const std::string* source = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    const bool alone = key.cls == cl::DeviceClass::kGpu && !key.scan;
-    auto& text = (*sources)[alone ? static_cast<size_t>(form) : 0][key];
-    if (!text) text = std::make_unique<std::string>(codegen::reduce_source(key, form));
+    auto& text = (*sources)[key];
+    if (!text) text = std::make_unique<std::string>(codegen::reduce_source(key));
     source = text.get();
   }
   cl::Kernel& kernel = cl::get_kernel(device, *source, "", codegen::name_of(form));

@@ -10,9 +10,9 @@
 #include <atomic>
 #include <vector>
 
+#include "cl/program.h"
 #include "ops/common/tensor.h"
 #include "solver/ahead.h"
-#include "solver/find.h"
 #include "solver/kernel_source.h"
 #include "solver/solver.h"
 
@@ -94,7 +94,7 @@ ConvProblem usual_like(const ConvProblem& p, const Usual& usual) {
   return q;
 }
 
-// After a convolution that nothing was known of: its gradients will come, and others like it.
+// After a convolution whose program had to be compiled: its gradients will come, and others like it.
 void expect_what_follows(const ConvProblem& p, bool input_grad, bool weight_grad) {
   std::vector<ConvProblem> list;
   const auto add = [&](ConvProblem q, Op direction) {
@@ -166,10 +166,9 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   const Tensor &x = transposed ? output : input, &y = transposed ? input : output;
   const ConvProblem p = problem_of(transposed ? Op::kConvInputGrad : Op::kConvForward, x, weight, y, stride,
                                    padding, dilation, groups);
-  const auto& unknown = solver::find_stats().misses;
-  const uint64_t before = unknown.load(std::memory_order_relaxed);
+  const uint64_t compiled = cl::kernel_stats().compiled;
   run(p, x, weight, y, bias);
-  if (unknown.load(std::memory_order_relaxed) != before && solver::compiles_ahead(p.device)) [[unlikely]] {
+  if (cl::kernel_stats().compiled != compiled) [[unlikely]] {
     const bool grad = at::GradMode::is_enabled();
     expect_what_follows(p, grad && input.requires_grad(), grad && weight.requires_grad());
   }
