@@ -486,7 +486,10 @@ typename Search<Problem>::Step Search<Problem>::step(const typename Problem::Ope
   try {
     switch (phase_) {
       case kNew:
-        if (runs_ >= run_to_search_at(device_, candidates_[0].estimate)) prepare_in_background();
+        if (runs_ >= run_to_search_at(device_, candidates_[0].estimate)) phase_ = kPostponed;
+        break;
+      case kPostponed:  // until there is time for it; the background thread never waits for that
+        if (bench_of(device_).budget.take(cost_of_checks(), allowance_of(device_))) prepare_in_background();
         break;
       case kMeasuring:
         if (collect())
@@ -508,6 +511,12 @@ typename Search<Problem>::Step Search<Problem>::step(const typename Problem::Ope
   return {std::exchange(changed_, false), ran};
 }
 
+// Microseconds of the device's time for checking what waits.
+template <class Problem>
+double Search<Problem>::cost_of_checks() const {
+  return 3 * static_cast<double>(1 + waiting(candidates_)) * candidates_.front().estimate;
+}
+
 template <class Problem>
 void Search<Problem>::prepare_in_background() {
   phase_ = kPreparing;
@@ -517,7 +526,13 @@ void Search<Problem>::prepare_in_background() {
 // Builds and checks what waits. The anchor is the solution in use, unless that turns out to be wrong.
 template <class Problem>
 void Search<Problem>::prepare() {
-  std::vector<Candidate<Problem>> work = candidates();
+  std::vector<Candidate<Problem>> work;
+  double cost = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    work = candidates_;
+    cost = cost_of_checks();
+  }
   const double start = thread_cpu_microseconds();
   std::atomic<size_t> next{0};
   const auto build = [&] {
@@ -534,12 +549,6 @@ void Search<Problem>::prepare() {
   if (background_stopping()) return;
   Bench& bench = bench_of(device_);
   const double compiling = thread_cpu_microseconds() - start;
-  // of the device's time
-  const double cost = 3 * static_cast<double>(1 + waiting(work)) * work.front().estimate;
-  while (!bench.budget.take(cost, allowance_of(device_))) {
-    if (background_stopping()) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
   const auto checking = std::chrono::steady_clock::now();
   size_t anchor = work.size();
   try {
@@ -775,7 +784,7 @@ bool Search<Problem>::widen() {
   bool any = false;
   for (auto& c : std::exchange(later_, {}))
     if (came_near(c.solver)) candidates_.push_back(std::move(c)), any = true;
-  if (any) prepare_in_background();
+  if (any) phase_ = kPostponed;
   return any;
 }
 
@@ -820,7 +829,7 @@ bool Search<Problem>::specialise() {
     if (c.solver == candidate.solver && c.config == candidate.config) return false;
   specialisations().note(device_, revision_name(*candidate.solver), 1, 0);
   candidates_.push_back(candidate);
-  prepare_in_background();
+  phase_ = kPostponed;
   return true;
 }
 

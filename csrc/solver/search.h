@@ -111,7 +111,7 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   std::vector<Candidate<Problem>> candidates() const;
 
  private:
-  enum Phase : uint8_t { kNew, kPreparing, kMeasuring, kWatching, kEnded };
+  enum Phase : uint8_t { kNew, kPostponed, kPreparing, kMeasuring, kWatching, kEnded };
   // Two runs of the program's, one with each solution. Marks lie before and behind each.
   struct Pair {
     size_t candidate = 0;
@@ -122,6 +122,7 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
     double promised = 0;  // microseconds taken from the budget
   };
 
+  double cost_of_checks() const;
   void prepare_in_background();
   void prepare();  // on the background thread
   bool collect();

@@ -144,7 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=float, default=300, metavar="SECONDS", help="begin no measurement after so long"
     )
-    parser.add_argument("--max-error", type=float, default=0.1, help="relative L2 error with which none may win")
+    parser.add_argument("--max-error", type=float, default=0.2, help="relative L2 error with which none may win")
     parser.add_argument("--train", action="store_true", help="forward and backward instead of forward")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--out", metavar="JSON", help="file for the result")

@@ -60,7 +60,7 @@ def tune(
     budget: float = 300.0,
     training: bool = False,
     loss: Loss = squared,
-    max_error: float = 0.1,
+    max_error: float = 0.2,
     name: str = "",
 ) -> Tuning:
     """Measures configurations of `model`, called with `inputs`, and returns them with the fastest marked.
