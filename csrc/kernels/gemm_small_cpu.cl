@@ -59,7 +59,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_small_cpu(
   local float* sb = scratch + MR * NR;  // [K][columns]
   for (int p = first; p < last; p++)
     for (int j = n0; j < n1; j += NR) {
-      const int jn = min(NR, n1 - j), nv = (jn + 15) / 16, direct = sbn == 1 && jn % 16 == 0;
+      // Rows of B that lie a kilobyte's multiple apart share few sets of the caches, from where they would be gone before
+      // they are read again.
+      const int crowded = sbk % 256 == 0 && K > 64 && m1 - m0 > 2 * MR;
+      const int jn = min(NR, n1 - j), nv = (jn + 15) / 16, direct = sbn == 1 && jn % 16 == 0 && !crowded;
       global const T* b = B + ob + p * sbb + j * sbn;
       if (!direct && sbn == 1) pack_loose(b, sbk, K, jn, nv * 16, sb);
       else if (!direct) pack(b, sbk, sbn, K, jn, nv * 16, sb, nv * 16);

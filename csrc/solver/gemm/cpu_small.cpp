@@ -26,7 +26,8 @@ double product_cycles(const GemmProblem& p, int64_t m, int64_t n) {
                           : p.dtype == c10::ScalarType::BFloat16 ? 3.0
                                                                  : 0.0) *
                          round_up(m, kTileRows) * p.k * ceil_div(n, kTileColumns);
-  const bool direct = p.b[2] == 1 && n % 16 == 0;
+  const bool crowded = p.b[1] % 256 == 0 && p.k > 64 && m > 2 * kTileRows;  // see the kernel
+  const bool direct = p.b[2] == 1 && n % 16 == 0 && !crowded;
   const double pack = direct ? 0 : p.k * columns / 16 * (p.b[2] == 1 ? 4.0 : p.b[1] == 1 ? 7.0 : 40.0) + 40;
   const double store = double(m) * (n / 16 * 4 + n % 16 * (n < 16 ? 1.5 : 3));
   return multiply + convert + pack + store + 60;
@@ -94,6 +95,7 @@ class SmallInvoker final : public Invoker<GemmProblem> {
 class Small final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_small"; }
+  int revision() const override { return 2; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
