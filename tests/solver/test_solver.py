@@ -101,8 +101,8 @@ def on_device(t: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("solver", ["cpu_small", "cpu_packed"] if CPU_LIKE else [])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_strides_of_gemm_solvers(solver, dtype):
-    """Every operand with gaps, transposed, broadcast; sizes around the kernels' tiles of 6, 16 and 64. In the last, rows
-    of b lie a kilobyte apart."""
+    """Every operand with gaps, transposed, broadcast; sizes around the kernels' tiles of 6, 16 and 64, and with rows
+    of b a kilobyte apart."""
     tolerance = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
     _C.force_solver(f"gemm:{solver}")
     for m, n, k in ((8, 8, 8), (13, 16, 5), (6, 64, 17), (19, 81, 33), (7, 130, 70), (20, 256, 70)):
