@@ -10,6 +10,8 @@
 namespace dlb::codegen {
 namespace {
 
+constexpr size_t kCacheLine = 64, kAheadBytes = 8192;  // on CPUs
+
 std::string num(size_t i) {
   return std::to_string(i);
 }
@@ -201,7 +203,16 @@ struct Writer {
                        "].stride[d]) + k_); ";
               }) +
          "}\n";
-    s += "#define DLB_HOLD " +
+    // Hints that the elements some way behind j come soon, those of as many lanes: processors look ahead by
+    // themselves, but not over the end of a page.
+    s += "#define DLB_AHEAD_UNIT(j) ";
+    for (size_t x = first_input; x < count; ++x) {
+      if (key.constants >> x & 1) continue;
+      const size_t size = size_of(key.types[x]);
+      s += "for (int k_ = 0; k_ < DLB_LANES; k_ += " + num(kCacheLine / size) + ") __builtin_prefetch(q" +
+           num(x) + " + (j) + k_ + " + num(kAheadBytes / size) + "); ";
+    }
+    s += "\n#define DLB_HOLD " +
          each(count - key.outputs,
               [&](size_t i) {
                 const size_t o = key.outputs + i;
@@ -266,8 +277,9 @@ struct Writer {
 
   std::string form(ReduceForm form, bool unit, const char* file) const {
     return std::string("#define DLB_KERNEL ") + name_of(form) + "\n#define DLB_ELEMENT " +
-           (unit ? "DLB_ELEMENT_UNIT" : "DLB_ELEMENT_STRIDED") + "\n" + cl::embedded_source(file) +
-           "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
+           (unit ? "DLB_ELEMENT_UNIT" : "DLB_ELEMENT_STRIDED") + "\n#define DLB_AHEAD(j)" +
+           (unit ? " DLB_AHEAD_UNIT(j)" : "") + "\n" + cl::embedded_source(file) +
+           "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n#undef DLB_AHEAD\n";
   }
 
   std::string source() const {
