@@ -203,16 +203,7 @@ struct Writer {
                        "].stride[d]) + k_); ";
               }) +
          "}\n";
-    // Hints that the elements some way behind j come soon, those of as many lanes: processors look ahead by
-    // themselves, but not over the end of a page.
-    s += "#define DLB_AHEAD_UNIT(j) ";
-    for (size_t x = first_input; x < count; ++x) {
-      if (key.constants >> x & 1) continue;
-      const size_t size = size_of(key.types[x]);
-      s += "for (int k_ = 0; k_ < DLB_LANES; k_ += " + num(kCacheLine / size) + ") __builtin_prefetch(q" +
-           num(x) + " + (j) + k_ + " + num(kAheadBytes / size) + "); ";
-    }
-    s += "\n#define DLB_HOLD " +
+    s += "#define DLB_HOLD " +
          each(count - key.outputs,
               [&](size_t i) {
                 const size_t o = key.outputs + i;
@@ -277,9 +268,27 @@ struct Writer {
 
   std::string form(ReduceForm form, bool unit, const char* file) const {
     return std::string("#define DLB_KERNEL ") + name_of(form) + "\n#define DLB_ELEMENT " +
-           (unit ? "DLB_ELEMENT_UNIT" : "DLB_ELEMENT_STRIDED") + "\n#define DLB_AHEAD(j)" +
-           (unit ? " DLB_AHEAD_UNIT(j)" : "") + "\n" + cl::embedded_source(file) +
-           "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n#undef DLB_AHEAD\n";
+           (unit ? "DLB_ELEMENT_UNIT" : "DLB_ELEMENT_STRIDED") + "\n" + cl::embedded_source(file) +
+           "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
+  }
+
+  // CPUs: hints that the elements some way behind j come soon, those of as many lanes. Processors look ahead
+  // by themselves, but not over the end of a page.
+  std::string ahead_macro() const {
+    std::string s = "#define DLB_AHEAD_UNIT(j) ";
+    for (size_t x = first_input; x < count; ++x) {
+      if (key.constants >> x & 1) continue;
+      const size_t size = size_of(key.types[x]);
+      s += "for (int k_ = 0; k_ < DLB_LANES; k_ += " + num(kCacheLine / size) + ") __builtin_prefetch(q" +
+           num(x) + " + (j) + k_ + " + num(kAheadBytes / size) + "); ";
+    }
+    return s + "\n";
+  }
+
+  // A form whose kernel walks rows on a CPU.
+  std::string rows_form(ReduceForm f, bool unit) const {
+    return std::string("#define DLB_AHEAD(j)") + (unit ? " DLB_AHEAD_UNIT(j)" : "") + "\n" +
+           form(f, unit, "reduce_rows_cpu.clh") + "#undef DLB_AHEAD\n";
   }
 
   std::string source() const {
@@ -301,8 +310,7 @@ struct Writer {
       return s + emit_macro() + cl::embedded_source("scan.clh") +
              cl::embedded_source(cpu ? "scan_columns_cpu.clh" : "scan_group_gpu.clh");
     if (cpu)
-      s += form(ReduceForm::Rows, true, "reduce_rows_cpu.clh") +
-           form(ReduceForm::RowsStrided, false, "reduce_rows_cpu.clh") +
+      s += ahead_macro() + rows_form(ReduceForm::Rows, true) + rows_form(ReduceForm::RowsStrided, false) +
            form(ReduceForm::Columns, true, "reduce_columns_cpu.clh") +
            form(ReduceForm::ColumnsStrided, false, "reduce_columns_cpu.clh") +
            form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");

@@ -50,9 +50,4 @@ inline uint64_t amx_scratch(int64_t m, int64_t n, int64_t k, int64_t depth) {
   return 64 + (2 + 4 * quads + (amx_tiles(n) + 2) * steps) * kAmxBytes;
 }
 
-// `extent` in as few parts of at most `most` as possible, of a multiple of `multiple`.
-inline int amx_balanced(int64_t extent, int64_t most, int64_t multiple) {
-  return static_cast<int>(round_up(ceil_div(extent, ceil_div(extent, most)), multiple));
-}
-
 }  // namespace dlb::solver

@@ -28,9 +28,10 @@ namespace dlb::solver {
 namespace {
 
 constexpr size_t kMostSpecialised = 256;  // problems at once that have a program of their own
-constexpr size_t kSizesOfLayers = 2;      // of one family; with more, a new one runs what a like one runs, or
-constexpr double kMostForBuilt =
-    3;  // what is built already, if its estimate is at most so many times the lowest
+// Sizes of one family. With more, a new one runs what a like one runs, or what is built already if its
+// estimate is at most kMostForBuilt times the lowest.
+constexpr size_t kSizesOfLayers = 2;
+constexpr double kMostForBuilt = 3;
 constexpr size_t kMostNeighbourhoods = 4096;
 constexpr int64_t kRunsOfOneInput = 4;  // of one problem in a network; with more, its size comes again
 

@@ -61,5 +61,10 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
 inline int64_t round_up(int64_t a, int64_t b) {
   return ceil_div(a, b) * b;
 }
+// The size of the parts of `extent` when they are as few and as alike as possible: of at most `most`, rounded
+// up to a multiple of `multiple`.
+inline int balanced(int64_t extent, int64_t most, int64_t multiple) {
+  return static_cast<int>(round_up(ceil_div(extent, ceil_div(extent, most)), multiple));
+}
 
 }  // namespace dlb::solver

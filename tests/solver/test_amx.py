@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from common import on_device
 from fresh_process import fresh_python
 
 from dlbackend import _C
@@ -33,12 +34,6 @@ def force():
 def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
     result, expected = result.detach().cpu().double(), expected.detach().double()
     return ((result - expected).norm() / expected.norm().clamp_min(1e-30)).item()
-
-
-def on_device(t: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, gaps included."""
-    size = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
-    return torch.as_strided(t, (size,), (1,)).to("ocl").as_strided(t.shape, t.stride())
 
 
 SIZES = [(1, 1, 1), (13, 16, 5), (6, 64, 17), (19, 81, 33), (17, 1, 50), (1, 40, 77), (33, 65, 1100), (300, 520, 40)]

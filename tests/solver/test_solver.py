@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from common import away_from_zero
+from common import away_from_zero, on_device
 from fresh_process import fresh_python
 
 import dlbackend
@@ -90,12 +90,6 @@ def test_every_gemm_solver(solver, m, n, k):
                 raise
             pytest.skip(str(error).splitlines()[0])
         assert relative_error(out, torch.baddbmm(c.double(), a.double(), b.double(), beta=0.5, alpha=2)) < 1e-5
-
-
-def on_device(t: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, gaps included."""
-    size = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
-    return torch.as_strided(t, (size,), (1,)).to("ocl").as_strided(t.shape, t.stride())
 
 
 @pytest.mark.parametrize("solver", ["cpu_small", "cpu_packed"] if CPU_LIKE else [])

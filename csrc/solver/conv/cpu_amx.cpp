@@ -74,7 +74,7 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
   int64_t before = 0;
   for (int64_t most : {768, 512, 384, 256, 192, 128, 96, 64, 32}) {
     if (config.values[0] && most != config.values[0]) continue;
-    const int64_t positions = amx_balanced(all, most, kAmxTile);
+    const int64_t positions = balanced(all, most, kAmxTile);
     if (positions == before) continue;
     before = positions;
     for (int64_t columns : {512, 256, 128, 64, 32}) {
@@ -82,8 +82,8 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
       for (int64_t depth : {8192, 2048, 1024, 512, 128}) {
         if (config.values[2] && depth != config.values[2]) continue;
         Plan plan =
-            plan_with(g, device, positions, std::min<int64_t>(amx_balanced(g.cols, columns, 32), g.cols),
-                      std::min(amx_balanced(k, depth, kAmxDepth), static_cast<int>(round_up(k, kAmxDepth))));
+            plan_with(g, device, positions, std::min<int64_t>(balanced(g.cols, columns, 32), g.cols),
+                      std::min(balanced(k, depth, kAmxDepth), static_cast<int>(round_up(k, kAmxDepth))));
         if (plan.cycles < best.cycles) best = plan;
       }
     }
@@ -126,9 +126,8 @@ Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& con
       if (config.values[1] && n != config.values[1]) continue;
       for (int64_t depth : {1024, 512, 256, 64}) {
         if (config.values[2] && depth != config.values[2]) continue;
-        const Plan plan =
-            weight_grad_plan_with(g, device, std::min<int64_t>(amx_balanced(g.cols, m, 32), g.cols),
-                                  amx_balanced(columns, n, kAmxTile), std::min(depth, k));
+        const Plan plan = weight_grad_plan_with(g, device, std::min<int64_t>(balanced(g.cols, m, 32), g.cols),
+                                                balanced(columns, n, kAmxTile), std::min(depth, k));
         if (plan.cycles < best.cycles) best = plan;
       }
     }

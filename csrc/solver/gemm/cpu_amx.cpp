@@ -19,22 +19,22 @@ struct Blocks {
 
 // Fewer rows, then columns, until scratch suffices.
 void fit(Blocks& b, const GemmProblem& p, const cl::Device& device) {
-  while (b.scratch() > device.local_mem && b.m > 32) b.m = amx_balanced(p.m, b.m / 2, 32);
-  while (b.scratch() > device.local_mem && b.n > 32) b.n = amx_balanced(p.n, b.n / 2, 32);
+  while (b.scratch() > device.local_mem && b.m > 32) b.m = balanced(p.m, b.m / 2, 32);
+  while (b.scratch() > device.local_mem && b.n > 32) b.n = balanced(p.n, b.n / 2, 32);
 }
 
 Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   Blocks b{0, 0, 0, false, p.k};
-  b.k = amx_balanced(std::max<int64_t>(p.k, 1), kMostDepth, kAmxDepth);
-  b.n = amx_balanced(p.n, kMostColumns, 32);
-  b.m = amx_balanced(p.m, kMostRows, 32);
+  b.k = balanced(std::max<int64_t>(p.k, 1), kMostDepth, kAmxDepth);
+  b.n = balanced(p.n, kMostColumns, 32);
+  b.m = balanced(p.m, kMostRows, 32);
   const auto tasks = [&] { return p.batch * ceil_div(p.m, b.m) * ceil_div(p.n, b.n); };
   const int64_t wanted = 2 * device.compute_units;
   while (tasks() < wanted && (b.m > 32 || b.n > 32)) {
     if (b.n >= b.m && b.n > 32)
-      b.n = amx_balanced(p.n, b.n / 2, 32);
+      b.n = balanced(p.n, b.n / 2, 32);
     else
-      b.m = amx_balanced(p.m, b.m / 2, 32);
+      b.m = balanced(p.m, b.m / 2, 32);
   }
   b.copy = b.n > kFewColumns;
   fit(b, p, device);
@@ -88,10 +88,7 @@ class AmxInvoker final : public Invoker<GemmProblem> {
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
-      add_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
-      arguments.add(static_cast<float>(operands.alpha.re));
-      arguments.add(static_cast<float>(operands.beta.re));
-      arguments.add(static_cast<cl_int>(problem_.has_d));
+      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
       for (int64_t size : {problem_.m, problem_.n, problem_.k, blocks_.m, blocks_.n, blocks_.k})
         arguments.add(static_cast<cl_int>(size));
       arguments.add(static_cast<cl_int>(blocks_.copy));
@@ -126,9 +123,9 @@ class Amx final : public GemmSolver {
       list.push_back(Config{{int32_t(m), int32_t(n), int32_t(k), copy}});
     };
     if (q.a[2] == 1) add(b.m, b.n, b.k, !b.copy);
-    if (b.n > 32) add(b.m, amx_balanced(q.n, b.n / 2, 32), b.k, b.copy);
-    if (b.m > 32) add(amx_balanced(q.m, b.m / 2, 32), b.n, b.k, b.copy);
-    if (b.k < q.k) add(b.m, b.n, amx_balanced(q.k, 2 * b.k, kAmxDepth), b.copy);
+    if (b.n > 32) add(b.m, balanced(q.n, b.n / 2, 32), b.k, b.copy);
+    if (b.m > 32) add(balanced(q.m, b.m / 2, 32), b.n, b.k, b.copy);
+    if (b.k < q.k) add(b.m, b.n, balanced(q.k, 2 * b.k, kAmxDepth), b.copy);
     return list;
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {

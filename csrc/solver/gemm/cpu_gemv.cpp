@@ -33,10 +33,7 @@ class GemvInvoker final : public Invoker<GemmProblem> {
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
-      add_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
-      arguments.add(static_cast<float>(operands.alpha.re));
-      arguments.add(static_cast<float>(operands.beta.re));
-      arguments.add(static_cast<cl_int>(problem_.has_d));
+      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
       for (int64_t size : {problem_.m, problem_.n, problem_.k}) arguments.add(static_cast<cl_int>(size));
       arguments.add(static_cast<cl_int>(columns_));
       arguments.add(static_cast<cl_int>(kDepth));

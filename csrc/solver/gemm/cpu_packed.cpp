@@ -15,10 +15,6 @@ struct Blocks {
   uint64_t scratch;  // bytes
 };
 
-int balanced(int64_t extent, int64_t most, int64_t multiple) {
-  return static_cast<int>(round_up(ceil_div(extent, ceil_div(extent, most)), multiple));
-}
-
 uint64_t scratch_bytes(int m, int n, int k) {
   const int64_t a = std::max<int64_t>(m * (k + 16), k * (m + 16));
   return 4 * (a + int64_t(m + kTileRows) * n + int64_t(k) * kTileColumns);
@@ -68,10 +64,7 @@ class PackedInvoker final : public Invoker<GemmProblem> {
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
-      add_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
-      arguments.add(static_cast<float>(operands.alpha.re));
-      arguments.add(static_cast<float>(operands.beta.re));
-      arguments.add(static_cast<cl_int>(problem_.has_d));
+      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
       for (int64_t size : {problem_.m, problem_.n, problem_.k}) arguments.add(static_cast<cl_int>(size));
       for (int block : {blocks_.m, blocks_.n, blocks_.k}) arguments.add(static_cast<cl_int>(block));
       arguments.add(cl::Local{blocks_.scratch});

@@ -73,10 +73,7 @@ class SmallInvoker final : public Invoker<GemmProblem> {
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
-      add_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
-      arguments.add(static_cast<float>(operands.alpha.re));
-      arguments.add(static_cast<float>(operands.beta.re));
-      arguments.add(static_cast<cl_int>(problem_.has_d));
+      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
       for (int64_t size :
            {problem_.m, problem_.n, problem_.k, blocks_.m, blocks_.n, blocks_.items, problem_.batch})
         arguments.add(static_cast<cl_int>(size));
