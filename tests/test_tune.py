@@ -82,7 +82,9 @@ def test_json_says_what_was_measured(tuned, tmp_path):
         assert entry["accuracy"]["finite"]
         assert entry["accuracy"]["relative_l2"] < 1e-5
         assert entry["accuracy"]["top1_agreement"] == 1
-        assert [x["name"] for x in entry["layers"]] == [str(i) for i in range(8)]
+        fused = {1, 2} if entry["fusion"] == "on" else set()  # a batch norm folded, a ReLU in the convolution's kernel
+        names = [x["name"] for x in entry["layers"]]
+        assert names == [str(i) for i in range(8) if i not in fused | ({4} if fused else set())]
         assert sum(x["milliseconds"] for x in entry["layers"]) > 0
         assert any(key.startswith("conv_fwd:float32") for key in entry["solutions"])
     assert data["knobs"]["layout"]["tried"] == ["nchw", "nhwc", "per-layer"]
@@ -105,7 +107,9 @@ def test_the_winner_comes_back(tuned, tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(made(x.to(DEVICE)).cpu().double(), expected, rtol=1e-5, atol=1e-5)
     assert type(model[1]) is nn.BatchNorm2d  # the model itself is as it was
-    assert again.apply(model, inplace=True).module is model
+    parameters = {p.data_ptr() for p in model.parameters()}
+    inplace = again.apply(model, inplace=True)
+    assert {p.data_ptr() for p in inplace.parameters()} & parameters  # no copy of what is not folded
     tuning._loaded.clear()
     tuning.restore_solvers()
 
@@ -252,6 +256,73 @@ def test_what_is_not_folded():
         variant.fold_batch_norms(Untraceable().eval())
 
 
+class Residual(nn.Module):
+    """Of six activations those in the comments can be fused; `relu` is one module called often, as in ResNets."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(4))
+        self.e = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
+        self.na = nn.BatchNorm2d(4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.relu(self.na(self.a(x)))  # behind a batch norm that is folded
+        y = torch.relu(self.b(y))  # this
+        y = self.relu(y + x)
+        z = self.c(y)
+        y = self.relu(z + z.relu())  # read twice
+        y = self.d(y).relu_()  # this
+        return self.relu(self.e(y))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("activation", [nn.ReLU(True), nn.ReLU6(), nn.Hardtanh(-0.3, 0.7)], ids=str)
+def test_fused_activations(dimensions, activation):
+    convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1]
+    model = nn.Sequential(convolution(4, 6, 3, stride=2, padding=1), activation, convolution(6, 5, 1)).eval()
+    x = torch.randn(2, 4, *[9] * dimensions)
+    expected = copy.deepcopy(model).double()(x.double())
+    fused = variant.fuse_activations(model)
+    assert [type(m).__name__ for m in fused.children()] == [f"BoundedConv{dimensions}d", f"Conv{dimensions}d"]
+    assert type(model[0]) is convolution
+    torch.testing.assert_close(fused(x).double(), expected, rtol=1e-5, atol=1e-5)  # on the CPU, too
+    copied = copy.deepcopy(fused).to(DEVICE)
+    with torch.no_grad():
+        torch.testing.assert_close(copied(x.to(DEVICE)).cpu().double(), expected, rtol=1e-5, atol=1e-5)
+        one = copied(x[0].to(DEVICE))  # no batch
+        torch.testing.assert_close(one.cpu().double(), expected[0], rtol=1e-5, atol=1e-5)
+        with torch.autocast("ocl", torch.bfloat16):
+            low = copied(x.to(DEVICE))
+        assert low.dtype == torch.bfloat16
+        torch.testing.assert_close(low.cpu().double(), expected, rtol=5e-2, atol=5e-2)
+    copied(x.to(DEVICE)).sum().backward()  # gradients pass the bounds as they pass the activation
+    model(x).sum().backward()
+    torch.testing.assert_close(copied.get_parameter("0.weight").grad.cpu(), model[0].weight.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_which_activations_are_fused():
+    model = fresh_norms(Residual().eval())
+    x = torch.randn(2, 4, 6, 6)
+    expected = copy.deepcopy(model).double()(x.double())
+    assert variant.fusible(model)
+    fused = variant.make_variant(model, Configuration(fusion="on")).to(DEVICE)
+    assert {name for name, m in fused.module.named_children() if "Bounded" in type(m).__name__} == {"a", "b", "d"}
+    before = dlbackend.kernel_stats()["launches"]
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x.to(DEVICE)).cpu().double(), expected, rtol=2e-5, atol=2e-5)
+        launches = dlbackend.kernel_stats()["launches"] - before
+        plain = variant.make_variant(copy.deepcopy(model), Configuration()).to(DEVICE)
+        before = dlbackend.kernel_stats()["launches"]
+        plain(x.to(DEVICE))
+    assert launches == dlbackend.kernel_stats()["launches"] - before - 3
+    hooked = Residual().eval()
+    hooked.register_forward_hook(lambda *_: None)  # a graph would not call it
+    assert variant.fuse_activations(hooked) is hooked
+    with pytest.raises(ValueError, match="inference only"):
+        variant.fuse_activations(Residual())
+
+
 def test_layouts_of_layers():
     model = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.ConvTranspose2d(6, 8, 3), nn.Conv2d(8, 5, 3)).eval()
     x = torch.randn(2, 4, 9, 9)
@@ -336,7 +407,7 @@ def test_training():
     [
         ({"precision": "fp8"}, "precision 'fp8' does not exist; there are pick, fp32"),
         ({"precision": "tf32"}, "tf32 is not offered: no solver"),
-        ({"fusion": "on"}, "there is no batch norm"),
+        ({"fusion": "on"}, "there is no batch norm or activation"),
         ({"layout": "nhwc"}, "no convolution"),
         ({"search": "clever"}, "guided"),
         ({"device": "cpu"}, "devices of type ocl"),

@@ -217,7 +217,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const
   const Seen seen = {(size_t)(in + oi + (long)g * p.red * p.is[1]), p.is[1], taps, p.red, p.split[0], tiles,
                      at, tap_at, inside, step};
   const Results results = {(size_t)(out + oo + ((long)g * p.cols + m0) * p.os[1]), (size_t)(bias + ob + g * p.cols + m0),
-                           p.os[1], 0, 1, 0, 1.f, 1.f, p.has_bias, out_at};
+                           p.os[1], 0, 1, 0, 1.f, 1.f, p.low, p.high, p.has_bias, out_at};
   const size_t a = (size_t)(weights + ow + g * weight_group + m0 * weight_row);
   amx_begin((local uchar*)scratch);
   for (int k = 0; k == 0 || k < K; k += kc) {
@@ -295,7 +295,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_weight_grad(
     column_at[n] = c * p.wred + tap / (p.taps[1] * p.taps[2]) * p.wtap[0] + tap / p.taps[2] % p.taps[1] * p.wtap[1] +
                    tap % p.taps[2] * p.wtap[2];
   }
-  const Results results = {(size_t)(weights + ow + g * p.wgroup + m0 * p.wcol), 0, p.wcol, 0, 0, 0, 1.f, 0.f, 0, column_at};
+  const Results results = {(size_t)(weights + ow + g * p.wgroup + m0 * p.wcol), 0, p.wcol, 0, 0, 0, 1.f, 0.f,
+                           -INFINITY, INFINITY, 0, column_at};
   const size_t from = (size_t)(grad + og + ((long)g * p.cols + m0) * p.os[1]);
   amx_begin((local uchar*)scratch);
   for (int k = 0; k == 0 || k < positions; k += kc) {

@@ -102,8 +102,8 @@ inline void store_rows(const Gather* p, const Block* b, const Planes* s, local c
       global T* o = out + (b->begin[1] + d) * p->os[2] + (b->begin[2] + h) * p->os[3] + b->begin[3] * p->os[4];
       int w = 0;
       if (p->os[4] == 1)
-        for (; w + 16 <= b->size[3]; w += 16) STORE16(vload16(0, row + w) + bias, o + w);
-      for (; w < b->size[3]; w++) STORE1(row[w] + bias, o + w * p->os[4]);
+        for (; w + 16 <= b->size[3]; w += 16) STORE16(bounded16(vload16(0, row + w) + bias, p->low, p->high), o + w);
+      for (; w < b->size[3]; w++) STORE1(bounded1(row[w] + bias, p->low, p->high), o + w * p->os[4]);
     }
 }
 

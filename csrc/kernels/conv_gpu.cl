@@ -47,6 +47,7 @@ typedef struct {
   int a_k_fast;     // work-items read neighbours of a along k, else along the rows
   int a_vector;     // those neighbours are contiguous, aligned to four, and a multiple of four many
   int x_aligned;    // 0: x is not aligned as X_VECTOR says
+  float low, high;  // what results are brought to; not those of WGRAD
 } ConvArgs;
 
 // What one axis looks like inside a phase: pixel o and tap t meet at x coordinate o * step + origin + t * tap_step.
@@ -296,7 +297,7 @@ static inline void store_partial_piece(global ACC* out, const ACC4* v, const loc
 }
 
 // a is w, or y where WGRAD; out is y, or w where WGRAD. With splits > 1 the sums go to `partial`, laid out by out's
-// strides, and split_reduce.cl finishes them (and adds the bias).
+// strides, and split_reduce.cl finishes them (adds the bias, applies the bounds).
 // Global size: {tiles of rows * tiles of columns (of phase 0) * ITEMS, phases, groups * splits}.
 __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global const T* restrict x,
                                                                        global const T* restrict a, global T* out,
@@ -402,6 +403,10 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
 #pragma unroll
         for (int r = 0; r < 4; r++) v[r] += (ACC4)(load1(b + min(m + r, p.rows - 1)));
       }
+#if !WGRAD
+#pragma unroll
+      for (int r = 0; r < 4; r++) v[r] = bounded4(v[r], p.low, p.high);
+#endif
       store_piece(out + p.out_offset + base, v, at, p.rows - m, p.out_row, p.out_vector);
     }
   }

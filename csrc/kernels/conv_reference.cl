@@ -3,7 +3,9 @@ typedef struct {
   long xs[5], ws[5], ys[5];  // element strides
   int n, c, k, groups;
   int in[3], out[3], filter[3], stride[3], padding[3], dilation[3];
-  int has_bias, unused;
+  int has_bias;
+  float low, high;  // what results of the forward pass are brought to
+  int unused;
 } Conv;
 
 kernel void conv_reference_forward(global const T* x, long ox, global const T* w, long ow, global T* y, long oy,
@@ -26,7 +28,7 @@ kernel void conv_reference_forward(global const T* x, long ox, global const T* w
                      LOAD(w, ow + k * p.ws[0] + c * p.ws[1] + f0 * p.ws[2] + f1 * p.ws[3] + f2 * p.ws[4]));
         }
   if (p.has_bias) sum += LOAD(bias, ob + k);
-  STORE(sum, y, oy + n * p.ys[0] + k * p.ys[1] + q0 * p.ys[2] + q1 * p.ys[3] + q2 * p.ys[4]);
+  STORE(BOUNDED(sum, p.low, p.high), y, oy + n * p.ys[0] + k * p.ys[1] + q0 * p.ys[2] + q1 * p.ys[3] + q2 * p.ys[4]);
 }
 
 kernel void conv_reference_input_grad(global T* x, long ox, global const T* w, long ow, global const T* y, long oy,

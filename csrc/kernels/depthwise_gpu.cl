@@ -18,6 +18,7 @@ typedef struct {
   int y_n, y_c, y_s[3];
   int w_c, w_s[3];
   int has_bias;
+  float low, high;    // what results of depthwise_forward are brought to
   int channels_fast;  // neighbouring work-items take neighbouring channels (channels-last), else neighbouring columns
 } DepthwiseArgs;
 
@@ -38,7 +39,7 @@ static inline Place place_at(uint i, int channels_fast, int channels, int depth,
   return o;
 }
 
-// y = conv(x, w) + bias. Also the input gradient where stride and multiplier are 1: x = dL/dy, w walked backwards.
+// y = conv(x, w) + bias, within bounds. Also the input gradient where stride and multiplier are 1: x = dL/dy, w walked backwards.
 // Global size: at least batch * channels * depth * ceil(height / RUN) * width of y.
 kernel void depthwise_forward(global const T* restrict x, global const T* restrict w, global T* y,
                               global const T* restrict bias, DepthwiseArgs p) {
@@ -84,7 +85,7 @@ kernel void depthwise_forward(global const T* restrict x, global const T* restri
   y += p.y_offset + o.n * p.y_n + o.c * p.y_c + o.d * p.y_s[0] + o.w * p.y_s[2];
 #pragma unroll
   for (int r = 0; r < RUN; r++)
-    if (h0 + r < p.y_size[1]) store1(y + (h0 + r) * p.y_s[1], sum[r] + b);
+    if (h0 + r < p.y_size[1]) store1(y + (h0 + r) * p.y_s[1], bounded1(sum[r] + b, p.low, p.high));
 }
 
 // The taps of one axis that reach coordinate x: first, first + inc ... below end, at y coordinates from y in steps of

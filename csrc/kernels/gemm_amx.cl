@@ -1,9 +1,9 @@
-// GEMM on AMX tiles: C = alpha * A * B + beta * D in bfloat16, any strides. One work-item computes a block of mc x nc,
+// GEMM on AMX tiles: C = alpha * A * B + beta * D within bounds in bfloat16, any strides. One work-item computes a block of mc x nc,
 // kc of the reduction at a time: B is packed in pairs of rows into scratch, A is read where it lies along k, or packed.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_amx(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
-    float alpha, float beta, int has_d, int M, int N, int K, int mc, int nc, int kc, int copy_a, local float* scratch) {
+    float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int kc, int copy_a, local float* scratch) {
   const int m0 = get_global_id(0) * mc, n0 = get_global_id(1) * nc;
   const long batch = get_global_id(2);
   AmxBlock block = {min(mc, M - m0), min(nc, N - n0), K <= kc};
@@ -13,7 +13,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_amx(
   block.a = block.b + tiles * ((kc + TILE_K - 1) / TILE_K) * (TILE_BYTES / 4);
   const size_t a = (size_t)(A + oa + batch * sab + m0 * sam), b = (size_t)(B + ob + batch * sbb + n0 * sbn);
   Results results = {(size_t)(C + oc + batch * scb + m0 * scm + n0 * scn),
-                     (size_t)(D + od + batch * sdb + m0 * sdm + n0 * sdn), scm, scn, sdm, sdn, alpha, beta, has_d, 0};
+                     (size_t)(D + od + batch * sdb + m0 * sdm + n0 * sdn), scm, scn, sdm, sdn, alpha, beta, low, high,
+                     has_d, 0};
   amx_begin((local uchar*)scratch);
   const int lie = lies(sbn, sbk);
   for (int k = 0; k == 0 || k < K; k += kc) {

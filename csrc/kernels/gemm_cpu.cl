@@ -1,4 +1,4 @@
-// GEMM for CPU-like devices: C = alpha * A * B + beta * D, any strides. One work-item computes a block of mc x nc: it
+// GEMM for CPU-like devices: C = alpha * A * B + beta * D within bounds, any strides. One work-item computes a block of mc x nc: it
 // copies its rows of A as they lie (along k or along m) and its columns of B as panels of 64 into scratch, kc of the
 // reduction at a time, and runs register tiles over them.
 TILES(local)
@@ -43,7 +43,8 @@ inline void pack(global const T* src, long si, long sj, int ni, int nj, int njp,
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
-    float alpha, float beta, int has_d, int M, int N, int K, int mc, int nc, int kc, local float* scratch) {
+    float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int kc,
+    local float* scratch) {
   const int m0 = get_global_id(0) * mc, n0 = get_global_id(1) * nc;
   const long batch = get_global_id(2);
   const int mn = min(mc, M - m0), nn = min(nc, N - n0), pitch = (nn + 15) & ~15;
@@ -82,12 +83,12 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
       for (; j + 16 <= nn; j += 16) {
         float16 v = alpha * vload16(0, sc + i * pitch + j);
         if (has_d) v += beta * (sdn ? LOAD16(D + i * sdm + j) : (float16)(LOAD1(D + i * sdm)));
-        STORE16(v, C + i * scm + j);
+        STORE16(bounded16(v, low, high), C + i * scm + j);
       }
     for (; j < nn; j++) {
       float v = alpha * sc[i * pitch + j];
       if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
-      STORE1(v, C + i * scm + j * scn);
+      STORE1(bounded1(v, low, high), C + i * scm + j * scn);
     }
   }
 }
@@ -96,7 +97,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
-    float alpha, float beta, int has_d, int M, int N, int K, int nc, int kc, local float* scratch) {
+    float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int nc, int kc,
+    local float* scratch) {
   const int n0 = get_global_id(0) * nc, nn = min(nc, N - n0);
   const long batch = get_global_id(1);
   A += oa + batch * sab;
@@ -166,6 +168,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     for (int j = 0; j < nn; j++) {
       float v = alpha * sc[i * nc + j];
       if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
-      STORE1(v, C + i * scm + j * scn);
+      STORE1(bounded1(v, low, high), C + i * scm + j * scn);
     }
 }

@@ -1,5 +1,5 @@
 // Batched matrix product for GPU-class devices, sizes and strides at run time:
-//   c[b,m,n] = alpha * sum_k a[b,m,k] * b[b,k,n] + beta * d[b,m,n]
+//   c[b,m,n] = alpha * sum_k a[b,m,k] * b[b,k,n] + beta * d[b,m,n], within bounds
 // Any strides (so any transposition), d broadcast by zero strides (a bias, or c itself) and unread when beta is 0.
 // A work-group computes one TM x TN tile of one batch element over one part of k; with several parts the sums go to
 // `partial` and split_reduce.cl finishes them in a fixed order, so results never depend on timing.
@@ -23,6 +23,7 @@ typedef struct {
   int batch, m, n, k;
   int splits, k_part;  // parts of k and the size of each, a multiple of TK
   int c_vector;        // c has unit stride along n, and four neighbours are aligned
+  float low, high;     // what results are brought to
   int unused;
 } GemmArgs;
 
@@ -69,6 +70,7 @@ static inline void store_tile(ACC4 acc[WM][FN], const GemmArgs* p, global T* c, 
       if (beta != 0)
         for (int e = 0; e < 4; e++)
           if (col + e < p->n) v[e] += beta * load1(d + row * p->d_m + (col + e) * p->d_n);
+      for (int e = 0; e < 4; e++) v[e] = bounded1(v[e], p->low, p->high);
       global T* o = c + row * p->c_m + col * p->c_n;
       if (p->c_vector && col + 4 <= p->n)
         store4(o, (ACC4)(v[0], v[1], v[2], v[3]));
@@ -104,7 +106,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
                                                                        ACC alpha, ACC beta, GemmArgs p) {
   local ACC tiles[2 * (A_TILE + B_TILE)] __attribute__((aligned(32)));
   const int item = get_local_id(0);
-#ifdef CONSTANTS  // a program for one problem: sets all of GemmArgs but the offsets
+#ifdef CONSTANTS  // a program for one problem: sets all of GemmArgs but the offsets and bounds
   CONSTANTS(p)
 #endif
   const int tiles_m = (p.m + TM - 1) / TM, tiles_n = (p.n + TN - 1) / TN;

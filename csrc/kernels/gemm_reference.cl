@@ -1,8 +1,9 @@
-// GEMM of any dtype and layout, one work-item per output: out = alpha * A * B + beta * D. Slow and plain.
+// GEMM of any dtype and layout, one work-item per output: out = alpha * A * B + beta * D within bounds. Slow and
+// plain.
 kernel void gemm_reference(global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob,
                            long sbb, long sbk, long sbn, global T* C, long oc, long scb, long scm, long scn,
                            global const T* D, long od, long sdb, long sdm, long sdn, S alpha, S beta, int has_d,
-                           long batch, long M, long N, long K) {
+                           float low, float high, long batch, long M, long N, long K) {
   const long id = get_global_id(0);
   if (id >= batch * M * N) return;
   const long b = id / (M * N), i = id / N % M, j = id % N;
@@ -11,5 +12,5 @@ kernel void gemm_reference(global const T* A, long oa, long sab, long sam, long 
     sum += MUL(LOAD(A, oa + b * sab + i * sam + k * sak), LOAD(B, ob + b * sbb + k * sbk + j * sbn));
   sum = MUL(alpha, sum);
   if (has_d) sum += MUL(beta, LOAD(D, od + b * sdb + i * sdm + j * sdn));
-  STORE(sum, C, oc + b * scb + i * scm + j * scn);
+  STORE(BOUNDED(sum, low, high), C, oc + b * scb + i * scm + j * scn);
 }

@@ -1,5 +1,5 @@
 // Products with few rows for GPU-class devices, every size and stride at run time:
-//   c[b,r,n] = alpha * sum_k x[b,r,k] * a[b,n,k] + beta * d[b,r,n]      (d unread when beta is 0)
+//   c[b,r,n] = alpha * sum_k x[b,r,k] * a[b,n,k] + beta * d[b,r,n]      (d unread when beta is 0), within bounds
 // Bound by reading the matrix a once. Neighbouring work-items read neighbours of a along k (gemv_along_k) or along n
 // (gemv_along_n), whichever lie together; the partial sums of a work-group meet in local memory. With several parts
 // of k the sums go to `partial` and split_reduce.cl adds them, always in the same order.
@@ -18,6 +18,7 @@ typedef struct {
   int splits, k_part;      // parts of k and the size of each, a multiple of four
   int lanes;               // work-items along the fast direction, a power of two, at most ITEMS
   int a_vector, x_vector;  // four neighbours of a in the fast direction, of x along k, are contiguous and aligned
+  float low, high;         // what results are brought to
   int unused;
 } GemvArgs;
 
@@ -38,7 +39,7 @@ static inline void finish(const GemvArgs* p, global T* c, global const T* d, glo
   }
   v *= alpha;
   if (beta != 0) v += beta * load1(d + p->d_offset + batch * p->d_batch + r * p->d_row + n * p->d_n);
-  store1(c + p->c_offset + batch * p->c_batch + r * p->c_row + n * p->c_n, v);
+  store1(c + p->c_offset + batch * p->c_batch + r * p->c_row + n * p->c_n, bounded1(v, p->low, p->high));
 }
 
 static inline void rows_of_x(int* offset, const GemvArgs* p) {

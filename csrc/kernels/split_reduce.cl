@@ -1,6 +1,6 @@
 // Second pass of products and convolutions whose k is split over work-groups: adds the parts in a fixed order.
 //   c[b,m,n] = alpha * sum_s partial[s,b,m,n] + beta * d[b,m,n]      (partial is dense; d unread when beta is 0;
-// no parts give zero)
+// no parts give zero), within bounds
 
 typedef struct {
   long partial_offset, c_offset, d_offset;
@@ -8,6 +8,7 @@ typedef struct {
   long d_batch, d_m, d_n;
   long batch, m, n;
   long splits;
+  float low, high;
 } SplitReduceArgs;
 
 // Global size: at least batch * m * n.
@@ -22,5 +23,5 @@ kernel void split_reduce(global const ACC* restrict partial, global T* c, global
   const long rest = i / p.n, n = i - rest * p.n, batch = rest / p.m, m = rest - batch * p.m;
   sum *= alpha;
   if (beta != 0) sum += beta * load1(d + p.d_offset + batch * p.d_batch + m * p.d_m + n * p.d_n);
-  store1(c + p.c_offset + batch * p.c_batch + m * p.c_m + n * p.c_n, sum);
+  store1(c + p.c_offset + batch * p.c_batch + m * p.c_m + n * p.c_n, bounded1(sum, p.low, p.high));
 }

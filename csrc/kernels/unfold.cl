@@ -5,7 +5,9 @@ typedef struct {
   long xs[5], ws[5], ys[5];  // element strides
   int n, c, k, groups;
   int in[3], out[3], filter[3], stride[3], padding[3], dilation[3];
-  int has_bias, unused;
+  int has_bias;
+  float low, high;  // what results of a forward pass are brought to: not here
+  int unused;
 } Conv;
 
 inline int row_of(const Conv* p, int channel, int tap, int taps, int taps_outer) {

@@ -143,14 +143,17 @@ kernel void winograd_output(global const float* product, long product_offset, gl
     for (int i = 0; i < rows; i++)
       for (int j = 0; j < columns; j++)
         store1(out + i * p.os[3] + j * p.os[4],
-               b + direct_output(&p, in, weights, at.d + p.first[0], at.h + i + p.first[1], at.w + j + p.first[2]));
+               bounded1(b + direct_output(&p, in, weights, at.d + p.first[0], at.h + i + p.first[1],
+                                          at.w + j + p.first[2]),
+                        p.low, p.high));
     return;
   }
 #pragma unroll
   for (int i = 0; i < OUT; i++)
 #pragma unroll
     for (int j = 0; j < OUT; j++)
-      if (i < rows && j < columns) store1(out + i * p.os[3] + j * p.os[4], x[i * TILE + j] + b);
+      if (i < rows && j < columns)
+        store1(out + i * p.os[3] + j * p.os[4], bounded1(x[i * TILE + j] + b, p.low, p.high));
 }
 
 // The output's gradient. Global size: at least groups * cols * tiles.

@@ -147,8 +147,9 @@ std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarT
 
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
                          MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
-                         const Factor& beta) {
+                         const Factor& beta, const Bounds& bounds) {
   constexpr int kItems = 128;
+  arguments.bounds = bounds;
   arguments.partial_offset = static_cast<int64_t>(partial.offset / partial_bytes(type));
   arguments.c_offset = c.offset, arguments.d_offset = d.offset;
   const int64_t outputs = arguments.batch * arguments.m * arguments.n;

@@ -5,8 +5,10 @@
 #include <c10/core/ScalarType.h>
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -55,6 +57,13 @@ struct Factor {
   double re = 1, im = 0;
 };
 
+// What results are brought to: those below `low` become it, those above `high` become that, NaN stays. An
+// activation (ReLU, ReLU6, hardtanh) costs nothing at the end of a kernel that has each result in a register.
+struct Bounds {
+  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
+  bool finite() const { return std::isfinite(low) || std::isfinite(high); }
+};
+
 // An operand of a problem: where its buffer stands in Operands, the elements from its first to its last one,
 // and whether it is a result. A trial fills operands with values in [-1, 1), or [0, 1) where it says so.
 template <class Operands>
@@ -73,12 +82,14 @@ struct Part {
   typename Problem::Operands shift{};
 };
 
-// C[b,i,j] = alpha * sum_k A[b,i,k] * B[b,k,j] + beta * D[b,i,j]. All operands have one dtype; any strides,
-// zero (broadcast) included for A, B and D. C does not overlap A and B; D may be C itself.
+// C[b,i,j] = alpha * sum_k A[b,i,k] * B[b,k,j] + beta * D[b,i,j], within bounds. All operands have one dtype;
+// any strides, zero (broadcast) included for A, B and D. C does not overlap A and B; D may be C itself.
+// Integers and complex numbers know no bounds.
 struct GemmProblem {
   struct Operands {
     Buffer a, b, c, d;
     Factor alpha, beta;
+    Bounds bounds{};
   };
 
   int64_t batch = 1, m = 0, n = 0, k = 0;
@@ -111,12 +122,13 @@ struct GemmProblem {
 
 // y[n,k,o] (+ bias[k]) = sum over c, f of x[n,c,o*stride-padding+f*dilation] * w[k,c,f] within each group,
 // and its two gradients. Depth, height and width always: fewer spatial dimensions have ones in front.
-//   kConvForward:    reads x, w, bias; writes y
+//   kConvForward:    reads x, w, bias; writes y, within bounds
 //   kConvInputGrad:  reads y, w, bias (of x's channels; a transposed convolution's); writes x
 //   kConvWeightGrad: reads x, y; writes w
 struct ConvProblem {
   struct Operands {
     Buffer x, w, y, bias;
+    Bounds bounds{};  // of kConvForward
   };
 
   int64_t xs[5] = {}, ws[5] = {},

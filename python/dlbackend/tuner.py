@@ -1,7 +1,7 @@
 """Tries a model's knobs on a device and keeps what is fastest: dlbackend.tune(), python -m dlbackend tune.
 
-Knobs: precision, memory layout (global, and of single layers where that was measured faster), folding of batch norms,
-and how solvers are chosen. docs/tuning.md says how it is measured.
+Knobs: precision, memory layout (global, and of single layers where that was measured faster), fusion of batch norms and
+activations into convolutions, and how solvers are chosen. docs/tuning.md says how it is measured.
 """
 
 import copy
@@ -152,7 +152,8 @@ class _Tuner:
             return why
         if knob == "fusion" and value == "on":
             try:
-                return "" if variant.foldable(self.base) else "there is no batch norm right after a convolution"
+                none = "there is no batch norm or activation to fuse right after a convolution"
+                return "" if variant.fusible(self.base) else none
             except ValueError as error:
                 return str(error)
         if knob == "layout" and value != "nchw" and not variant.layered(self.base):

@@ -84,7 +84,7 @@ class Tuning:
         return sorted(ran, key=lambda entry: float(entry["milliseconds"]))
 
     def apply(self, model: nn.Module, inplace: bool = False) -> nn.Module:
-        """The model as the winner has it: its precision, layout and folding. `model` itself is changed only with
+        """The model as the winner has it: its precision, layout and fusion. `model` itself is changed only with
         `inplace`. The result is called as the model is; it takes and gives float32. ValueError for a model other than
         the tuned one, or in the other mode: a tuning of inference wants eval(), one of training train().
         """

@@ -1,12 +1,15 @@
-"""Variants of a model that compute the same another way: in another precision, memory layout, or with batch norms
-folded into convolutions. The tuner measures them; a Tuning makes the one that won again.
+"""Variants of a model that compute the same another way: in another precision, memory layout, or with batch norms and
+activations fused into convolutions. The tuner measures them; a Tuning makes the one that won again.
 """
 
+import copy
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 from torch.utils._pytree import tree_map
 
@@ -72,13 +75,15 @@ class Variant(nn.Module):
 
 
 def make_variant(model: nn.Module, configuration: Configuration) -> Variant:
-    """The model as the configuration says, changed in place: copy it before where that matters.
+    """The model as the configuration says, changed in place: copy it before where that matters. With fusion, the
+    variant's module is a torch.fx.GraphModule of the model's layers, under their names.
 
     ValueError, saying why, when it cannot be made: fusion for a model that trains or that torch.fx cannot trace, or
     the layout of a layer that the model does not have.
     """
     if configuration.fusion == "on":
         fold_batch_norms(model)
+        model = fuse_activations(model)
     if configuration.precision in _DTYPES:
         model.to(_DTYPES[configuration.precision])
     set_layout(model, configuration)
@@ -92,7 +97,7 @@ def refusal(configuration: Configuration, training: bool) -> str:
     if training and configuration.precision in _DTYPES:
         return "training in it loses small updates for want of float32 weights; autocast keeps them"
     if training and configuration.fusion == "on":
-        return "batch norms can be folded for inference only"
+        return "batch norms and activations can be fused for inference only"
     return ""
 
 
@@ -165,11 +170,7 @@ def foldable(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
     """Convolutions and the batch norms that alone read their results; both called once, without hooks or shared
     parametrisations. ValueError when torch.fx cannot trace the model.
     """
-    try:
-        graph = fx.Tracer().trace(model)
-    except Exception as error:  # whatever a model's own code does when it is traced
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"torch.fx cannot trace the model: {reason}") from error
+    graph = _trace(model)
     calls = [node for node in graph.nodes if node.op == "call_module"]
     modules = {node: model.get_submodule(node.target) for node in calls}
     times = [id(m) for m in modules.values()]
@@ -189,6 +190,125 @@ def foldable(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
         if once and fixed and not _has_hooks(convolution) and not _has_hooks(batch_norm):
             pairs.append((convolution, batch_norm))
     return pairs
+
+
+# Activations at the end of convolutions
+
+_RELU = (0.0, math.inf)
+_ACTIVATION_FUNCTIONS: dict[Any, tuple[float, float]] = {F.relu: _RELU, torch.relu: _RELU, F.relu6: (0.0, 6.0)}
+_ACTIVATION_METHODS = {"relu": _RELU, "relu_": _RELU}
+
+
+class _Bounded:
+    """Mixin for a convolution that brings its results to [low, high] in the same kernel where that can be done."""
+
+    low: float
+    high: float
+
+    def _conv_forward(self: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        tensors: list[Any] = [x, weight, bias]
+        differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        if x.device.type != "ocl" or x.dim() != weight.dim() or differentiable:
+            return F.hardtanh(super()._conv_forward(x, weight, bias), self.low, self.high)  # type: ignore[misc]
+        if torch.is_autocast_enabled("ocl"):
+            low = torch.get_autocast_dtype("ocl")
+            tensors = [t if t is None or t.dtype == torch.float64 else t.to(low) for t in tensors]
+        return torch.ops.dlbackend.convolution_bounded(  # type: ignore[no-any-return]
+            *tensors, self.stride, self.padding, self.dilation, self.groups, self.low, self.high
+        )
+
+
+class BoundedConv1d(_Bounded, nn.Conv1d):
+    """A convolution with an activation that brings results to bounds."""
+
+
+class BoundedConv2d(_Bounded, nn.Conv2d):
+    """A convolution with an activation that brings results to bounds."""
+
+
+class BoundedConv3d(_Bounded, nn.Conv3d):
+    """A convolution with an activation that brings results to bounds."""
+
+
+_BOUNDED: dict[Any, type[nn.Module]] = {nn.Conv1d: BoundedConv1d, nn.Conv2d: BoundedConv2d, nn.Conv3d: BoundedConv3d}
+
+
+def fuse_activations(model: nn.Module) -> nn.Module:
+    """The model with the ReLU, ReLU6 and hardtanh that alone read a convolution's result done by that convolution's
+    kernel: one kernel and one pass over memory less for each. A torch.fx.GraphModule of the model's layers, without
+    nn.Identity; the model itself where there is nothing to fuse. `model` stays as it is, its parameters are shared.
+    ValueError when the model is in training mode or torch.fx cannot trace it.
+    """
+    if model.training:
+        raise ValueError("activations can be fused for inference only: call eval() first")
+    graph = _trace(model)
+    for node in list(graph.nodes):
+        if node.op == "call_module" and type(model.get_submodule(node.target)) is nn.Identity:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    pairs = _bounded_pairs(model, graph)
+    if not pairs:
+        return model
+    for convolution, activation, _ in pairs:
+        activation.replace_all_uses_with(convolution)
+        graph.erase_node(activation)
+    fused = fx.GraphModule(model, graph, type(model).__name__)
+    for node, _, bounds in pairs:
+        bounded: Any = copy.copy(model.get_submodule(str(node.target)))
+        bounded.__class__ = _BOUNDED[type(bounded)]
+        bounded.low, bounded.high = bounds
+        fused.set_submodule(str(node.target), bounded)
+    return fused.eval()
+
+
+def fusible(model: nn.Module) -> bool:
+    """Whether fold_batch_norms() or fuse_activations() would change the model. ValueError as theirs."""
+    return bool(foldable(model) or _bounded_pairs(model, _trace(model)))
+
+
+def _bounded_pairs(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, tuple[float, float]]]:
+    """Convolutions, the activations that alone read their results, and the bounds of these."""
+    if any(_has_hooks(m) for m in model.modules() if list(m.children())):
+        return []  # a graph calls layers only
+    calls = [node.target for node in graph.nodes if node.op == "call_module"]
+    pairs = []
+    for node in graph.nodes:
+        bounds = _bounds_of(model, node)
+        previous = node.args[0] if node.args else None
+        if bounds is None or not isinstance(previous, fx.Node):
+            continue
+        if previous.op != "call_module" or len(previous.users) != 1:
+            continue
+        convolution: Any = model.get_submodule(str(previous.target))
+        if type(convolution) not in _BOUNDED or calls.count(previous.target) != 1 or _has_hooks(convolution):
+            continue
+        if convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str):
+            pairs.append((previous, node, bounds))
+    return pairs
+
+
+def _bounds_of(model: nn.Module, node: fx.Node) -> tuple[float, float] | None:
+    """What an activation brings its input to; None for everything else."""
+    if node.op == "call_function":
+        return _ACTIVATION_FUNCTIONS.get(node.target)
+    if node.op == "call_method":
+        return _ACTIVATION_METHODS.get(str(node.target))
+    if node.op != "call_module":
+        return None
+    module: Any = model.get_submodule(str(node.target))
+    if _has_hooks(module):
+        return None
+    if type(module) is nn.ReLU:
+        return _RELU
+    return (module.min_val, module.max_val) if type(module) in (nn.Hardtanh, nn.ReLU6) else None
+
+
+def _trace(model: nn.Module) -> fx.Graph:
+    try:
+        return fx.Tracer().trace(model)
+    except Exception as error:  # whatever a model's own code does when it is traced
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"torch.fx cannot trace the model: {reason}") from error
 
 
 def _has_hooks(module: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 // into one problem per direction. A transposed convolution is the input gradient of the convolution with its
 // weights.
 #include <ATen/core/op_registration/adaption.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
@@ -62,10 +63,12 @@ solver::Buffer buffer_of(const Tensor& tensor) {
   return {operand.mem, operand.offset};
 }
 
-void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias) {
+void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias,
+         const solver::Bounds& bounds = {}) {
   p.has_bias = bias.defined();
   p.normalize();
-  solver::run(p, {buffer_of(x), buffer_of(w), buffer_of(y), p.has_bias ? buffer_of(bias) : solver::Buffer{}},
+  const solver::Buffer added = p.has_bias ? buffer_of(bias) : solver::Buffer{};
+  solver::run(p, {buffer_of(x), buffer_of(w), buffer_of(y), added, bounds},
               current_stream(x.device().index()));
 }
 
@@ -154,9 +157,9 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, Int
   return sizes;
 }
 
-Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias_option,
-                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                   IntArrayRef output_padding, int64_t groups) {
+Tensor convolution_within(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias_option,
+                          IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                          IntArrayRef output_padding, int64_t groups, const solver::Bounds& bounds) {
   const Tensor bias = bias_option && bias_option->defined() ? bias_option->contiguous() : Tensor();
   check_tensors("convolution", input, {&weight, &bias});
   const Tensor output =
@@ -167,12 +170,58 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   const ConvProblem p = problem_of(transposed ? Op::kConvInputGrad : Op::kConvForward, x, weight, y, stride,
                                    padding, dilation, groups);
   const uint64_t compiled = cl::kernel_stats().compiled;
-  run(p, x, weight, y, bias);
+  run(p, x, weight, y, bias, bounds);
   if (cl::kernel_stats().compiled != compiled) [[unlikely]] {
     const bool grad = at::GradMode::is_enabled();
     expect_what_follows(p, grad && input.requires_grad(), grad && weight.requires_grad());
   }
   return output;
+}
+
+Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                   IntArrayRef output_padding, int64_t groups) {
+  return convolution_within(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                            groups, {});
+}
+
+// What at::convolution() checks before it calls convolution().
+void check_parameters(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+  const char* const op = "convolution_bounded";
+  check_tensors(op, input, {&weight});
+  TORCH_CHECK(weight.dim() == input.dim(), op, ": expected a weight of ", input.dim(),
+              " dimensions, as the input's, but got ", weight.dim());
+  const auto spatial = static_cast<size_t>(input.dim() - 2);
+  TORCH_CHECK(stride.size() == spatial && padding.size() == spatial && dilation.size() == spatial, op,
+              ": expected stride, padding and dilation of ", spatial, " elements");
+  TORCH_CHECK(groups > 0 && weight.size(0) % groups == 0 && input.size(1) == weight.size(1) * groups, op,
+              ": given groups=", groups, " and weight of size ", weight.sizes(), ", expected input",
+              input.sizes(), " to have ", weight.size(1) * groups, " channels");
+  if (bias && bias->defined())
+    TORCH_CHECK(bias->dim() == 1 && bias->size(0) == weight.size(0), op, ": expected a bias of ",
+                weight.size(0), " elements, but got ", bias->sizes());
+  for (size_t i = 0; i < spatial; i++) {
+    TORCH_CHECK(stride[i] > 0 && dilation[i] > 0 && padding[i] >= 0, op,
+                ": stride and dilation must be positive, padding not negative");
+    const int64_t size = input.size(2 + i) + 2 * padding[i], reach = dilation[i] * (weight.size(2 + i) - 1);
+    TORCH_CHECK(weight.size(2 + i) > 0 && size > reach, op,
+                ": the kernel can't be larger than the padded input");
+  }
+}
+
+// convolution() with its results brought to [low, high]: a ReLU or the like in the kernel. Without autograd.
+Tensor convolution_bounded(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups,
+                           double low, double high) {
+  check_parameters(input, weight, bias, stride, padding, dilation, groups);
+  TORCH_CHECK(low <= high, "convolution_bounded: low (", low, ") must not be above high (", high, ")");
+  const std::vector<int64_t> none(stride.size(), 0);
+  if (solver::is_float_storage(input.scalar_type()))
+    return convolution_within(input, weight, bias, stride, padding, dilation, false, none, groups,
+                              {static_cast<float>(low), static_cast<float>(high)});
+  // bounds are float32: double precision gets its own by a kernel of its own
+  return convolution(input, weight, bias, stride, padding, dilation, false, none, groups).clamp_(low, high);
 }
 
 Tensor input_grad(const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
@@ -222,6 +271,15 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
+}
+TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
+  m.def(
+      "convolution_bounded(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] "
+      "dilation, int groups, float low, float high) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {
+  m.impl("convolution_bounded", convolution_bounded);
 }
 
 }  // namespace dlb

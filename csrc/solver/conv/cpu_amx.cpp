@@ -185,7 +185,7 @@ class AmxInvoker final : public Invoker<ConvProblem> {
       }
       const int64_t group = elements ? g.cols * depth : g.wgroup, row = elements ? depth : g.wcol;
       compute_.launch(stream.queue(), s.compute, in.mem, in.offset, weights.mem, weights.offset, group, row,
-                      out.mem, out.offset + s.output_offset, bias.mem, bias.offset, g,
+                      out.mem, out.offset + s.output_offset, bias.mem, bias.offset, within(g, o.bounds),
                       cl::Local{static_cast<size_t>(s.plan.scratch)});
       packed += elements;
     }

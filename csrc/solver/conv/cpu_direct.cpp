@@ -114,7 +114,8 @@ class GatherInvoker final : public Invoker<ConvProblem> {
     for (const Step& s : steps_) {
       const Buffer& bias = s.plan.gather.has_bias ? o.bias : o.w;
       kernel_.launch(stream.queue(), s.range, in.mem, in.offset, o.w.mem, o.w.offset + s.weight_offset,
-                     out.mem, out.offset + s.output_offset, bias.mem, bias.offset, s.plan.gather,
+                     out.mem, out.offset + s.output_offset, bias.mem, bias.offset,
+                     within(s.plan.gather, o.bounds),
                      cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
     }
   }

@@ -300,7 +300,7 @@ class GatherInvoker final : public Invoker<ConvProblem> {
       const cl_mem panels = workspace.mem ? workspace.mem : o.w.mem;
       pack_.launch(stream.queue(), s.pack, o.w.mem, o.w.offset + s.weight_offset, panels, packed, g);
       s.kernel->launch(stream.queue(), s.compute, in.mem, in.offset, panels, packed, out.mem,
-                       out.offset + s.output_offset, bias.mem, bias.offset, g,
+                       out.offset + s.output_offset, bias.mem, bias.offset, within(g, o.bounds),
                        cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
       packed += packed_floats(g);
     }

@@ -185,7 +185,8 @@ class WinogradInvoker final : public Invoker<ConvProblem> {
     const Buffer &in = input_grad_ ? o.y : o.x, &out = input_grad_ ? o.x : o.y;
     const Buffer& bias = plan_.gather.has_bias ? o.bias : o.w;
     kernel_.launch(stream.queue(), range_, in.mem, in.offset, o.w.mem, o.w.offset + weight_offset_, out.mem,
-                   out.offset, bias.mem, bias.offset, plan_.gather, static_cast<cl_int>(plan_.m),
+                   out.offset, bias.mem, bias.offset, within(plan_.gather, o.bounds),
+                   static_cast<cl_int>(plan_.m),
                    cl::Local{static_cast<size_t>(plan_.scratch) * sizeof(float)});
   }
 

@@ -19,6 +19,7 @@ struct Gather {
   int32_t step[3], first[3], dilation[3], taps[3];
   // Filled in by the solver: see the kernels.
   int32_t block[4], channels, pitch, block_cols, split[3], block_groups, has_bias;
+  Bounds bounds;  // of a call
 };
 
 struct Phase {
@@ -29,6 +30,12 @@ struct Phase {
 
 // The forward pass's gather; the weight gradient has the same one.
 Phase forward_phase(const ConvProblem& problem);
+
+// The gather of a call: the same, with the call's bounds.
+inline Gather within(Gather gather, const Bounds& bounds) {
+  gather.bounds = bounds;
+  return gather;
+}
 
 // The phases of the input gradient, one for each residue of the input position modulo the stride; without the
 // empty.

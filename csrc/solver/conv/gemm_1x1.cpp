@@ -58,7 +58,7 @@ class OneTapInvoker final : public Invoker<ConvProblem> {
     const Factor one{}, beta = bias_ ? one : Factor{0, 0, 0};
     switch (direction_) {
       case Op::kConvForward:
-        return gemm_->invoker->run(stream, {o.w, o.x, o.y, o.bias, one, beta}, workspace);
+        return gemm_->invoker->run(stream, {o.w, o.x, o.y, o.bias, one, beta, o.bounds}, workspace);
       case Op::kConvInputGrad:
         return gemm_->invoker->run(stream, {o.w, o.y, o.x, o.bias, one, beta}, workspace);
       default:

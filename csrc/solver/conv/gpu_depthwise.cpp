@@ -17,7 +17,9 @@ struct Arguments {
   int32_t x_n, x_c, x_s[3];
   int32_t y_n, y_c, y_s[3];
   int32_t w_c, w_s[3];
-  int32_t has_bias, channels_fast;
+  int32_t has_bias;
+  Bounds bounds;
+  int32_t channels_fast;
 };
 
 constexpr int kItems = 128, kRun = 4,
@@ -100,13 +102,14 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
     Arguments a = arguments_;
     a.x_offset = x.offset, a.y_offset = y.offset, a.bias_offset = bias.offset, a.w_offset += o.w.offset;
     a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
+    a.bounds = o.bounds;
     if (forward_) return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
     if (direction_ == Op::kConvInputGrad)
       return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
     kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, workspace.mem ? workspace.mem : o.w.mem, a);
     if (reduce_)
       launch_split_reduce(*reduce_, stream.queue(), split_, dtype_, workspace, o.w, o.w, Factor{},
-                          Factor{0, 0, 0});
+                          Factor{0, 0, 0}, Bounds{});
   }
 
  private:

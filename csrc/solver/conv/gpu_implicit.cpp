@@ -22,6 +22,7 @@ struct Arguments {
   int32_t w_c, w_s[3];
   int32_t a_row, a_group, out_row, out_group;
   int32_t bit[3], phased, c_fastest, out_vector, has_bias, a_k_fast, a_vector, x_aligned;
+  Bounds bounds;
 };
 
 // A tensor's strides as the kernel sees them.
@@ -315,10 +316,11 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
     list.x_aligned = x.offset % 4 == 0;
     list.a_vector &= a.offset % 4 == 0;
     if (out.offset % 4) list.out_vector = 0;
+    list.bounds = o.bounds;
     const auto reduce = [&] {
       launch_split_reduce(*reduce_, stream.queue(), split_, dtype_,
                           workspace.mem ? workspace : MemRef{out.mem, 0}, out, bias, Factor{},
-                          has_bias_ ? Factor{} : Factor{0, 0, 0});
+                          has_bias_ ? Factor{} : Factor{0, 0, 0}, weight_grad ? Bounds{} : o.bounds);
     };
     if (reduce_ && split_.splits == 0) reduce();
     cl::Kernel& kernel = own_ && aligned ? *own_ : kernel_;

@@ -154,7 +154,7 @@ class WinogradInvoker final : public Invoker<ConvProblem> {
       gemm_->run(stream, {other, image, product, product, Factor{}, beta}, rest);
       if (!plan.weight_grad)
         result_.launch(queue, by_output, product.mem, product.offset, in.mem, in.offset, o.w.mem, weights,
-                       out.mem, out.offset, bias.mem, bias.offset, g, tiles);
+                       out.mem, out.offset, bias.mem, bias.offset, within(g, o.bounds), tiles);
     }
     if (plan.weight_grad)
       result_.launch(queue, range(plan.weights()), product.mem, product.offset, in.mem, in.offset, out.mem,

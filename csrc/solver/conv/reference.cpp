@@ -22,7 +22,7 @@ class ReferenceInvoker final : public Invoker<ConvProblem> {
     const size_t local = std::min<size_t>(64, kernel_.max_work_group());
     const Buffer& bias = shape_.has_bias ? o.bias : o.w;
     kernel_.launch(stream.queue(), cl::Range::linear(ceil_div(outputs_, local), local), o.x.mem, o.x.offset,
-                   o.w.mem, o.w.offset, o.y.mem, o.y.offset, bias.mem, bias.offset, shape_);
+                   o.w.mem, o.w.offset, o.y.mem, o.y.offset, bias.mem, bias.offset, within(shape_, o.bounds));
   }
 
  private:

@@ -10,8 +10,16 @@ struct ConvShape {
   int64_t xs[5], ws[5], ys[5];  // element strides
   int32_t n, c, k, groups;
   int32_t in[3], out[3], filter[3], stride[3], padding[3], dilation[3];
-  int32_t has_bias, unused;
+  int32_t has_bias;
+  Bounds bounds;  // of a call
+  int32_t unused;
 };
+
+// The shape of a call: the same, with the call's bounds.
+inline ConvShape within(ConvShape shape, const Bounds& bounds) {
+  shape.bounds = bounds;
+  return shape;
+}
 
 inline ConvShape conv_shape(const ConvProblem& p) {
   ConvShape s{};

@@ -122,20 +122,20 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
     MemRef rest = workspace;
     rest.offset += product_.columns_bytes;
     if (direction_ == Op::kConvInputGrad) {
-      multiply(stream, o.w, o.y, columns, Buffer{}, rest);
+      multiply(stream, o.w, o.y, columns, Buffer{}, rest, Bounds{});
       fold(stream, columns, o);
       return;
     }
     unfold(stream, o.x, shape_, columns, product_.row_step, product_.image_step, image_items_,
            product_.taps_outer);
-    if (direction_ == Op::kConvForward) return multiply(stream, o.w, columns, o.y, o.bias, rest);
+    if (direction_ == Op::kConvForward) return multiply(stream, o.w, columns, o.y, o.bias, rest, o.bounds);
     Buffer y = o.y;
     if (product_.copy_y) {
       y = {rest.mem, static_cast<int64_t>(rest.offset / element_)};
       rest.offset += product_.y_bytes;
       unfold(stream, o.y, y_shape_, y, product_.row_step, product_.image_step, y_shape_.c, 0);
     }
-    multiply(stream, y, columns, o.w, Buffer{}, rest);
+    multiply(stream, y, columns, o.w, Buffer{}, rest, Bounds{});
   }
 
  private:
@@ -174,12 +174,13 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
                    static_cast<cl_int>(product_.taps_outer));
   }
 
-  void multiply(Stream& stream, Buffer a, Buffer b, Buffer c, const Buffer& d, MemRef workspace) {
+  void multiply(Stream& stream, Buffer a, Buffer b, Buffer c, const Buffer& d, MemRef workspace,
+                const Bounds& bounds) {
     const bool forward = direction_ == Op::kConvForward;
     const Factor one{}, beta = product_.gemm.has_d ? one : Factor{0, 0, 0};
     const int64_t y_step = shape_.ys[0];
     for (int64_t i = 0; i < product_.repeats; i++) {
-      gemm_->invoker->run(stream, {a, b, c, d, one, beta}, workspace);
+      gemm_->invoker->run(stream, {a, b, c, d, one, beta, bounds}, workspace);
       b.offset += forward ? product_.image_step : y_step;
       c.offset += forward ? y_step : product_.image_step;
     }

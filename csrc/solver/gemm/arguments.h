@@ -40,14 +40,16 @@ inline bool columns_are_rows(const GemmProblem& p) {
   return p.n == 1 || (p.c[1] == 1 && p.c[2] != 1 && p.m > 1);
 }
 
-// What the kernels for CPU-like devices that compute in float begin with: the operands, alpha, beta and
-// whether there is a D.
+// What the kernels for CPU-like devices that compute in float begin with: the operands, alpha, beta, whether
+// there is a D, and the bounds.
 inline void add_scaled_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p,
                                 const GemmProblem::Operands& o) {
   add_operands(arguments, p, o);
   arguments.add(static_cast<float>(o.alpha.re));
   arguments.add(static_cast<float>(o.beta.re));
   arguments.add(static_cast<cl_int>(p.has_d));
+  arguments.add(o.bounds.low);
+  arguments.add(o.bounds.high);
 }
 
 // A kernel of the one program for CPU-like devices.

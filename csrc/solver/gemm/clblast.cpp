@@ -2,6 +2,9 @@
 // device and compiles its kernels on first use, which takes seconds on a CPU.
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <mutex>
+
 #include "solver/gemm/arguments.h"
 #include "solver/gemm/solvers.h"
 #include "solver/kernel_source.h"
@@ -79,13 +82,17 @@ class ClblastInvoker final : public Invoker<GemmProblem> {
     GemmProblem copy = problem_;
     copy.k = 0;
     if (problem_.has_d) copy_ = gemm_reference()->invoker(copy, device, Config{});
+    // and knows no bounds: they are applied to C by the product over nothing plus C
+    bound_ = copy;
+    bound_.has_d = 1;
+    std::copy_n(problem_.c, 3, bound_.d);
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     const GemmProblem::Operands o = swap_ ? transposed(operands) : operands;
     if (copy_) {
       GemmProblem::Operands copy = o;
-      copy.beta = Factor{};
+      copy.beta = Factor{}, copy.bounds = Bounds{};
       copy_->run(stream, copy, MemRef{});
     }
     const Factor beta = copy_ ? o.beta : Factor{0, 0, 0};
@@ -106,6 +113,13 @@ class ClblastInvoker final : public Invoker<GemmProblem> {
             call(library().zgemm, stream, o, Double2{{o.alpha.re, o.alpha.im}}, Double2{{beta.re, beta.im}});
     }
     if (status != CL_SUCCESS) cl::throw_error(status, "CLBlast GEMM", key(problem_));
+    if (!o.bounds.finite()) return;
+    GemmProblem::Operands within = o;
+    within.d = o.c, within.beta = Factor{};
+    std::call_once(bounding_once_, [&] {
+      bounding_ = gemm_reference()->invoker(bound_, cl::device(problem_.device), Config{});
+    });
+    bounding_->run(stream, within, MemRef{});
   }
 
  private:
@@ -123,6 +137,9 @@ class ClblastInvoker final : public Invoker<GemmProblem> {
   const GemmProblem problem_;
   Matrix a_, b_, c_;
   std::unique_ptr<Invoker<GemmProblem>> copy_;
+  GemmProblem bound_;
+  std::once_flag bounding_once_;  // most are never asked for bounds
+  std::unique_ptr<Invoker<GemmProblem>> bounding_;
 };
 
 class Clblast final : public GemmSolver {

@@ -15,7 +15,9 @@ struct Arguments {
   int64_t c_offset, c_batch, c_row, c_n;
   int64_t d_offset, d_batch, d_row, d_n;
   int64_t partial_offset;
-  int32_t batch, rows, n, k, splits, k_part, lanes, a_vector, x_vector, unused;
+  int32_t batch, rows, n, k, splits, k_part, lanes, a_vector, x_vector;
+  Bounds bounds;
+  int32_t unused;
 };
 
 constexpr int kRows = 8, kItems = 128, kWide = 2;  // most rows; ITEMS and WIDE of gemv_gpu.cl
@@ -117,7 +119,7 @@ class GemvInvoker final : public Invoker<GemmProblem> {
     Arguments a = arguments_;
     a.x_offset = x.offset, a.x_vector &= x.offset % 4 == 0;
     a.a_offset = matrix.offset, a.a_vector &= matrix.offset % 4 == 0;
-    a.c_offset = operands.c.offset, a.d_offset = d.offset;
+    a.c_offset = operands.c.offset, a.d_offset = d.offset, a.bounds = operands.bounds;
     a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
     kernel_.launch_with(stream.queue(), range_, [&](auto& list) {
       list.add(x.mem), list.add(matrix.mem), list.add(operands.c.mem), list.add(d.mem);
@@ -127,7 +129,7 @@ class GemvInvoker final : public Invoker<GemmProblem> {
     });
     if (a.splits > 1)
       launch_split_reduce(reduce_, stream.queue(), split_, dtype_, workspace, operands.c, d, operands.alpha,
-                          beta);
+                          beta, operands.bounds);
   }
 
  private:

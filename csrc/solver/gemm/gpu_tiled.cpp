@@ -17,7 +17,9 @@ struct Arguments {
   int64_t c_offset, c_batch, c_m, c_n;
   int64_t d_offset, d_batch, d_m, d_n;
   int64_t partial_offset;
-  int32_t batch, m, n, k, splits, k_part, c_vector, unused;
+  int32_t batch, m, n, k, splits, k_part, c_vector;
+  Bounds bounds;
+  int32_t unused;
 };
 
 constexpr int kThinRows = 32;  // two thin tiles at most
@@ -114,7 +116,7 @@ class TiledInvoker final : public Invoker<GemmProblem> {
     a.a.offset = left.offset, a.a.vector &= left.offset % 4 == 0;
     a.b.offset = right.offset, a.b.vector &= right.offset % 4 == 0;
     a.c_offset = operands.c.offset, a.c_vector &= operands.c.offset % 4 == 0;
-    a.d_offset = d.offset;
+    a.d_offset = d.offset, a.bounds = operands.bounds;
     a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
     kernel.launch_with(stream.queue(), range_, [&](auto& list) {
       list.add(left.mem), list.add(right.mem), list.add(operands.c.mem), list.add(d.mem);
@@ -124,7 +126,7 @@ class TiledInvoker final : public Invoker<GemmProblem> {
     });
     if (a.splits > 1)
       launch_split_reduce(reduce_, stream.queue(), split_, dtype_, workspace, operands.c, d, operands.alpha,
-                          beta);
+                          beta, operands.bounds);
   }
 
  private:

@@ -22,6 +22,8 @@ class ReferenceInvoker final : public Invoker<GemmProblem> {
                           add_factor(arguments, problem_.dtype, operands.alpha);
                           add_factor(arguments, problem_.dtype, operands.beta);
                           arguments.add(static_cast<cl_int>(problem_.has_d));
+                          arguments.add(operands.bounds.low);
+                          arguments.add(operands.bounds.high);
                           for (int64_t size : {problem_.batch, problem_.m, problem_.n, problem_.k})
                             arguments.add(size);
                         });
