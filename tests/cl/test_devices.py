@@ -51,6 +51,21 @@ for use in (lambda: torch.ones(2, device="ocl"), lambda: torch.ones(2).to("ocl:0
         assert result.returncode == 0, result.stderr
 
 
+def test_connections_of_nvidias_driver(monkeypatch):
+    """Two, where the user has not said otherwise, from before the driver is loaded on."""
+    code = """
+import ctypes, torch, dlbackend
+getenv = ctypes.CDLL(None).getenv  # os.environ is a copy of what there was at the start
+getenv.restype = ctypes.c_char_p
+before = getenv(b"CUDA_DEVICE_MAX_CONNECTIONS")
+torch.ones(1, device="ocl")
+print(before, getenv(b"CUDA_DEVICE_MAX_CONNECTIONS"))
+"""
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    assert fresh_python(code).stdout == "None b'2'\n"
+    assert fresh_python(code, CUDA_DEVICE_MAX_CONNECTIONS="8").stdout == "b'8' b'8'\n"
+
+
 def test_no_opencl_library():
     code = """
 import torch, dlbackend
