@@ -39,7 +39,8 @@ static inline Place place_at(uint i, int channels_fast, int channels, int depth,
   return o;
 }
 
-// y = conv(x, w) + bias, within bounds. Also the input gradient where stride and multiplier are 1: x = dL/dy, w walked backwards.
+// y = conv(x, w) + bias, within bounds. Also the input gradient where stride and multiplier are 1: x = dL/dy, w walked
+// backwards.
 // Global size: at least batch * channels * depth * ceil(height / RUN) * width of y.
 kernel void depthwise_forward(global const T* restrict x, global const T* restrict w, global T* y,
                               global const T* restrict bias, DepthwiseArgs p) {

@@ -1,9 +1,11 @@
-// GEMM on AMX tiles: C = alpha * A * B + beta * D within bounds in bfloat16, any strides. One work-item computes a block of mc x nc,
-// kc of the reduction at a time: B is packed in pairs of rows into scratch, A is read where it lies along k, or packed.
+// GEMM on AMX tiles: C = alpha * A * B + beta * D within bounds in bfloat16, any strides. One work-item computes a
+// block of mc x nc, kc of the reduction at a time: B is packed in pairs of rows into scratch, A is read where it lies
+// along k, or packed.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_amx(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
-    float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int kc, int copy_a, local float* scratch) {
+    float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int kc, int copy_a,
+    local float* scratch) {
   const int m0 = get_global_id(0) * mc, n0 = get_global_id(1) * nc;
   const long batch = get_global_id(2);
   AmxBlock block = {min(mc, M - m0), min(nc, N - n0), K <= kc};
