@@ -20,17 +20,25 @@ namespace {
 
 #if defined(__x86_64__) && defined(__linux__)
 bool get_amx_bf16() {
-  constexpr unsigned kSaveByOs = 1u << 27, kTile = 1u << 24, kTileBf16 = 1u << 22, kVectorBf16 = 1u << 5;
+  constexpr unsigned kSaveByOs = 1u << 27, kTile = 1u << 24, kTileBf16 = 1u << 22;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kSaveByOs)) return false;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kTileBf16)) return false;
-  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & kVectorBf16)) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
+// DLBACKEND_CPU_BF16 chooses less than there is: "vectors" or "none".
+Bf16 get_bf16() {
+  const char* most = std::getenv("DLBACKEND_CPU_BF16");
+  const std::string chosen = most ? most : "";
+  const bool vectors = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2");
+  if (!vectors || chosen == "none") return Bf16::kNone;
+  return chosen != "vectors" && get_amx_bf16() ? Bf16::kTiles : Bf16::kVectors;
+}
 #else
-bool get_amx_bf16() {
-  return false;
+Bf16 get_bf16() {
+  return Bf16::kNone;
 }
 #endif
 
@@ -172,10 +180,10 @@ Devices& devices() {
 
 }  // namespace
 
-bool Device::amx_bf16() const {
-  if (!clang_on_host) return false;
-  static const bool granted = get_amx_bf16();
-  return granted;
+Bf16 Device::bf16() const {
+  if (!clang_on_host) return Bf16::kNone;
+  static const Bf16 found = get_bf16();
+  return found;
 }
 
 cl_context Device::context() {

@@ -14,6 +14,9 @@ namespace dlb::cl {
 // CPU driver; they are slow there.
 enum class DeviceClass : uint8_t { kCpu, kGpu };
 
+// Instructions of x86-64 for bfloat16: none, AVX512_BF16 on vectors, AMX on tiles.
+enum class Bf16 : uint8_t { kNone, kVectors, kTiles };
+
 struct Device {
   int index = -1;  // position in this process, the N of "ocl:N"
   cl_platform_id platform = nullptr;
@@ -41,10 +44,10 @@ struct Device {
   std::string build_options;  // passed to every build
   std::string cache_tag;      // identifies device, driver and platform in disk caches
 
-  // Whether kernels may use the AMX tiles of the host's CPU, for bfloat16: where the driver's compiler is
-  // known to be clang, and Linux lets this process have the tiles' state, which the first call asks for.
-  // Thread-safe.
-  bool amx_bf16() const;
+  // The instructions for bfloat16 that kernels may use: those of the host's CPU where the driver's compiler
+  // is known to be clang, tiles where Linux lets this process have their state, which the first call asks
+  // for. Thread-safe.
+  Bf16 bf16() const;
 
   // The context, created on first call. Thread-safe. Throws Error.
   cl_context context();

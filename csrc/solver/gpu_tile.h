@@ -85,7 +85,7 @@ struct SplitReduce {
   int64_t partial_offset, c_offset, d_offset;
   int64_t c_batch, c_m, c_n, d_batch, d_m, d_n;
   int64_t batch, m, n, splits;
-  Bounds bounds;
+  Bounds bounds{};
 };
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
                          MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,

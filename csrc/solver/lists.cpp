@@ -22,7 +22,7 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
   static const std::vector<const GemmSolver*> list = with_test_solvers({
       gemm_cpu_gemv(),    // one or few rows: bound by reading B once, which packing would double
       gemm_cpu_small(),   // small products: nothing is copied that can be read where it lies
-      gemm_cpu_amx(),     // bfloat16 on CPUs with tiles of their own for it
+      gemm_cpu_bf16(),    // bfloat16 on CPUs with instructions of their own for it
       gemm_cpu_packed(),  // everything else on CPU-like devices
       gemm_gpu_gemv(),    // few rows on GPU-class devices: no tile to fill, only memory to read
       gemm_gpu_tiled(),   // everything on GPU-class devices
@@ -36,7 +36,7 @@ const std::vector<const ConvSolver*>& conv_solvers() {
   static const std::vector<const ConvSolver*> list = {
       conv_cpu_direct(),     // few output channels per group: too narrow for a GEMM's tile
       conv_gemm_1x1(),       // no gather at all, whichever GEMM is best
-      conv_cpu_amx(),        // bfloat16 on CPUs with tiles of their own for it
+      conv_cpu_bf16(),       // bfloat16 on CPUs with instructions of their own for it
       conv_cpu_winograd(),   // 3x3 of stride 1 with many channels: fewer multiplications
       conv_cpu_implicit(),   // everything else on CPU-like devices
       conv_gpu_depthwise(),  // one channel per group: too little reuse for a product

@@ -3,7 +3,7 @@
 #include "solver/solver.h"
 
 namespace dlb::solver {
-const ConvSolver* conv_cpu_amx();
+const ConvSolver* conv_cpu_bf16();
 const ConvSolver* conv_cpu_direct();
 const ConvSolver* conv_gemm_1x1();
 const ConvSolver* conv_cpu_implicit();

@@ -3,7 +3,7 @@
 #include "solver/solver.h"
 
 namespace dlb::solver {
-const GemmSolver* gemm_cpu_amx();
+const GemmSolver* gemm_cpu_bf16();
 const GemmSolver* gemm_cpu_gemv();
 const GemmSolver* gemm_cpu_packed();
 const GemmSolver* gemm_cpu_small();

@@ -1,4 +1,4 @@
-// Convolution on AMX tiles in bfloat16: the forward pass, or one stride phase of the input gradient. Weights are A, one
+// Convolution by a CPU's instructions for bfloat16: the forward pass, or one stride phase of the input gradient. Weights are A, one
 // row per output channel along k; the gathered image is B, one column per position, in pairs along k in scratch. k runs
 // over (channel, tap) or, where p.split[0], over (tap, channel). p.block[0] positions, p.block_cols output channels and
 // p.channels of k at a time are one work-item's; p.split[1] says whether to copy weights that lie along k.
@@ -33,7 +33,7 @@ typedef struct {
   }
 
 // Tiles k..k+32 of all positions to dst; zero from `count` on.
-AMX void gather_step(const Seen* s, int k, int count, local float* dst) {
+BF16 void gather_step(const Seen* s, int k, int count, local float* dst) {
   if (s->channels_inner && s->channel == 1 && s->red % TILE_K == 0) {
     const int tap = k / s->red;
     const size_t image = s->image + (s->tap_at[tap] + k % s->red) * 2;
@@ -131,7 +131,7 @@ inline void look(const Gather* p, int first, int count, int tiles, local int* at
 
 // A tile of B whose columns are (channel, tap), or (tap, channel), from `column` on, and whose k are the positions of
 // tiles j and j + 1.
-AMX void gather_taps(const Seen* s, int column, int columns, int j, local float* dst) {
+BF16 void gather_taps(const Seen* s, int column, int columns, int j, local float* dst) {
   VECTORS16(x)
   if (s->channels_inner && s->channel == 1 && s->red % 16 == 0) {
     const int tap = column / s->red;
@@ -170,7 +170,7 @@ AMX void gather_taps(const Seen* s, int column, int columns, int j, local float*
 
 // 16 rows of A along k, `pitch` bytes apart: `rows` channels of the output's gradient at 32 positions, of which `count`
 // are there.
-AMX void gather_grad(size_t grad, long channel, local const int* at, int count, int rows, size_t dst, long pitch) {
+BF16 void gather_grad(size_t grad, long channel, local const int* at, int count, int rows, size_t dst, long pitch) {
   if (channel != 1 && !consecutive(at, count)) {
     for (int r = 0; r < 16; r++)
       for (int q = 0; q < TILE_K; q++)
@@ -194,16 +194,16 @@ AMX void gather_grad(size_t grad, long channel, local const int* at, int count, 
   EACH16(STORE_GRAD_ROW)
 }
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const T* in, long oi, global const T* weights,
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_bf16(global const T* in, long oi, global const T* weights,
                                                                     long ow, long weight_group, long weight_row,
                                                                     global T* out, long oo, global const T* bias,
                                                                     long ob, Gather p, local float* scratch) {
   const int positions = p.n * p.q[0] * p.q[1] * p.q[2], first = get_global_id(0) * p.block[0];
   const int m0 = get_global_id(1) * p.block_cols, g = get_global_id(2);
   const int taps = p.taps[0] * p.taps[1] * p.taps[2], K = taps * p.red, kc = p.channels;
-  AmxBlock block = {min(p.block_cols, p.cols - m0), min(p.block[0], positions - first), K <= kc};
+  Bf16Block block = {min(p.block_cols, p.cols - m0), min(p.block[0], positions - first), K <= kc};
   const int tiles = (block.cols + 15) / 16, edges = p.taps[0] + p.taps[1] + p.taps[2];
-  block.tail = scratch + 16, block.sums = scratch + AMX_HEAD / 4;
+  block.tail = scratch + 16, block.sums = scratch + BF16_HEAD / 4;
   block.b = block.sums + (block.whole ? 1 : (block.rows + 31) / 32 * ((block.cols + 31) / 32)) * TILE_BYTES;
   block.a = block.b + tiles * ((kc + TILE_K - 1) / TILE_K) * (TILE_BYTES / 4);
   local int* at = (local int*)(block.a + 2 * ((kc + TILE_K - 1) / TILE_K) * (TILE_BYTES / 4));
@@ -219,18 +219,18 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx(global const
   const Results results = {(size_t)(out + oo + ((long)g * p.cols + m0) * p.os[1]), (size_t)(bias + ob + g * p.cols + m0),
                            p.os[1], 0, 1, 0, 1.f, 1.f, p.low, p.high, p.has_bias, out_at};
   const size_t a = (size_t)(weights + ow + g * weight_group + m0 * weight_row);
-  amx_begin((local uchar*)scratch);
+  bf16_begin((local uchar*)scratch);
   for (int k = 0; k == 0 || k < K; k += kc) {
     const int count = min(kc, K - k), steps = (count + TILE_K - 1) / TILE_K;
     for (int s = 0; s < steps; s++)
       gather_step(&seen, k + s * TILE_K, min(TILE_K, count - s * TILE_K), block.b + s * tiles * (TILE_BYTES / 4));
-    amx_part(&block, &results, a + k * 2, weight_row, 1, count, p.split[1], k == 0, k + kc >= K);
+    bf16_part(&block, &results, a + k * 2, weight_row, 1, count, p.split[1], k == 0, k + kc >= K);
   }
-  amx_end();
+  bf16_end();
 }
 
 // `count` runs of `taps` elements, at most 16, `from_step` and `to_step` apart; backwards where they are to be reversed.
-AMX void copy_taps(size_t from, long from_step, size_t to, long to_step, int count, int taps, int backwards) {
+BF16 void copy_taps(size_t from, long from_step, size_t to, long to_step, int count, int taps, int backwards) {
   const uint mask = low_bits(taps);
   for (int i = 0; i < count; i++, from += from_step * 2, to += to_step * 2) {
     ushort16 x;
@@ -241,7 +241,7 @@ AMX void copy_taps(size_t from, long from_step, size_t to, long to_step, int cou
 }
 
 // Weights in any layout to [group][column][k]. One work-item packs 16 columns.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_pack(global const T* weights, long ow,
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_bf16_pack(global const T* weights, long ow,
                                                                          global T* packed, long op, Gather p) {
   const int j = get_global_id(0) * 16, g = get_global_id(1), count = min(16, p.cols - j);
   const int taps = p.taps[0] * p.taps[1] * p.taps[2];
@@ -270,16 +270,16 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_pack(global 
 
 // Weight gradient: rows are output channels, columns (channel, tap) or (tap, channel), and k are positions, p.channels
 // of them at a time. One work-item computes p.block_cols rows and p.block[0] columns.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_weight_grad(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_bf16_weight_grad(
     global const T* in, long oi, global const T* grad, long og, global T* weights, long ow, Gather p,
     local float* scratch) {
   const int m0 = get_global_id(0) * p.block_cols, n0 = get_global_id(1) * p.block[0], g = get_global_id(2);
   const int taps = p.taps[0] * p.taps[1] * p.taps[2], edges = p.taps[0] + p.taps[1] + p.taps[2];
   const int positions = p.n * p.q[0] * p.q[1] * p.q[2], kc = p.channels, most = kc / TILE_K;
-  AmxBlock block = {min(p.block_cols, p.cols - m0), min(p.block[0], p.red * taps - n0), positions <= kc, 1};
+  Bf16Block block = {min(p.block_cols, p.cols - m0), min(p.block[0], p.red * taps - n0), positions <= kc, 1};
   const int rows = (block.rows + 15) & ~15, columns = (block.cols + 15) & ~15;
   const long pitch = kc * 2 + 64;  // bytes between rows of A, an odd number of cache lines
-  block.tail = scratch + 16, block.sums = scratch + AMX_HEAD / 4;
+  block.tail = scratch + 16, block.sums = scratch + BF16_HEAD / 4;
   block.b = block.sums + (block.whole ? 1 : (block.rows + 31) / 32 * ((block.cols + 31) / 32)) * TILE_BYTES;
   block.a = block.b + columns / 16 * most * (TILE_BYTES / 4);
   local int* column_at = (local int*)(block.a + rows * pitch / 4);
@@ -298,7 +298,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_weight_grad(
   const Results results = {(size_t)(weights + ow + g * p.wgroup + m0 * p.wcol), 0, p.wcol, 0, 0, 0, 1.f, 0.f,
                            -INFINITY, INFINITY, 0, column_at};
   const size_t from = (size_t)(grad + og + ((long)g * p.cols + m0) * p.os[1]);
-  amx_begin((local uchar*)scratch);
+  bf16_begin((local uchar*)scratch);
   for (int k = 0; k == 0 || k < positions; k += kc) {
     const int count = min(kc, positions - k), steps = (count + TILE_K - 1) / TILE_K;
     look(&p, k, count, 2 * steps, at, grad_at, step, tap_at, edge, inside);
@@ -311,7 +311,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_amx_weight_grad(
     for (int n = 0; n < columns; n += 16)
       for (int s = 0; s < steps; s++)
         gather_taps(&seen, n0 + n, min(16, block.cols - n), 2 * s, block.b + (s * (columns / 16) + n / 16) * (TILE_BYTES / 4));
-    amx_part(&block, &results, (size_t)block.a, pitch / 2, 1, steps * TILE_K, 0, k == 0, k + kc >= positions);
+    bf16_part(&block, &results, (size_t)block.a, pitch / 2, 1, steps * TILE_K, 0, k == 0, k + kc >= positions);
   }
-  amx_end();
+  bf16_end();
 }

@@ -1,19 +1,19 @@
-// GEMM solver "cpu_amx": bfloat16 on the AMX tiles of CPUs, see gemm_amx.cl.
-#include "solver/amx.h"
+// GEMM solver "cpu_bf16": bfloat16 by the instructions that CPUs have for it, see gemm_cpu_bf16.cl.
+#include "solver/cpu_bf16.h"
 #include "solver/gemm/arguments.h"
 #include "solver/gemm/solvers.h"
 
 namespace dlb::solver {
 namespace {
 
-constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "amx.clh", "gemm_amx.cl"};
+constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "cpu_bf16.clh", "gemm_cpu_bf16.cl"};
 constexpr int kMostRows = 512, kMostColumns = 512, kMostDepth = 512;
 constexpr int kFewColumns = 64;  // for which A is read where it lies
 
 struct Blocks {
   int64_t m, n, k;
   bool copy;  // A, although it lies along the reduction
-  uint64_t scratch() const { return amx_scratch(m, n, k, depth); }
+  uint64_t scratch() const { return bf16_scratch(m, n, k, depth); }
   int64_t depth;  // of the problem
 };
 
@@ -25,7 +25,7 @@ void fit(Blocks& b, const GemmProblem& p, const cl::Device& device) {
 
 Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   Blocks b{0, 0, 0, false, p.k};
-  b.k = balanced(std::max<int64_t>(p.k, 1), kMostDepth, kAmxDepth);
+  b.k = balanced(std::max<int64_t>(p.k, 1), kMostDepth, kBf16Depth);
   b.n = balanced(p.n, kMostColumns, 32);
   b.m = balanced(p.m, kMostRows, 32);
   const auto tasks = [&] { return p.batch * ceil_div(p.m, b.m) * ceil_div(p.n, b.n); };
@@ -51,21 +51,26 @@ Blocks blocks_of(const GemmProblem& p, const cl::Device& device, const Config& c
 }
 
 // Cycles of a work-item.
-double cycles_of(const GemmProblem& p, const Blocks& b) {
+double cycles_of(const GemmProblem& p, const cl::Device& device, const Blocks& b) {
   const auto pack = [](int64_t along, int64_t across, int64_t stride_k, int64_t stride) {
-    return stride_k == 1 || along <= 1 ? kAmxCopy : stride == 1 || across <= 1 ? kAmxTranspose : kAmxScatter;
+    return stride_k == 1 || along <= 1  ? kBf16Copy
+           : stride == 1 || across <= 1 ? kBf16Transpose
+                                        : kBf16Scatter;
   };
-  const double m = amx_tiles(std::min(b.m, p.m)), n = amx_tiles(std::min(b.n, p.n)),
-               k = ceil_div(p.k, kAmxDepth);
+  const double m = bf16_tiles(std::min(b.m, p.m)), n = bf16_tiles(std::min(b.n, p.n)),
+               k = ceil_div(p.k, kBf16Depth);
   const double a = p.a[2] == 1 && !b.copy ? 30 : pack(p.k, p.m, p.a[2], p.a[1]);
-  const double c = p.c[2] == 1 || p.n == 1 ? kAmxCopy : p.c[1] == 1 || p.m == 1 ? kAmxTranspose : kAmxScatter;
-  return m * n * k * kAmxMultiply + m * k * a + n * k * pack(p.n, p.k, p.b[2], p.b[1]) + m * n * 2 * c + 2000;
+  const double c = p.c[2] == 1 || p.n == 1   ? kBf16Copy
+                   : p.c[1] == 1 || p.m == 1 ? kBf16Transpose
+                                             : kBf16Scatter;
+  return m * n * k * bf16_multiply(device) + m * k * a + n * k * pack(p.n, p.k, p.b[2], p.b[1]) +
+         m * n * 2 * c + 2000;
 }
 
 double cycles_of(const GemmProblem& p, const cl::Device& device) {
   const Blocks b = choose_blocks(p, device);
   const double tasks = double(p.batch) * ceil_div(p.m, b.m) * ceil_div(p.n, b.n);
-  return std::max(tasks / device.compute_units, 1.0) * cycles_of(p, b);
+  return std::max(tasks / device.compute_units, 1.0) * cycles_of(p, device, b);
 }
 
 // Rows and columns are exchanged where that packs less across memory.
@@ -73,13 +78,13 @@ bool swap_sides(const GemmProblem& p, const cl::Device& device) {
   return cycles_of(transposed(p), device) < cycles_of(p, device);
 }
 
-class AmxInvoker final : public Invoker<GemmProblem> {
+class Bf16Invoker final : public Invoker<GemmProblem> {
  public:
-  AmxInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
+  Bf16Invoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : swap_(swap_sides(problem, device)),
         problem_(swap_ ? transposed(problem) : problem),
         blocks_(blocks_of(problem_, device, config)),
-        kernel_(amx_kernel(device, kFiles, "gemm_amx")) {
+        kernel_(bf16_kernel(device, kFiles, "gemm_cpu_bf16")) {
     range_.dims = 3;
     range_.global[0] = ceil_div(problem_.m, blocks_.m);
     range_.global[1] = ceil_div(problem_.n, blocks_.n);
@@ -104,13 +109,13 @@ class AmxInvoker final : public Invoker<GemmProblem> {
   cl::Range range_;
 };
 
-class Amx final : public GemmSolver {
+class Bf16 final : public GemmSolver {
  public:
-  const char* name() const override { return "cpu_amx"; }
+  const char* name() const override { return "cpu_bf16"; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
-    if (const Applicability can = amx_applicable(p.dtype, device); !can) return can;
+    if (const Applicability can = bf16_applicable(p.dtype, device); !can) return can;
     if (std::max({p.m, p.n, p.k}) > INT32_MAX - 512) return Applicability::no("a dimension of 2^31 or more");
-    if (amx_scratch(32, 32, kMostDepth, INT32_MAX) > device.local_mem)
+    if (bf16_scratch(32, 32, kMostDepth, INT32_MAX) > device.local_mem)
       return Applicability::no("too little local memory");
     return Applicability::yes();
   }
@@ -125,7 +130,7 @@ class Amx final : public GemmSolver {
     if (q.a[2] == 1) add(b.m, b.n, b.k, !b.copy);
     if (b.n > 32) add(b.m, balanced(q.n, b.n / 2, 32), b.k, b.copy);
     if (b.m > 32) add(balanced(q.m, b.m / 2, 32), b.n, b.k, b.copy);
-    if (b.k < q.k) add(b.m, b.n, balanced(q.k, 2 * b.k, kAmxDepth), b.copy);
+    if (b.k < q.k) add(b.m, b.n, balanced(q.k, 2 * b.k, kBf16Depth), b.copy);
     return list;
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
@@ -133,14 +138,14 @@ class Amx final : public GemmSolver {
   }
   std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
                                                 const Config& config) const override {
-    return std::make_unique<AmxInvoker>(problem, device, config);
+    return std::make_unique<Bf16Invoker>(problem, device, config);
   }
 };
 
 }  // namespace
 
-const GemmSolver* gemm_cpu_amx() {
-  static const Amx solver;
+const GemmSolver* gemm_cpu_bf16() {
+  static const Bf16 solver;
   return &solver;
 }
 

@@ -1,17 +1,18 @@
-// Convolution solver "cpu_amx": implicit GEMM in bfloat16 on the AMX tiles of CPUs, all directions; see
-// conv_amx.cl.
+// Convolution solver "cpu_bf16": implicit GEMM in bfloat16 by the instructions that CPUs have for it,
+// all directions; see
+// conv_cpu_bf16.cl.
 #include <cmath>
 
-#include "solver/amx.h"
 #include "solver/conv/gather.h"
 #include "solver/conv/solvers.h"
 #include "solver/conv/strides.h"
+#include "solver/cpu_bf16.h"
 
 namespace dlb::solver {
 namespace {
 
-constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "amx.clh", "conv_gather.clh",
-                                                       "conv_amx.cl"};
+constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "cpu_bf16.clh", "conv_gather.clh",
+                                                       "conv_cpu_bf16.cl"};
 constexpr int64_t kScratchBytes = int64_t(1280)
                                   << 10;  // at most; most of the second-level cache of such CPUs
 constexpr int64_t kMostTaps = 1024;
@@ -47,18 +48,18 @@ Plan plan_with(Gather g, const cl::Device& device, int64_t positions, int64_t co
   g.block[0] = static_cast<int>(positions), g.block_cols = static_cast<int>(columns);
   g.channels = static_cast<int>(depth), g.split[1] = positions > 64;
   Plan plan{g};
-  const int64_t tiles = amx_tiles(positions);
-  plan.scratch = amx_scratch(columns, positions, depth, k) + 4 * (33 * tiles + 1 + taps) +
+  const int64_t tiles = bf16_tiles(positions);
+  plan.scratch = bf16_scratch(columns, positions, depth, k) + 4 * (33 * tiles + 1 + taps) +
                  2 * tiles * (taps + g.taps[0] + g.taps[1] + g.taps[2]) + 64;
   if (plan.scratch > std::min<int64_t>(kScratchBytes, device.local_mem)) return plan;
   plan.blocks = ceil_div(all, positions), plan.col_blocks = ceil_div(g.cols, columns);
-  const double steps = ceil_div(k, kAmxDepth), parts = ceil_div(k, depth), m = amx_tiles(columns);
-  const bool across = g.split[0] && g.is[1] == 1 && g.red % kAmxDepth == 0;
+  const double steps = ceil_div(k, kBf16Depth), parts = ceil_div(k, depth), m = bf16_tiles(columns);
+  const bool across = g.split[0] && g.is[1] == 1 && g.red % kBf16Depth == 0;
   const bool near = g.is[4] == 1 && g.step[2] == 1;
-  const double gather = across ? kAmxTranspose : near ? 150 : 400;
-  const double store = g.os[4] == 1 || g.q[2] == 1 ? kAmxCopy : g.os[1] == 1 ? kAmxTranspose : kAmxScatter;
-  const double per_task = m * tiles * (steps * kAmxMultiply + 2 * store + (parts - 1) * 60) +
-                          m * steps * (g.split[1] ? kAmxCopy : 40) + tiles * (steps * gather + 600) + 4000;
+  const double gather = across ? kBf16Transpose : near ? 150 : 400;
+  const double store = g.os[4] == 1 || g.q[2] == 1 ? kBf16Copy : g.os[1] == 1 ? kBf16Transpose : kBf16Scatter;
+  const double per_task = m * tiles * (steps * bf16_multiply(device) + 2 * store + (parts - 1) * 60) +
+                          m * steps * (g.split[1] ? kBf16Copy : 40) + tiles * (steps * gather + 600) + 4000;
   plan.cycles = std::ceil(double(plan.blocks) * plan.col_blocks * g.groups / device.compute_units) * per_task;
   return plan;
 }
@@ -68,13 +69,13 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
   const bool channels_last = g.is[1] == 1 && g.red > 1;
   const bool outer = dense(g, false), inner = dense(g, true);
   g.split[0] = inner && (channels_last || !outer) ? 1 : outer ? 0 : channels_last;
-  if (channels_last && g.red % kAmxDepth == 0) g.split[0] = 1;
+  if (channels_last && g.red % kBf16Depth == 0) g.split[0] = 1;
   Plan best{g};
   const int64_t all = positions_of(g), k = std::max<int64_t>(taps_of(g) * g.red, 1);
   int64_t before = 0;
   for (int64_t most : {768, 512, 384, 256, 192, 128, 96, 64, 32}) {
     if (config.values[0] && most != config.values[0]) continue;
-    const int64_t positions = balanced(all, most, kAmxTile);
+    const int64_t positions = balanced(all, most, kBf16Tile);
     if (positions == before) continue;
     before = positions;
     for (int64_t columns : {512, 256, 128, 64, 32}) {
@@ -83,7 +84,7 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
         if (config.values[2] && depth != config.values[2]) continue;
         Plan plan =
             plan_with(g, device, positions, std::min<int64_t>(balanced(g.cols, columns, 32), g.cols),
-                      std::min(balanced(k, depth, kAmxDepth), static_cast<int>(round_up(k, kAmxDepth))));
+                      std::min(balanced(k, depth, kBf16Depth), static_cast<int>(round_up(k, kBf16Depth))));
         if (plan.cycles < best.cycles) best = plan;
       }
     }
@@ -97,20 +98,20 @@ Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int
   g.block_cols = static_cast<int>(rows), g.block[0] = static_cast<int>(columns);
   g.channels = static_cast<int>(depth);
   Plan plan{g};
-  const int64_t most = depth / kAmxDepth, tables = columns + most * (2 * 32 + 2) + 1 + taps;
-  plan.scratch = amx_scratch(rows, columns, depth, k) + round_up(rows, kAmxTile) * (2 * depth + 64) +
+  const int64_t most = depth / kBf16Depth, tables = columns + most * (2 * 32 + 2) + 1 + taps;
+  plan.scratch = bf16_scratch(rows, columns, depth, k) + round_up(rows, kBf16Tile) * (2 * depth + 64) +
                  4 * tables + 64 + 2 * (taps + edges) * most * 2;
   if (plan.scratch > std::min<int64_t>(kScratchBytes, device.local_mem)) return plan;
   plan.blocks = ceil_div(g.red * taps, columns), plan.col_blocks = ceil_div(g.cols, rows);
-  const double steps = ceil_div(k, kAmxDepth), parts = ceil_div(k, depth), m = amx_tiles(rows),
-               n = amx_tiles(columns);
-  const bool across = g.split[0] && g.is[1] == 1 && g.red % kAmxTile == 0;
+  const double steps = ceil_div(k, kBf16Depth), parts = ceil_div(k, depth), m = bf16_tiles(rows),
+               n = bf16_tiles(columns);
+  const bool across = g.split[0] && g.is[1] == 1 && g.red % kBf16Tile == 0;
   const bool near = g.is[4] == 1 && g.step[2] == 1;
   const double b = across ? 100
                    : near ? 300
                           : 800,
-               a = g.os[1] == 1 || g.os[4] == 1 ? kAmxTranspose : kAmxScatter;
-  const double per_task = m * n * (steps * kAmxMultiply + 2 * kAmxCopy + (parts - 1) * 60) +
+               a = g.os[1] == 1 || g.os[4] == 1 ? kBf16Transpose : kBf16Scatter;
+  const double per_task = m * n * (steps * bf16_multiply(device) + 2 * kBf16Copy + (parts - 1) * 60) +
                           steps * (m * a + n * b) + steps * (taps + edges) * 40 + 4000;
   plan.cycles = std::ceil(double(plan.blocks) * plan.col_blocks * g.groups / device.compute_units) * per_task;
   return plan;
@@ -119,7 +120,7 @@ Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int
 Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& config = {}) {
   g.split[0] = dense(g, true) && (g.is[1] == 1 || !dense(g, false));
   Plan best{g};
-  const int64_t columns = g.red * taps_of(g), k = round_up(std::max<int64_t>(positions_of(g), 1), kAmxDepth);
+  const int64_t columns = g.red * taps_of(g), k = round_up(std::max<int64_t>(positions_of(g), 1), kBf16Depth);
   for (int64_t m : {256, 128, 64, 32}) {
     if (config.values[0] && m != config.values[0]) continue;
     for (int64_t n : {512, 256, 128, 64, 32}) {
@@ -127,7 +128,7 @@ Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& con
       for (int64_t depth : {1024, 512, 256, 64}) {
         if (config.values[2] && depth != config.values[2]) continue;
         const Plan plan = weight_grad_plan_with(g, device, std::min<int64_t>(balanced(g.cols, m, 32), g.cols),
-                                                balanced(columns, n, kAmxTile), std::min(depth, k));
+                                                balanced(columns, n, kBf16Tile), std::min(depth, k));
         if (plan.cycles < best.cycles) best = plan;
       }
     }
@@ -152,17 +153,17 @@ double pack_cycles(const Gather& g) {
   return forwards || backwards ? 6.0 / taps_of(g) : 2.5;
 }
 
-class AmxInvoker final : public Invoker<ConvProblem> {
+class Bf16Invoker final : public Invoker<ConvProblem> {
  public:
-  AmxInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
+  Bf16Invoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : input_grad_(p.direction == Op::kConvInputGrad),
-        pack_(amx_kernel(device, kFiles, "conv_amx_pack")),
-        compute_(amx_kernel(device, kFiles, "conv_amx")) {
+        pack_(bf16_kernel(device, kFiles, "conv_cpu_bf16_pack")),
+        compute_(bf16_kernel(device, kFiles, "conv_cpu_bf16")) {
     for (const Phase& phase : phases_of(p)) {
       Step step{best_plan(phase.gather, device, config), phase.weight_offset, phase.output_offset, {}, {}};
       const Gather& g = step.plan.gather;
       step.pack.dims = 2, step.compute.dims = 3;
-      step.pack.global[0] = packed_elements(step.plan) ? amx_tiles(g.cols) : 0,
+      step.pack.global[0] = packed_elements(step.plan) ? bf16_tiles(g.cols) : 0,
       step.pack.global[1] = g.groups;
       step.compute.global[0] = step.plan.blocks, step.compute.global[1] = step.plan.col_blocks;
       step.compute.global[2] = g.groups;
@@ -207,7 +208,7 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : plan_(best_weight_grad_plan(forward_phase(p).gather, device, config)),
-        kernel_(amx_kernel(device, kFiles, "conv_amx_weight_grad")) {
+        kernel_(bf16_kernel(device, kFiles, "conv_cpu_bf16_weight_grad")) {
     range_.dims = 3;
     range_.global[0] = plan_.col_blocks, range_.global[1] = plan_.blocks,
     range_.global[2] = plan_.gather.groups;
@@ -224,11 +225,11 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
   cl::Range range_;
 };
 
-class Amx final : public ConvSolver {
+class Bf16 final : public ConvSolver {
  public:
-  const char* name() const override { return "cpu_amx"; }
+  const char* name() const override { return "cpu_bf16"; }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
-    if (const Applicability can = amx_applicable(p.dtype, device); !can) return can;
+    if (const Applicability can = bf16_applicable(p.dtype, device); !can) return can;
     if (p.n == 0 || p.out_pixels() == 0) return Applicability::no("nothing to sum over");
     if (p.taps() > kMostTaps) return Applicability::no("more than 1024 taps");
     const int64_t x = span(p.xs, {p.n, p.c, p.in[0], p.in[1], p.in[2]}),
@@ -252,7 +253,7 @@ class Amx final : public ConvSolver {
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
                                                 const Config& config) const override {
     if (p.direction == Op::kConvWeightGrad) return std::make_unique<WeightGradInvoker>(p, device, config);
-    return std::make_unique<AmxInvoker>(p, device, config);
+    return std::make_unique<Bf16Invoker>(p, device, config);
   }
 
  private:
@@ -270,8 +271,8 @@ class Amx final : public ConvSolver {
 
 }  // namespace
 
-const ConvSolver* conv_cpu_amx() {
-  static const Amx solver;
+const ConvSolver* conv_cpu_bf16() {
+  static const Bf16 solver;
   return &solver;
 }
 

@@ -1,12 +1,13 @@
-"""The solvers on the AMX tiles of CPUs, bfloat16 only, against float64."""
+"""The solvers by the instructions that CPUs have for bfloat16, against float64."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from common import on_device
-from fresh_process import fresh_python
+from fresh_process import fresh_python, run_python
 
 from dlbackend import _C
 
@@ -17,16 +18,16 @@ TOLERANCE = 4e-3  # 2-norm: results are rounded once, to 8 bits
 def reason() -> str:
     """Why the solver is not for this device; "applicable" where it is."""
     lines = (line.strip().split(": ", 1) for line in _C.explain_problem(KEY).splitlines()[1:])
-    return dict(lines)["cpu_amx"]
+    return dict(lines)["cpu_bf16"]
 
 
 WHY_NOT = reason() if torch.ocl.is_available() else "no device"
-pytestmark = pytest.mark.skipif(WHY_NOT != "applicable", reason=f"cpu_amx: {WHY_NOT}")
+pytestmark = pytest.mark.skipif(WHY_NOT != "applicable", reason=f"cpu_bf16: {WHY_NOT}")
 
 
 @pytest.fixture(autouse=True)
 def force():
-    _C.force_solver(",".join(f"{op}:cpu_amx" for op in ("gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight")))
+    _C.force_solver(",".join(f"{op}:cpu_bf16" for op in ("gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight")))
     yield
     _C.force_solver("")
 
@@ -142,7 +143,9 @@ def test_every_blocking_is_right():
         rejected = _C.find_stats()["rejected"]
         _C.tune_problem(problem)
         assert _C.find_stats()["rejected"] == rejected
-        assert any(s.solver.startswith("cpu_amx") and s.error is not None for s in dlbackend.solvers.solutions(problem))
+        assert any(
+            s.solver.startswith("cpu_bf16") and s.error is not None for s in dlbackend.solvers.solutions(problem)
+        )
 
 
 def test_takes_what_it_is_faster_for():
@@ -151,8 +154,22 @@ def test_takes_what_it_is_faster_for():
         return _C.explain_problem(key).split(" for ")[0]
 
     large = KEY.replace("=64", "=512").replace(",64,", ",512,")
-    assert taken(large) == "cpu_amx"
-    assert taken(large.replace("bfloat16", "float32")) != "cpu_amx"
-    assert taken(KEY.replace("=64", "=4").replace(",64,", ",4,")) != "cpu_amx"
+    assert taken(large) == "cpu_bf16"
+    assert taken(large.replace("bfloat16", "float32")) != "cpu_bf16"
+    assert taken(KEY.replace("=64", "=4").replace(",64,", ",4,")) != "cpu_bf16"
     code = f"import torch, dlbackend; from dlbackend import _C; print(_C.explain_problem({large!r}))"
-    assert "cpu_amx: for CPU-like devices" in fresh_python(code, DLBACKEND_DEVICE_CLASS="gpu").stdout
+    assert "cpu_bf16: for CPU-like devices" in fresh_python(code, DLBACKEND_DEVICE_CLASS="gpu").stdout
+
+
+def test_less_than_there_is():
+    code = f"import torch, dlbackend; from dlbackend import _C; print(_C.explain_problem({KEY!r}))"
+    assert "cpu_bf16: needs PoCL" in fresh_python(code, DLBACKEND_CPU_BF16="none").stdout
+    assert "cpu_bf16: applicable" in fresh_python(code, DLBACKEND_CPU_BF16="vectors").stdout
+
+
+@pytest.mark.skipif("amx_bf16" not in Path("/proc/cpuinfo").read_text(), reason="the tests themselves run vectors")
+def test_vectors_where_there_are_tiles(request):
+    file, those = str(request.path), "test_gemm or test_conv or finite or blocking"
+    done = run_python("-m", "pytest", file, "-q", "-p", "no:cacheprovider", "-k", those, DLBACKEND_CPU_BF16="vectors")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
