@@ -28,6 +28,12 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0
     )
 
 
+def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """2-norm of the difference over that of what is expected."""
+    result, expected = result.detach().cpu().double(), expected.detach().double()
+    return ((result - expected).norm() / expected.norm().clamp_min(1e-30)).item()
+
+
 def away_from_zero(*size: int) -> torch.Tensor:
     """Random values of magnitudes from 1/2 to 2. Winograd's rounding errors are relative to the largest values of a
     tile (docs/numerics.md), so beside 3e38 a tiny weight's product is right to few digits alone."""

@@ -1,7 +1,8 @@
-// Convolution by a CPU's instructions for bfloat16: the forward pass, or one stride phase of the input gradient. Weights are A, one
-// row per output channel along k; the gathered image is B, one column per position, in pairs along k in scratch. k runs
-// over (channel, tap) or, where p.split[0], over (tap, channel). p.block[0] positions, p.block_cols output channels and
-// p.channels of k at a time are one work-item's; p.split[1] says whether to copy weights that lie along k.
+// Convolution by a CPU's instructions for bfloat16: the forward pass, or one stride phase of the input gradient.
+// Weights are A, one row per output channel along k; the gathered image is B, one column per position, in pairs along
+// k in scratch. k runs over (channel, tap) or, where p.split[0], over (tap, channel). p.block[0] positions,
+// p.block_cols output channels and p.channels of k at a time are one work-item's; p.split[1] says whether to copy
+// weights that lie along k.
 
 // What of the image a block of positions sees. Tile: 16 positions.
 typedef struct {

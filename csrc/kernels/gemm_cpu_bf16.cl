@@ -1,6 +1,6 @@
-// GEMM by a CPU's instructions for bfloat16: C = alpha * A * B + beta * D within bounds in bfloat16, any strides. One work-item computes a
-// block of mc x nc, kc of the reduction at a time: B is packed in pairs of rows into scratch, A is read where it lies
-// along k, or packed.
+// GEMM by a CPU's instructions for bfloat16: C = alpha * A * B + beta * D within bounds in bfloat16, any strides. One
+// work-item computes a block of mc x nc, kc of the reduction at a time: B is packed in pairs of rows into scratch, A
+// is read where it lies along k, or packed.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_bf16(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,

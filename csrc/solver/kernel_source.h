@@ -52,6 +52,14 @@ std::shared_ptr<cl::Kernel> specialised_kernel(cl::Device& device, const std::st
 // Adds alpha or beta in the form that element.clh calls S.
 void add_factor(cl::Kernel::Arguments& arguments, c10::ScalarType type, const Factor& factor);
 
+// A range of work-groups of one work-item, in three dimensions.
+inline cl::Range range3(int64_t x, int64_t y, int64_t z) {
+  cl::Range range;
+  range.dims = 3;
+  range.global[0] = x, range.global[1] = y, range.global[2] = z;
+  return range;
+}
+
 // The clock that estimates for CPU-like devices assume, in cycles per microsecond.
 constexpr double kCpuMegahertz = 3000;
 

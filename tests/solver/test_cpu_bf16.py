@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from common import on_device
+from common import on_device, relative_error
 from fresh_process import fresh_python, run_python
 
 from dlbackend import _C
@@ -30,11 +30,6 @@ def force():
     _C.force_solver(",".join(f"{op}:cpu_bf16" for op in ("gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight")))
     yield
     _C.force_solver("")
-
-
-def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
-    result, expected = result.detach().cpu().double(), expected.detach().double()
-    return ((result - expected).norm() / expected.norm().clamp_min(1e-30)).item()
 
 
 SIZES = [(1, 1, 1), (13, 16, 5), (6, 64, 17), (19, 81, 33), (17, 1, 50), (1, 40, 77), (33, 65, 1100), (300, 520, 40)]

@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from common import away_from_zero
+from common import away_from_zero, relative_error
 from fresh_process import fresh_python
 
 import dlbackend
@@ -26,10 +26,6 @@ TOLERANCE = {torch.float32: 3e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3, tor
 def give_choice_back():
     yield
     _C.force_solver("")
-
-
-def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((result.detach().cpu().double() - expected).norm() / expected.norm().clamp_min(1e-30)).item()
 
 
 def shifted(t: torch.Tensor, offset: int) -> torch.Tensor:

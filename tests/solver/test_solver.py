@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from common import away_from_zero, on_device
+from common import away_from_zero, on_device, relative_error
 from fresh_process import fresh_python
 
 import dlbackend
@@ -69,10 +69,6 @@ def test_environment_forces():
     assert "no solver is named 'no_such_solver'" in bad.stderr
     good = fresh_python(code, DLBACKEND_SOLVER="gemm:reference,conv_fwd:reference")
     assert "2." in good.stdout, good.stderr
-
-
-def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((result.cpu().double() - expected).norm() / expected.norm().clamp_min(1e-30)).item()
 
 
 @pytest.mark.parametrize("solver", [name for name in solvers(GEMM_KEY) if name != "clblast"])

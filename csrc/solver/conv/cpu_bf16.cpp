@@ -1,6 +1,5 @@
-// Convolution solver "cpu_bf16": implicit GEMM in bfloat16 by the instructions that CPUs have for it,
-// all directions; see
-// conv_cpu_bf16.cl.
+// Convolution solver "cpu_bf16": implicit GEMM in bfloat16 by the instructions that CPUs have for it, all
+// directions; see conv_cpu_bf16.cl.
 #include <cmath>
 
 #include "solver/conv/gather.h"
@@ -162,11 +161,8 @@ class Bf16Invoker final : public Invoker<ConvProblem> {
     for (const Phase& phase : phases_of(p)) {
       Step step{best_plan(phase.gather, device, config), phase.weight_offset, phase.output_offset, {}, {}};
       const Gather& g = step.plan.gather;
-      step.pack.dims = 2, step.compute.dims = 3;
-      step.pack.global[0] = packed_elements(step.plan) ? bf16_tiles(g.cols) : 0,
-      step.pack.global[1] = g.groups;
-      step.compute.global[0] = step.plan.blocks, step.compute.global[1] = step.plan.col_blocks;
-      step.compute.global[2] = g.groups;
+      step.pack = range3(packed_elements(step.plan) ? bf16_tiles(g.cols) : 0, g.groups, 1);
+      step.compute = range3(step.plan.blocks, step.plan.col_blocks, g.groups);
       steps_.push_back(step);
     }
   }
@@ -209,9 +205,7 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : plan_(best_weight_grad_plan(forward_phase(p).gather, device, config)),
         kernel_(bf16_kernel(device, kFiles, "conv_cpu_bf16_weight_grad")) {
-    range_.dims = 3;
-    range_.global[0] = plan_.col_blocks, range_.global[1] = plan_.blocks,
-    range_.global[2] = plan_.gather.groups;
+    range_ = range3(plan_.col_blocks, plan_.blocks, plan_.gather.groups);
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {

@@ -261,13 +261,6 @@ std::shared_ptr<cl::Kernel> compute_kernel(cl::Device& device, const ConvProblem
   return specialised_kernel(device, constants_of(gather) + sources(kFiles), element_option(p.dtype), name);
 }
 
-cl::Range range3(int64_t x, int64_t y, int64_t z) {
-  cl::Range range;
-  range.dims = 3;
-  range.global[0] = x, range.global[1] = y, range.global[2] = z;
-  return range;
-}
-
 int64_t packed_floats(const Gather& g) {
   return int64_t(g.groups) * g.red * g.taps[0] * g.taps[1] * g.taps[2] * padded16(g.cols);
 }

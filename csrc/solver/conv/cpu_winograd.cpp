@@ -177,8 +177,7 @@ class WinogradInvoker final : public Invoker<ConvProblem> {
         weight_offset_(phases_of(p).front().weight_offset),
         kernel_(kernel_of(device, p, "winograd_cpu")) {
     const Gather& g = plan_.gather;
-    range_.dims = 3;
-    range_.global[0] = plan_.blocks, range_.global[1] = plan_.col_blocks, range_.global[2] = g.groups;
+    range_ = range3(plan_.blocks, plan_.col_blocks, g.groups);
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
@@ -211,9 +210,7 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
         compute_(kernel_of(device, p, "winograd_cpu_weight_grad")),
         reduce_(conv_cpu_kernel(device, p, "conv_cpu_reduce")) {
     const Gather& g = plan_.gather;
-    range_.dims = 3;
-    range_.global[0] = plan_.slices, range_.global[1] = plan_.col_blocks;
-    range_.global[2] = g.groups * ceil_div(g.red, g.channels);
+    range_ = range3(plan_.slices, plan_.col_blocks, g.groups * ceil_div(g.red, g.channels));
     reduce_range_.global[0] = p.k;
   }
 

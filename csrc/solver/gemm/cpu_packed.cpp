@@ -56,10 +56,7 @@ class PackedInvoker final : public Invoker<GemmProblem> {
         problem_(swap_ ? transposed(problem) : problem),
         blocks_(blocks_of(problem_, device, config)),
         kernel_(cpu_gemm_kernel(device, problem.dtype, "gemm_cpu")) {
-    range_.dims = 3;
-    range_.global[0] = ceil_div(problem_.m, blocks_.m);
-    range_.global[1] = ceil_div(problem_.n, blocks_.n);
-    range_.global[2] = problem_.batch;
+    range_ = range3(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n), problem_.batch);
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {

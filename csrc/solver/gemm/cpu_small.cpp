@@ -65,10 +65,8 @@ class SmallInvoker final : public Invoker<GemmProblem> {
         problem_(swap_ ? transposed(problem) : problem),
         blocks_(choose_blocks(problem_, device)),
         kernel_(cpu_gemm_kernel(device, problem.dtype, "gemm_small_cpu")) {
-    range_.dims = 3;
-    range_.global[0] = ceil_div(problem_.m, blocks_.m);
-    range_.global[1] = ceil_div(problem_.n, blocks_.n);
-    range_.global[2] = ceil_div(problem_.batch, blocks_.items);
+    range_ = range3(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n),
+                    ceil_div(problem_.batch, blocks_.items));
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
