@@ -1,6 +1,6 @@
 """Times every solver and config of typical products and convolutions: what estimates and first guesses are set by.
 
-python -m benchmarks.solver_configs [gemm] [gemv] [conv] [--dtype float16] [--batch 32] [--small]
+python -m benchmarks.solver_configs [gemm] [gemv] [conv] [--dtype float16] [--solver gpu_mma] [--batch 32] [--small]
 """
 
 import argparse
@@ -62,11 +62,18 @@ def report(case: Case) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=["gemm", "gemv", "conv"], metavar="gemm|gemv|conv")
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", default="float32", help="of PyTorch, or tf32: float32 on tensor cores")
+    parser.add_argument("--solver", help="only what its name is of, besides the reference")
     parser.add_argument("--batch", type=int, default=32, help="images of the convolutions")
     parser.add_argument("--small", action="store_true", help="small sizes, to see that all is well")
     args = parser.parse_args()
-    dtype = getattr(torch, args.dtype)
+    dtype = torch.float32 if args.dtype == "tf32" else getattr(torch, args.dtype)
+    if args.dtype == "tf32":
+        torch.backends.ocl.fp32_precision = "tf32"  # type: ignore[attr-defined]
+    if args.solver:
+        names = [name for name in dlbackend.solvers.names() if name.startswith(("gemm:", "conv_"))]
+        others = [name for name in names if name.split(":")[1] not in (args.solver, "reference")]
+        dlbackend.solvers.force(",".join(name.replace(":", ":-") for name in others))
     products = [(1, n, n, n) for n in (512, 1024, 2048, 4096, 8192)] + [(96, 256, 256, 64), (1, 64, 4096, 1024)]
     rows = [(1, r, n, k) for r in (1, 4, 8) for n, k in ((4096, 4096), (1000, 2048), (50257, 768))] + [
         (384, 1, 1024, 64)

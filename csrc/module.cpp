@@ -135,6 +135,9 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("compute_units", &dlb::cl::Device::compute_units)
       .def_readonly("has_fp64", &dlb::cl::Device::fp64)
       .def_readonly("has_fp16", &dlb::cl::Device::fp16)
+      .def_property_readonly(
+          "has_tensor_cores",
+          [](const dlb::cl::Device& device) { return device.tensor_cores != dlb::cl::TensorCores::kNone; })
       .def_readonly("max_work_group_size", &dlb::cl::Device::max_work_group);
   m.def(
       "device_properties", [](int i) { return &dlb::device_of(index_or_current(i)); },
@@ -173,6 +176,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_find_mode", &solver::set_find_mode);
   m.def("find_share", &solver::find_share);
   m.def("set_find_share", &solver::set_find_share);
+  m.def("fp32_precision", &solver::fp32_precision);
+  m.def("set_fp32_precision", &solver::set_fp32_precision);
   m.def("set_prefer_reusable", &solver::set_prefer_reusable, py::arg("everywhere"), py::arg("ops") = "");
   m.def("exchange_thread_prefers_reusable", &solver::exchange_thread_prefers_reusable);
   m.def("deterministic", &solver::deterministic);

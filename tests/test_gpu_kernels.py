@@ -15,15 +15,17 @@ CHOSEN = {
     "solver/test_gpu_solvers.py": "test",
     "solver/test_launch_problems.py": "right and (norm or pool)",
 }
+MORE = {"solver/test_gpu_mma.py": {"DLBACKEND_TENSOR_CORES": "emulated"}}  # environment variables of a file's process
 
 
 @pytest.mark.skipif(
     torch.ocl.get_device_properties(0).type == "gpu", reason="the device is a GPU: the tests themselves run them"
 )
-@pytest.mark.parametrize("file", CHOSEN)
+@pytest.mark.parametrize("file", [*CHOSEN, *MORE])
 def test_gpu_kernels(file: str, request: pytest.FixtureRequest) -> None:
     tests = request.path.parent
-    options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN[file]]
-    done = run_python("-m", "pytest", str(tests / file), *options, DLBACKEND_DEVICE_CLASS="gpu")
+    options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN.get(file, "test")]
+    variables = {"DLBACKEND_DEVICE_CLASS": "gpu", **MORE.get(file, {})}
+    done = run_python("-m", "pytest", str(tests / file), *options, **variables)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -16,6 +16,8 @@ from dlbackend import tuner, tuning, variant
 from dlbackend.__main__ import main
 from dlbackend.variant import Configuration
 
+TENSOR_CORES = torch.ocl.get_device_properties(0).has_tensor_cores
+
 NET = """
 import torch
 from torch import nn
@@ -374,8 +376,9 @@ def test_budget():
     found = dlbackend.tune(model, x, precision="pick", budget=0)
     assert len(found.data["configurations"]) == 1
     assert not found.data["search"]["complete"]
-    assert "TF32" in found.data["knobs"]["precision"]["not_offered"]["tf32"]
-    assert "TF32" in found.table()
+    if not TENSOR_CORES:
+        assert "tensor cores" in found.data["knobs"]["precision"]["not_offered"]["tf32"]
+        assert "tensor cores" in found.table()
 
 
 def test_exhaustive_measures_every_combination():
@@ -392,7 +395,8 @@ def test_training():
     found = dlbackend.tune(
         model, {"input": torch.randn(8, 16)}, precision="fp32,autocast-bf16", solvers="heuristic", training=True
     )
-    assert "autocast" in variant.refusal(Configuration("fp16"), True)
+    assert "autocast" in variant.refusal(Configuration("fp16"), True, True)
+    assert "fp32_precision" in variant.refusal(Configuration("tf32"), True, True)
     assert "inference only" in found.data["knobs"]["fusion"]["not_offered"]["on"]
     assert found.data["knobs"]["layout"]["tried"] == ["nchw"]
     by_precision = {e["precision"]: e["accuracy"]["relative_l2"] for e in found.data["configurations"]}
@@ -406,7 +410,11 @@ def test_training():
     ("options", "message"),
     [
         ({"precision": "fp8"}, "precision 'fp8' does not exist; there are pick, fp32"),
-        ({"precision": "tf32"}, "tf32 is not offered: no solver"),
+        pytest.param(
+            {"precision": "tf32"},
+            "tf32 is not offered: the device has no tensor cores",
+            marks=pytest.mark.skipif(TENSOR_CORES, reason="the device has tensor cores"),
+        ),
         ({"fusion": "on"}, "there is no batch norm or activation"),
         ({"layout": "nhwc"}, "no convolution"),
         ({"search": "clever"}, "guided"),
@@ -431,8 +439,8 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "t.png").exists()
     assert command("t_net:net", "--replay", "t.json") == 0
     assert "ms now" in capsys.readouterr().out
-    assert command("t_net:net", "--precision", "tf32") == 1
-    assert "tf32 is not offered" in capsys.readouterr().err
+    assert command("t_net:net", "--precision", "fp8") == 1
+    assert "'fp8' does not exist" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="No module named 'nowhere'"):
         command("nowhere:net")
     monkeypatch.setitem(sys.modules, "torchvision", None)

@@ -84,6 +84,22 @@ DeviceClass class_of(cl_device_type type) {
   return (type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
 }
 
+TensorCores tensor_cores_of(const Device& device) {
+  constexpr cl_device_info kComputeCapabilityMajor = 0x4000;  // of cl_nv_device_attribute_query
+  constexpr cl_uint kAmpere = 8;  // the first with mma of bfloat16, of TF32 and of 16 half along k
+  const char* set = std::getenv("DLBACKEND_TENSOR_CORES");
+  const std::string chosen = set ? set : "";
+  if (!chosen.empty() && chosen != "none" && chosen != "emulated")
+    std::fprintf(stderr, "dlbackend: DLBACKEND_TENSOR_CORES=%s is ignored; it is none or emulated\n", set);
+  if (chosen == "none" || device.cls != DeviceClass::kGpu) return TensorCores::kNone;
+  if (chosen == "emulated") return TensorCores::kEmulated;
+  cl_uint major = 0;
+  const bool nvidia =
+      device.platform_name == "NVIDIA CUDA" &&
+      api().clGetDeviceInfo(device.id, kComputeCapabilityMajor, sizeof major, &major, nullptr) == CL_SUCCESS;
+  return nvidia && major >= kAmpere ? TensorCores::kMma : TensorCores::kNone;
+}
+
 std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   auto device = std::make_unique<Device>();
   device->platform = platform;
@@ -110,6 +126,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->flush_needed = !pocl;
   device->late_code = pocl;
   device->clang_on_host = pocl && device->host_memory;
+  device->tensor_cores = tensor_cores_of(*device);
   // Never the driver's default language version: it differs between drivers and their releases.
   // Warnings (a loop that was not vectorised) would go to the user's terminal on some drivers.
   device->build_options = "-cl-std=CL1.2 -w";

@@ -17,6 +17,11 @@ enum class DeviceClass : uint8_t { kCpu, kGpu };
 // Instructions of x86-64 for bfloat16: none, AVX512_BF16 on vectors, AMX on tiles.
 enum class Bf16 : uint8_t { kNone, kVectors, kTiles };
 
+// Matrix instructions of a GPU's work-items together: none, NVIDIA's mma of PTX, or the same computed in
+// plain OpenCL C, which DLBACKEND_TENSOR_CORES=emulated gives other devices to test the kernels that need
+// them. DLBACKEND_TENSOR_CORES=none takes them away.
+enum class TensorCores : uint8_t { kNone, kMma, kEmulated };
+
 struct Device {
   int index = -1;  // position in this process, the N of "ocl:N"
   cl_platform_id platform = nullptr;
@@ -40,6 +45,7 @@ struct Device {
   bool flush_needed = true;    // enqueued work may sit in the driver until clFlush
   bool late_code = false;      // kernels get machine code per work-group size at their first launch
   bool clang_on_host = false;  // kernels are compiled by clang for the CPU that this process runs on
+  TensorCores tensor_cores = TensorCores::kNone;
 
   std::string build_options;  // passed to every build
   std::string cache_tag;      // identifies device, driver and platform in disk caches

@@ -185,6 +185,11 @@ static inline Entry tap_entry(const ConvArgs* p, AXIS_SPACE const Axis* axis, ui
 #define B_KFAST WGRAD
 #define B_VEC 1
 #endif
+#if B_VEC == 4
+#define B_ELEM ELEM4
+#else
+#define B_ELEM ELEM
+#endif
 #define B_LOADS (TN * TK / B_VEC / ITEMS)
 #define B_FAST ((B_KFAST ? TK : TN) / B_VEC)
 #if TN * TK % (4 * ITEMS)
@@ -201,31 +206,32 @@ static inline int b_k(int item, int i) {
   return B_KFAST ? item % B_FAST * B_VEC : item / B_FAST * (B_LOADS / B_COLS) + i / B_COLS;
 }
 
-static inline void a_load(ACC* reg, global const T* a, const int* row_offset, local const int* k_offset, int item,
+INLINE void a_load(ELEM4* reg, global const T* a, const int* row_offset, local const int* k_offset, int item,
                           const ConvArgs* p, int rows_left) {
 #pragma unroll
   for (int i = 0; i < GROUPS(TM); i++) {
     const int row = group_row(item, i, TM, p->a_k_fast);
     local const int* k = k_offset + group_k(item, i, TM, p->a_k_fast);
     if (p->a_vector) {
-      ACC4 v = (ACC4)(0);  // no vector in a conditional expression: compilers differ on what selects
+      reg[i] = (ELEM4)(0);  // no vector in a conditional expression: compilers differ on what selects
       const int at = group_exists(item, i, TM) && (p->a_k_fast || row < rows_left) ? *k : -1;
-      if (at >= 0) v = load4(a + (row_offset[i] + at));
-      reg[i * 4] = v.x, reg[i * 4 + 1] = v.y, reg[i * 4 + 2] = v.z, reg[i * 4 + 3] = v.w;
+      if (at >= 0) reg[i] = fetch4(a + (row_offset[i] + at));
     } else {
+      ELEM v[4];
 #pragma unroll
       for (int e = 0; e < 4; e++) {
         const int at = !group_exists(item, i, TM)    ? -1
                        : p->a_k_fast                 ? k[e]
                        : row + e < rows_left && *k >= 0 ? *k + e * p->a_row
                                                      : -1;
-        reg[i * 4 + e] = at >= 0 ? load1(a + (row_offset[i] + at)) : 0;
+        v[e] = at >= 0 ? fetch1(a + (row_offset[i] + at)) : 0;
       }
+      reg[i] = four(v[0], v[1], v[2], v[3]);
     }
   }
 }
 
-static inline void b_load(ACC* reg, global const T* x, local const Entry* columns, local const Entry* ks, int item,
+INLINE void b_load(B_ELEM* reg, global const T* x, local const Entry* columns, local const Entry* ks, int item,
                           const ConvArgs* args) {
 #if WIDE
   const ConvArgs p = *args;
@@ -234,33 +240,69 @@ static inline void b_load(ACC* reg, global const T* x, local const Entry* column
   for (int i = 0; i < B_LOADS; i++) {
     const Entry c = columns[b_column(item, i)], k = ks[b_k(item, i)];
 #if B_VEC == 4
-    ACC4 v = (ACC4)(0);
+    reg[i] = (ELEM4)(0);
     if (INSIDE(c, k)) {
       global const T* at = x + (c.x + k.x);
-      v = args->x_aligned ? load4(at) : (ACC4)(load1(at), load1(at + 1), load1(at + 2), load1(at + 3));
+      reg[i] = args->x_aligned ? fetch4(at) : four(fetch1(at), fetch1(at + 1), fetch1(at + 2), fetch1(at + 3));
     }
-    reg[i * 4] = v.x, reg[i * 4 + 1] = v.y, reg[i * 4 + 2] = v.z, reg[i * 4 + 3] = v.w;
 #else
-    reg[i] = INSIDE(c, k) ? load1(x + (c.x + k.x)) : 0;
+    reg[i] = INSIDE(c, k) ? fetch1(x + (c.x + k.x)) : 0;
 #endif
   }
 }
 
-static inline void b_store(const ACC* reg, local ACC* tile, int item) {
+#ifdef MMA
+INLINE void b_store(const B_ELEM* reg, local CELL* tile, int item) {
+#if B_KFAST && B_VEC == 1
+#pragma unroll
+  for (int i = 0; i < B_LOADS; i++) {
+    const int k = b_k(item, i), word = cell(k / K_WORD, b_column(item, i), TN);
+#if K_WORD == 1
+    tile[word] = word_of(reg[i]);
+#else
+    ((local ushort*)tile)[2 * word + k % 2] = reg[i];
+#endif
+  }
+#elif B_KFAST
+#pragma unroll
+  for (int i = 0; i < B_LOADS; i++) store_along_k(tile, reg[i], b_k(item, i), b_column(item, i), TN);
+#elif B_VEC == 4  // consecutive loads are consecutive k of the same columns
+#pragma unroll
+  for (int i = 0; i < B_LOADS; i += K_WORD)
+    store_along_rows(tile, reg + i, b_k(item, i), b_column(item, i), TN);
+#else
+#pragma unroll
+  for (int i = 0; i < B_LOADS; i += K_WORD) {
+    local CELL* o = tile + cell(b_k(item, i) / K_WORD, b_column(item, i), TN);
+#if K_WORD == 1
+    *o = word_of(reg[i]);
+#else
+    *o = word_of(reg[i], reg[i + 1]);
+#endif
+  }
+#endif
+}
+#if !B_KFAST && (B_COLS != 1 || B_LOADS % K_WORD)
+#error "a word's elements are loaded one after the other"
+#endif
+#else
+INLINE void b_store(const B_ELEM* reg, local CELL* tile, int item) {
 #pragma unroll
   for (int i = 0; i < B_LOADS; i++) {
     local ACC* o = tile + b_k(item, i) * PITCH_N + b_column(item, i);
 #if B_VEC == 4 && !B_KFAST
-    *(local ACC4*)o = (ACC4)(reg[i * 4], reg[i * 4 + 1], reg[i * 4 + 2], reg[i * 4 + 3]);
+    *(local ACC4*)o = reg[i];
+#elif B_VEC == 4
+    o[0] = reg[i].x, o[PITCH_N] = reg[i].y, o[2 * PITCH_N] = reg[i].z, o[3 * PITCH_N] = reg[i].w;
 #else
-#pragma unroll
-    for (int v = 0; v < B_VEC; v++) o[v * PITCH_N] = reg[i * B_VEC + v];
+    *o = reg[i];
 #endif
   }
 }
+#endif
 
 // A 4 x 4 piece of the result; at[e] is the offset of column e, negative where there is none.
-static inline void store_piece(global T* out, const ACC4* v, const local int* at, int rows, int row_stride,
+INLINE void store_piece(global T* out, const ACC4* v, const local int* at, int rows, int row_stride,
                                int out_vector) {
   if (out_vector == 2 && rows >= 4) {
     if (at[0] >= 0) store4(out + at[0], (ACC4)(v[0].x, v[1].x, v[2].x, v[3].x));
@@ -284,7 +326,7 @@ static inline void store_piece(global T* out, const ACC4* v, const local int* at
   }
 }
 
-static inline void store_partial_piece(global ACC* out, const ACC4* v, const local int* at, int rows, int row_stride) {
+INLINE void store_partial_piece(global ACC* out, const ACC4* v, const local int* at, int rows, int row_stride) {
 #pragma unroll
   for (int r = 0; r < 4; r++) {
     if (r >= rows) continue;
@@ -303,7 +345,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
                                                                        global const T* restrict a, global T* out,
                                                                        global const T* restrict bias,
                                                                        global ACC* partial, ConvArgs p) {
-  local ACC tiles[2 * (A_TILE + B_TILE)] __attribute__((aligned(32)));
+  local CELL tiles[TILES] __attribute__((aligned(32)));
   local Entry column_table[TN], k_table[2 * ITEMS];
   local int out_table[TN], a_table[2 * ITEMS];
   AXIS_SPACE Axis axis[3];
@@ -345,23 +387,18 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
   for (int i = 0; i < GROUPS(TM); i++)
     row_offset[i] = min(group_row(item, i, TM, p.a_k_fast), p.rows - tile_m - 1) * p.a_row;
 
-  ACC4 acc[WM][FN];
-#pragma unroll
-  for (int i = 0; i < WM; i++)
-#pragma unroll
-    for (int j = 0; j < FN; j++) acc[i][j] = (ACC4)(0);
+  ACCUMULATORS(acc);
+  clear(acc);
   barrier(CLK_LOCAL_MEM_FENCE);
 
-  ACC a_reg[GROUPS(TM) * 4], b_reg[B_LOADS * B_VEC];
+  ELEM4 a_reg[GROUPS(TM)];
+  B_ELEM b_reg[B_LOADS];
   a_load(a_reg, a, row_offset, a_table, item, &p, p.rows - tile_m);
   b_load(b_reg, x, column_table, k_table, item, &p);
   store_groups(a_reg, tiles, item, TM, p.a_k_fast);
   b_store(b_reg, tiles + 2 * A_TILE, item);
   barrier(CLK_LOCAL_MEM_FENCE);
 
-  const int row = tile_row(item), col = tile_column(item);
-  local const ACC* as = tiles + row;
-  local const ACC* bs = tiles + 2 * A_TILE + col;
   int buffer = 0;
   for (int k = k0; k < k1; k += TK) {
     const int next = k - k0 + TK;
@@ -375,7 +412,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
       a_load(a_reg, a, row_offset, a_table + next % (2 * ITEMS), item, &p, p.rows - tile_m);
       b_load(b_reg, x, column_table, k_table + next % (2 * ITEMS), item, &p);
     }
-    tile_multiply_add(acc, as + buffer * A_TILE, bs + buffer * B_TILE);
+    tile_multiply_add(acc, tiles, buffer, item);
     buffer ^= 1;
     if (more) {
       store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p.a_k_fast);
@@ -385,14 +422,16 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
   }
 
   const long out_base = (long)group * p.out_group;
+  const int along_column = p.out_vector == 2;  // as the results lie in memory
 #pragma unroll
-  for (int i = 0; i < FM; i++) {
-    const int m = tile_m + row + i * STEP_M;
-    if (m >= p.rows) continue;
+  for (int i = 0; i < PIECES_M; i++) {
+    const int m = tile_m + piece_row(item, i, along_column);
 #pragma unroll
-    for (int j = 0; j < FN; j++) {
-      local const int* at = out_table + col + j * STEP_N;
-      ACC4 v[4] = {acc[i * 4][j], acc[i * 4 + 1][j], acc[i * 4 + 2][j], acc[i * 4 + 3][j]};
+    for (int j = 0; j < PIECES_N; j++) {
+      local const int* at = out_table + piece_column(item, j, along_column);
+      ACC4 v[4];
+      take_piece(v, acc, i, j, tiles, item, along_column);
+      if (m >= p.rows) continue;
       const long base = out_base + (long)m * p.out_row;
       if (p.splits > 1) {
         store_partial_piece(partial + p.partial_offset + split * p.part_stride + base, v, at, p.rows - m, p.out_row);

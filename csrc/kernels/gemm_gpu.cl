@@ -27,7 +27,7 @@ typedef struct {
   int unused;
 } GemmArgs;
 
-static inline void group_offsets(int* offset, const Operand* o, int item, int rows, int rows_left) {
+INLINE void group_offsets(int* offset, const Operand* o, int item, int rows, int rows_left) {
 #pragma unroll
   for (int i = 0; i < GROUPS(rows); i++) {
     const int row = group_row(item, i, rows, o->k_fast), k = group_k(item, i, rows, o->k_fast);
@@ -37,7 +37,7 @@ static inline void group_offsets(int* offset, const Operand* o, int item, int ro
 }
 
 // The k-tile at p, of which k_left elements of every row exist; the others are zero.
-static inline void load_groups(ACC* reg, global const T* p, const int* offset, const Operand* o, int item, int rows,
+INLINE void load_groups(ELEM4* reg, global const T* p, const int* offset, const Operand* o, int item, int rows,
                                int rows_left, int k_left) {
   const int step = (int)(o->k_fast ? o->k : o->row);
 #pragma unroll
@@ -47,55 +47,47 @@ static inline void load_groups(ACC* reg, global const T* p, const int* offset, c
     if (!o->k_fast) left = left > 0 ? rows_left - group_row(item, i, rows, 0) : 0;
     if (!group_exists(item, i, rows)) left = 0;
     if (o->vector) {
-      ACC4 v = (ACC4)(0);  // no vector in a conditional expression: compilers differ on what selects
-      if (left > 0) v = load4(p + offset[i]);
-      reg[i * 4] = v.x, reg[i * 4 + 1] = v.y, reg[i * 4 + 2] = v.z, reg[i * 4 + 3] = v.w;
+      reg[i] = (ELEM4)(0);  // no vector in a conditional expression: compilers differ on what selects
+      if (left > 0) reg[i] = fetch4(p + offset[i]);
     } else {
+      ELEM v[4];
 #pragma unroll
-      for (int e = 0; e < 4; e++) reg[i * 4 + e] = e < left ? load1(p + offset[i] + e * step) : 0;
+      for (int e = 0; e < 4; e++) v[e] = e < left ? fetch1(p + offset[i] + e * step) : 0;
+      reg[i] = four(v[0], v[1], v[2], v[3]);
     }
   }
 }
 
-static inline void store_tile(ACC4 acc[WM][FN], const GemmArgs* p, global T* c, global const T* d, ACC alpha, ACC beta,
-                       int row0, int col0) {
+// A piece of 4 x 4 results from (row, col) on.
+INLINE void store_piece(const ACC4* acc, const GemmArgs* p, global T* c, global const T* d, ACC alpha, ACC beta,
+                               int row, int col) {
 #pragma unroll
-  for (int i = 0; i < WM; i++) {
-    const int row = row0 + i / 4 * STEP_M + i % 4;
-#pragma unroll
-    for (int j = 0; j < FN; j++) {
-      const int col = col0 + j * STEP_N;
-      if (row >= p->m || col >= p->n) continue;
-      ACC v[4] = {alpha * acc[i][j].x, alpha * acc[i][j].y, alpha * acc[i][j].z, alpha * acc[i][j].w};
-      if (beta != 0)
-        for (int e = 0; e < 4; e++)
-          if (col + e < p->n) v[e] += beta * load1(d + row * p->d_m + (col + e) * p->d_n);
-      for (int e = 0; e < 4; e++) v[e] = bounded1(v[e], p->low, p->high);
-      global T* o = c + row * p->c_m + col * p->c_n;
-      if (p->c_vector && col + 4 <= p->n)
-        store4(o, (ACC4)(v[0], v[1], v[2], v[3]));
-      else
-        for (int e = 0; e < 4; e++)
-          if (col + e < p->n) store1(o + e * p->c_n, v[e]);
-    }
+  for (int r = 0; r < 4; r++, row++) {
+    if (row >= p->m || col >= p->n) continue;
+    ACC v[4] = {alpha * acc[r].x, alpha * acc[r].y, alpha * acc[r].z, alpha * acc[r].w};
+    if (beta != 0)
+      for (int e = 0; e < 4; e++)
+        if (col + e < p->n) v[e] += beta * load1(d + row * p->d_m + (col + e) * p->d_n);
+    for (int e = 0; e < 4; e++) v[e] = bounded1(v[e], p->low, p->high);
+    global T* o = c + row * p->c_m + col * p->c_n;
+    if (p->c_vector && col + 4 <= p->n)
+      store4(o, (ACC4)(v[0], v[1], v[2], v[3]));
+    else
+      for (int e = 0; e < 4; e++)
+        if (col + e < p->n) store1(o + e * p->c_n, v[e]);
   }
 }
 
-static inline void store_partial(ACC4 acc[WM][FN], const GemmArgs* p, global ACC* o, int row0, int col0) {
+INLINE void store_partial_piece(const ACC4* acc, const GemmArgs* p, global ACC* o, int row, int col) {
 #pragma unroll
-  for (int i = 0; i < WM; i++) {
-    const int row = row0 + i / 4 * STEP_M + i % 4;
-#pragma unroll
-    for (int j = 0; j < FN; j++) {
-      const int col = col0 + j * STEP_N;
-      if (row >= p->m || col >= p->n) continue;
-      const ACC v[4] = {acc[i][j].x, acc[i][j].y, acc[i][j].z, acc[i][j].w};
-      if (p->n % 4 == 0)
-        *(global ACC4*)(o + (long)row * p->n + col) = acc[i][j];
-      else
-        for (int e = 0; e < 4; e++)
-          if (col + e < p->n) o[(long)row * p->n + col + e] = v[e];
-    }
+  for (int r = 0; r < 4; r++, row++) {
+    if (row >= p->m || col >= p->n) continue;
+    const ACC v[4] = {acc[r].x, acc[r].y, acc[r].z, acc[r].w};
+    if (p->n % 4 == 0)
+      *(global ACC4*)(o + (long)row * p->n + col) = acc[r];
+    else
+      for (int e = 0; e < 4; e++)
+        if (col + e < p->n) o[(long)row * p->n + col + e] = v[e];
   }
 }
 
@@ -104,7 +96,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
                                                                        global const T* restrict b, global T* c,
                                                                        global const T* d, global ACC* partial,
                                                                        ACC alpha, ACC beta, GemmArgs p) {
-  local ACC tiles[2 * (A_TILE + B_TILE)] __attribute__((aligned(32)));
+  local CELL tiles[TILES] __attribute__((aligned(32)));
   const int item = get_local_id(0);
 #ifdef CONSTANTS  // a program for one problem: sets all of GemmArgs but the offsets and bounds
   CONSTANTS(p)
@@ -122,22 +114,16 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
   group_offsets(a_offset, &p.a, item, TM, p.m - tile_m);
   group_offsets(b_offset, &p.b, item, TN, p.n - tile_n);
 
-  ACC4 acc[WM][FN];
-#pragma unroll
-  for (int i = 0; i < WM; i++)
-#pragma unroll
-    for (int j = 0; j < FN; j++) acc[i][j] = (ACC4)(0);
+  ACCUMULATORS(acc);
+  clear(acc);
 
-  ACC a_reg[GROUPS(TM) * 4], b_reg[GROUPS(TN) * 4];
+  ELEM4 a_reg[GROUPS(TM)], b_reg[GROUPS(TN)];
   load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k0);
   load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k0);
   store_groups(a_reg, tiles, item, TM, p.a.k_fast);
   store_groups(b_reg, tiles + 2 * A_TILE, item, TN, p.b.k_fast);
   barrier(CLK_LOCAL_MEM_FENCE);
 
-  const int row = tile_row(item), col = tile_column(item);
-  local const ACC* as = tiles + row;
-  local const ACC* bs = tiles + 2 * A_TILE + col;
   int buffer = 0;
   for (int k = k0; k < k1; k += TK) {
     const bool more = k + TK < k1;
@@ -146,7 +132,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
       load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k - TK);
       load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k - TK);
     }
-    tile_multiply_add(acc, as + buffer * A_TILE, bs + buffer * B_TILE);
+    tile_multiply_add(acc, tiles, buffer, item);
     buffer ^= 1;
     if (more) {
       store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p.a.k_fast);
@@ -155,11 +141,21 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 
-  if (p.splits > 1) {
-    const long part = (long)get_group_id(1) * p.batch + batch;
-    store_partial(acc, &p, partial + p.partial_offset + part * p.m * p.n, tile_m + row, tile_n + col);
-  } else {
-    store_tile(acc, &p, c + p.c_offset + batch * p.c_batch, d + p.d_offset + batch * p.d_batch, alpha, beta,
-               tile_m + row, tile_n + col);
+  const long part = (long)get_group_id(1) * p.batch + batch;
+  partial += p.partial_offset + part * p.m * p.n;
+  c += p.c_offset + batch * p.c_batch, d += p.d_offset + batch * p.d_batch;
+#pragma unroll
+  for (int i = 0; i < PIECES_M; i++) {
+    const int row = tile_m + piece_row(item, i, 0);
+#pragma unroll
+    for (int j = 0; j < PIECES_N; j++) {
+      const int col = tile_n + piece_column(item, j, 0);
+      ACC4 v[4];
+      take_piece(v, acc, i, j, tiles, item, 0);
+      if (p.splits > 1)
+        store_partial_piece(v, &p, partial, row, col);
+      else
+        store_piece(v, &p, c, d, alpha, beta, row, col);
+    }
   }
 }

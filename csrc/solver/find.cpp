@@ -1,6 +1,7 @@
 // Process-wide settings and counts of finding solvers.
 #include "solver/find.h"
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -67,6 +68,10 @@ std::atomic<double>& share_cell() {
   static std::atomic<double> share{initial_share()};
   return share;
 }
+
+constexpr const char* kFp32Precisions[] = {"none", "ieee", "tf32"};
+enum class Fp32Precision : uint8_t { kNone, kIeee, kTf32 };
+std::atomic<Fp32Precision> g_fp32_precision{Fp32Precision::kNone};
 
 constexpr uint32_t kUnknown = ~0u;
 static_assert(kOps < 32);
@@ -170,6 +175,27 @@ double find_share() {
 void set_find_share(double share) {
   check_share(share);
   share_cell() = share;
+}
+
+const char* fp32_precision() {
+  return kFp32Precisions[static_cast<int>(g_fp32_precision.load(std::memory_order_relaxed))];
+}
+void set_fp32_precision(const std::string& name) {
+  for (size_t i = 0; i < std::size(kFp32Precisions); i++)
+    if (name == kFp32Precisions[i]) {
+      g_fp32_precision = static_cast<Fp32Precision>(i);
+      return;
+    }
+  throw std::invalid_argument("fp32_precision '" + name + "' does not exist; there are none, ieee, tf32");
+}
+bool tf32_allowed(Op op) {
+  const Fp32Precision own = g_fp32_precision.load(std::memory_order_relaxed);
+  if (own != Fp32Precision::kNone) return own == Fp32Precision::kTf32;
+  // Of convolutions CUDA's own setting allows TF32 unless it is changed, which nobody asked for here.
+  const at::Context& context = at::globalContext();
+  return at::Float32Precision::TF32 ==
+         (op == Op::kGemm ? context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL)
+                          : context.float32Precision(at::Float32Backend::GENERIC, at::Float32Op::ALL));
 }
 
 void set_prefer_reusable(bool everywhere, const std::string& ops) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "solver/problem.h"
+
 namespace dlb::solver {
 
 // What happens to a problem that neither this process nor the find store knows:
@@ -42,6 +44,16 @@ bool deterministic();
 // back. Starts as DLBACKEND_SOLVER. Throws c10::Error listing what there is for a name that no solver has. A
 // forced solver that cannot solve a problem makes run() throw, with the reasons of all.
 void force(const std::string& specification);
+
+// Whether products and convolutions of float32 may round their operands to TF32, 10 bits of mantissa, where
+// the device has instructions for that: "ieee", never; "tf32", always; "none", as PyTorch's own settings say:
+// products where torch.set_float32_matmul_precision("high") or torch.backends.cuda.matmul.allow_tf32 allow
+// it, convolutions and products where torch.backends.fp32_precision is "tf32". Starts as "none". Throws
+// std::invalid_argument for another name.
+const char* fp32_precision();
+void set_fp32_precision(const std::string& name);
+// What that comes to for a problem of the op.
+bool tf32_allowed(Op op);
 
 // The solvers of every op: "op:name".
 std::vector<std::string> solver_names();

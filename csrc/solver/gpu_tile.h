@@ -18,13 +18,32 @@ struct GpuTile {
   int m, n, k, block_m, block_n;
   int together;     // work-groups that a compute unit runs at once
   double speed[6];  // of a unit that runs 1, 2, ... of them, as a share of kGpuFlopsPerMicrosecond
+  // Of tiles on tensor cores (gpu_mma.clh), for which k counts words, block_m x block_n a work-item's
+  // results, and speed is that of 16 bits: the share of it that TF32 reaches.
+  double tf32 = 0;
+  bool mma() const { return tf32 > 0; }
   int items() const { return m / block_m * (n / block_n); }
+  int depth(c10::ScalarType type) const { return mma() ? k * 4 / int(c10::elementSize(type)) : k; }
 };
 
 // A first guess chooses between few of them, so that a process builds few programs; the others are for those
 // who measure.
-enum GpuTileIndex { kWideTile, kSquareTile, kThinTile, kLargeTile, kBlockTile, kGpuTiles };
+enum GpuTileIndex {
+  kWideTile,
+  kSquareTile,
+  kThinTile,
+  kLargeTile,
+  kBlockTile,
+  kMmaHalfTile,
+  kMmaTf32Tile,
+  kMmaWideTile,
+  kMmaSquareTile,
+  kGpuTiles
+};
 const GpuTile& gpu_tile(int index);
+inline int mma_large_tile(c10::ScalarType type) {
+  return type == c10::ScalarType::Float ? kMmaTf32Tile : kMmaHalfTile;
+}
 
 // Build options of a solver's kernels for GPU-class devices, without and with a tile.
 std::string gpu_options(const cl::Device& device, c10::ScalarType type);
@@ -40,6 +59,8 @@ constexpr uint64_t kGpuPartialBytes = uint64_t(256) << 20;  // of partial result
 
 // False with the reason for devices and dtypes that the tiled kernels are not for.
 const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type);
+// The same of those on tensor cores.
+const char* gpu_mma_refuses(const cl::Device& device, c10::ScalarType type, bool tf32);
 bool gpu_tile_fits(int tile, const cl::Device& device, c10::ScalarType type);
 
 // A choice of tile and parts of the reduction, and its expected time in microseconds.
@@ -51,7 +72,7 @@ struct GpuPlan {
 // Adds the plans worth a thought for `tiles` independent tiles with a reduction of depth k and `outputs`
 // results. Divides the reduction only where may_split and the partial results stay within a bound.
 void add_gpu_plans(std::vector<GpuPlan>& plans, int tile, double tiles, int64_t k, double outputs,
-                   bool may_split, const cl::Device& device);
+                   bool may_split, c10::ScalarType type, const cl::Device& device);
 const GpuPlan& fastest(const std::vector<GpuPlan>& plans);
 
 inline Config config_of(const GpuPlan& plan) {
@@ -74,7 +95,7 @@ inline bool in_fours(std::initializer_list<int64_t> values) {
   return true;
 }
 
-// The kernels of gemm_gpu.cl and split_reduce.cl, which share a program.
+// The kernels of gemm_gpu.cl and split_reduce.cl, which share a program, with or without tensor cores.
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name);
 // gemm_gpu of a program for one problem, whose CONSTANTS are given.
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,

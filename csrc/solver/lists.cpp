@@ -25,6 +25,7 @@ const std::vector<const GemmSolver*>& gemm_solvers() {
       gemm_cpu_bf16(),    // bfloat16 on CPUs with instructions of their own for it
       gemm_cpu_packed(),  // everything else on CPU-like devices
       gemm_gpu_gemv(),    // few rows on GPU-class devices: no tile to fill, only memory to read
+      gemm_gpu_mma(),     // 16 bits and TF32 on tensor cores
       gemm_gpu_tiled(),   // everything on GPU-class devices
       gemm_clblast(),     // any device, any driver; seconds to start on a CPU, so only when forced there
       gemm_reference(),   // every dtype and layout, every device; what the others are checked against
@@ -41,6 +42,7 @@ const std::vector<const ConvSolver*>& conv_solvers() {
       conv_cpu_implicit(),   // everything else on CPU-like devices
       conv_gpu_depthwise(),  // one channel per group: too little reuse for a product
       conv_gpu_winograd(),   // 3x3 of stride 1 with many channels on GPU-class devices
+      conv_gpu_mma(),        // 16 bits and TF32 on tensor cores
       conv_gpu_implicit(),   // everything else on GPU-class devices
       conv_unfold(),         // a product by any GEMM solver: other dtypes, and what a library does better
       conv_reference(),  // every dtype, layout and size, every device; what the others are checked against

@@ -54,6 +54,11 @@ struct Writer {
     begin(name);
     put(value);
   }
+  // A last field, which keys lack where it is zero.
+  template <class T>
+  void if_set(const char* name, const T& value) {
+    if (value) (*this)(name, value);
+  }
   template <size_t N>
   void operator()(const char* name, const char (&text)[N]) {
     begin(name);
@@ -90,6 +95,10 @@ struct Reader {
   void operator()(const char* name, T& value) {
     expect(std::string(" ") + name + "=");
     number(value);
+  }
+  template <class T>
+  void if_set(const char* name, T& value) {
+    if (in.peek() != std::istringstream::traits_type::eof()) (*this)(name, value);
   }
   void number(c10::ScalarType& type) {
     std::string name;

@@ -98,7 +98,8 @@ struct GemmProblem {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int8_t device = 0;
   int8_t has_d = 0;  // 0: beta is zero and D is not read
-  int8_t unused[5] = {};
+  int8_t tf32 = 0;   // 1: operands, which are float32, may be rounded to TF32
+  int8_t unused[4] = {};
 
   Op op() const { return Op::kGemm; }
   double flops() const { return 2.0 * batch * m * n * k; }
@@ -116,7 +117,7 @@ struct GemmProblem {
   static void visit(Self& p, Visit&& v) {
     v("b", p.batch), v("m", p.m), v("n", p.n), v("k", p.k), v("sa", p.a), v("sb", p.b), v("sc", p.c),
         v("sd", p.d);
-    v("add", p.has_d);
+    v("add", p.has_d), v.if_set("tf32", p.tf32);
   }
 };
 
@@ -140,7 +141,8 @@ struct ConvProblem {
   Op direction = Op::kConvForward;
   int8_t device = 0;
   int8_t has_bias = 0;
-  int8_t unused[4] = {};
+  int8_t tf32 = 0;  // as GemmProblem's
+  int8_t unused[3] = {};
 
   Op op() const { return direction; }
   int64_t taps() const { return int64_t(filter[0]) * filter[1] * filter[2]; }
@@ -156,7 +158,7 @@ struct ConvProblem {
   static void visit(Self& p, Visit&& v) {
     v("n", p.n), v("c", p.c), v("k", p.k), v("g", p.groups), v("in", p.in), v("out", p.out), v("f", p.filter);
     v("s", p.stride), v("p", p.padding), v("d", p.dilation), v("sx", p.xs), v("sw", p.ws), v("sy", p.ys);
-    v("bias", p.has_bias);
+    v("bias", p.has_bias), v.if_set("tf32", p.tf32);
   }
 };
 

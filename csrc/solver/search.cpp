@@ -265,7 +265,7 @@ void check_one(Trial<Problem>& trial, Candidate<Problem>& c, bool is_anchor, dou
 // with. Returns its index, or the number of candidates when none is right.
 template <class Problem>
 size_t check_all(Trial<Problem>& trial, const Problem& problem, std::vector<Candidate<Problem>>& candidates) {
-  const double allowed = tolerance(problem.dtype);
+  const double allowed = tolerance_of(problem);
   size_t anchor = candidates.size();
   for (size_t i = 0; i < candidates.size() && !background_stopping(); i++) {
     Candidate<Problem>& c = candidates[i];
@@ -339,7 +339,7 @@ bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem
   candidate.solver = &solver, candidate.config = solution->config, candidate.solution = solution;
   try {
     Trial<Problem> trial(problem, device);
-    check_one(trial, candidate, true, tolerance(problem.dtype));
+    check_one(trial, candidate, true, tolerance_of(problem));
   } catch (const cl::Error& error) {  // no memory for it now
     say(1, "not checked," + name + "," + error.what());
     return true;

@@ -8,6 +8,7 @@
 #include "cl/device.h"
 #include "runtime/allocator.h"
 #include "runtime/stream.h"
+#include "solver/find.h"
 #include "solver/problem.h"
 
 namespace dlb::solver {
@@ -107,6 +108,13 @@ struct Solution {
 
 template <class Problem>
 using SolutionPtr = std::shared_ptr<const Solution<Problem>>;
+
+// Lets a problem of float32 take the device's TF32 where the settings allow it (find.h).
+template <class Problem>
+void allow_tf32(Problem& problem, const cl::Device& device) {
+  problem.tf32 = problem.dtype == c10::ScalarType::Float && device.tensor_cores != cl::TensorCores::kNone &&
+                 tf32_allowed(problem.op());
+}
 
 // Solves the problem on the stream, with workspace from the allocator: by what is remembered or on disk, else
 // as the find mode says (find.h). A problem with an output of no elements must not get here; k = 0 (or no

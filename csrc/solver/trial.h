@@ -27,6 +27,13 @@ class ScratchBuffer {
 // storage, and for the arithmetic in float what Winograd's F(4x4, 3x3), the least accurate algorithm here,
 // needs (docs/numerics.md). Zero for integers.
 double tolerance(c10::ScalarType type);
+// The same of a problem: operands rounded to TF32 are as exact as float16.
+template <class Problem>
+double tolerance_of(const Problem& problem) {
+  if constexpr (requires { problem.tf32; })
+    if (problem.tf32) return tolerance(c10::ScalarType::Half);
+  return tolerance(problem.dtype);
+}
 
 // Asks for the programs that trying a solution takes.
 template <class Problem>

@@ -5,11 +5,17 @@
     torch.backends.ocl.deterministic = True      # the same solvers, so the same bits, in every process
     torch.backends.ocl.find_share = 0.03         # of the time, for searching while a program runs; 1: no limit
     torch.backends.ocl.prefer_reusable = True    # or ("conv_fwd", "gemm"): nothing compiled for single shapes
+    torch.backends.ocl.fp32_precision = "tf32"   # or "ieee"; "none": as PyTorch's own settings say
 
 Find modes say what happens to a problem (a GEMM or convolution with its sizes) that neither this process nor the find
 store on disk knows: "normal" measures every solver before the first run; "fast" takes the lowest estimate; "hybrid",
 the default, begins as "fast" does and measures in later runs of the program, without ever waiting; "dynamic_hybrid" is
 that without kernels compiled for single shapes; "trust_verify" also measures what the store knows once more.
+
+TF32 rounds float32 operands of products and convolutions to 10 bits of mantissa, for the sake of a GPU's tensor cores.
+By default that happens only where a program allows it by PyTorch's own settings: for products with
+torch.set_float32_matmul_precision("high") or torch.backends.cuda.matmul.allow_tf32, for products and convolutions with
+torch.backends.fp32_precision = "tf32".
 """
 
 import sys
@@ -49,6 +55,7 @@ def flags(
     benchmark: bool | None = None,
     deterministic: bool | None = None,
     prefer_reusable: bool | tuple[str, ...] | None = None,
+    fp32_precision: str | None = None,
 ) -> Iterator[None]:
     """Sets what is not None, and puts it back at the end; as torch.backends.cudnn.flags."""
     module = sys.modules[__name__]
@@ -58,6 +65,7 @@ def flags(
         "benchmark": benchmark,
         "deterministic": deterministic,
         "prefer_reusable": prefer_reusable,
+        "fp32_precision": fp32_precision,
     }
     wanted = {name: value for name, value in wanted.items() if value is not None}
     names = {"find_mode" if name == "benchmark" else name for name in wanted}
@@ -116,6 +124,14 @@ class _Backend(types.ModuleType):
     def prefer_reusable(self, prefer: bool | tuple[str, ...]) -> None:
         _C.set_prefer_reusable(prefer is True, "" if isinstance(prefer, bool) else ",".join(prefer))
         self._prefer_reusable = prefer
+
+    @property
+    def fp32_precision(self) -> str:
+        return _C.fp32_precision()
+
+    @fp32_precision.setter
+    def fp32_precision(self, name: str) -> None:
+        _C.set_fp32_precision(name)
 
     @property
     def verbose(self) -> int:

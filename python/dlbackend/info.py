@@ -29,6 +29,7 @@ def device_rows(index: int) -> list[tuple[str, str]]:
         ("work-group", f"up to {p.max_work_group_size} work-items"),
         ("float64", _yes(p.has_fp64)),
         ("float16", "native arithmetic" if p.has_fp16 else "storage, computed in float32"),
+        ("tensor cores", _yes(p.has_tensor_cores)),
     ]
 
 

@@ -155,7 +155,8 @@ class _Tuner:
         return found
 
     def _refused(self, knob: str, value: str) -> str:
-        why = variant.refusal(_with(Configuration(), knob, value), self.training)
+        tensor_cores = ocl.get_device_properties(self.index).has_tensor_cores
+        why = variant.refusal(_with(Configuration(), knob, value), self.training, tensor_cores)
         if why:
             return why
         if knob == "fusion" and value == "on":

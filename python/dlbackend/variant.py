@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.utils._pytree import tree_map
 
+from dlbackend import backend
+
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "autocast-fp16", "autocast-bf16")
 LAYOUTS = ("nchw", "nhwc", "per-layer")
 FUSIONS = ("on", "off")
@@ -54,12 +56,14 @@ class Variant(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map(self._bring_in, (args, kwargs))
-        with self._autocast():
+        with self._precision():
             result = self.module(*args, **kwargs)
         return tree_map(self._bring_out, result)
 
-    def _autocast(self) -> AbstractContextManager[object]:
+    def _precision(self) -> AbstractContextManager[object]:
         kind, _, name = self.configuration.precision.partition("-")
+        if kind == "tf32":
+            return backend.flags(fp32_precision="tf32")
         return torch.autocast("ocl", _DTYPES[name]) if kind == "autocast" else nullcontext()
 
     def _bring_in(self, x: object) -> object:
@@ -90,10 +94,12 @@ def make_variant(model: nn.Module, configuration: Configuration) -> Variant:
     return Variant(model, configuration)
 
 
-def refusal(configuration: Configuration, training: bool) -> str:
-    """Why a configuration is not offered; empty when it is."""
-    if configuration.precision == "tf32":
-        return "no solver of this version computes with float32 operands rounded to TF32"
+def refusal(configuration: Configuration, training: bool, tensor_cores: bool) -> str:
+    """Why a configuration is not offered on a device with or without tensor cores; empty when it is."""
+    if configuration.precision == "tf32" and not tensor_cores:
+        return "the device has no tensor cores that a solver can use"
+    if configuration.precision == "tf32" and training:
+        return 'a backward pass is no call of the model; torch.backends.ocl.fp32_precision = "tf32" is for the program'
     if training and configuration.precision in _DTYPES:
         return "training in it loses small updates for want of float32 weights; autocast keeps them"
     if training and configuration.fusion == "on":

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from common import away_from_zero, relative_error
 from fresh_process import fresh_python
+from gpu_solvers import check_configs, convolve, first_values, shifted
 
-import dlbackend
 from dlbackend import _C
 
 PROBE = "gemm:float32 b=1 m=1 n=1 k=1 sa=0,0,0 sb=0,0,0 sc=0,0,0 sd=0,0,0 add=0"
@@ -26,44 +26,6 @@ TOLERANCE = {torch.float32: 3e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3, tor
 def give_choice_back():
     yield
     _C.force_solver("")
-
-
-def shifted(t: torch.Tensor, offset: int) -> torch.Tensor:
-    """A copy on the device with the same strides and gaps, so many elements into its memory."""
-    size = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
-    memory = torch.full((offset + size,), float("nan"), dtype=t.dtype)
-    memory[offset:] = torch.as_strided(t, (size,), (1,))
-    return memory.to("ocl").as_strided(t.shape, t.stride(), offset)
-
-
-OPS = ("gemm:", "conv_")
-
-
-def check_configs(solver: str, run, least: int) -> set[str]:
-    """Tunes the problems that `run` meets, with this solver and the reference; the solver's configs that were right.
-
-    Fails when one was wrong, or when a problem had fewer than `least` configs.
-    """
-    names = [name for name in _C.solver_names() if name.startswith(OPS)]
-    others = {name for name in names if name.split(":")[1] not in (solver, "reference")}
-    _C.force_solver(",".join(name.replace(":", ":-") for name in sorted(others)))
-    seen = set(dlbackend.solvers.problems())
-    run()
-    found: set[str] = set()
-    for problem in set(dlbackend.solvers.problems()) - seen:
-        if not problem.startswith(OPS):  # a sum of the test's own
-            continue
-        rejected = dlbackend.solvers.stats()["rejected"]
-        solutions = dlbackend.solvers.tune(problem)
-        assert dlbackend.solvers.stats()["rejected"] == rejected, (problem, solutions)
-        right = {s.config for s in solutions if s.solver.split("@")[0] == solver and s.error is not None}
-        assert len(right) >= least, (problem, solutions)
-        found |= right
-    return found
-
-
-def first_values(configs: set[str]) -> set[int]:
-    return {int(config.split(",")[0]) for config in configs}
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -139,36 +101,15 @@ CONVS = [  # size, channels, filters, groups, filter, stride, padding, dilation,
 ]
 
 
-def convolve(case, solver: str, channels_last: bool) -> None:
-    """Forward and both gradients against float64."""
-    size, c, k, groups, f, stride, padding, dilation, dtype = case
-    conv = (F.conv1d, F.conv2d, F.conv3d)[len(size) - 1]
-    layout = {1: torch.channels_last, 2: torch.channels_last_3d}.get(len(size) - 1) if channels_last else None
-    inputs = [torch.randn(2, c, *size), torch.randn(k, c // groups, *f), torch.randn(k)]
-    got, want = [], []
-    for t in inputs:
-        rounded = t.to(dtype)
-        want.append(rounded.to(torch.float64, copy=True).requires_grad_())
-        laid_out = rounded.contiguous(memory_format=layout) if layout and t.dim() > 3 else rounded
-        got.append(laid_out.to("ocl").requires_grad_())
-    y = conv(*got, stride, padding, dilation, groups)
-    expected = conv(*want, stride, padding, dilation, groups)
-    grad = torch.randn(expected.shape).to(dtype)
-    y.backward(grad.contiguous(memory_format=layout).to("ocl") if layout else grad.to("ocl"))
-    expected.backward(grad.double())
-    for a, b in zip((y, got[0].grad, got[1].grad), (expected, want[0].grad, want[1].grad), strict=True):
-        assert relative_error(a, b.detach()) < TOLERANCE[dtype], (solver, channels_last)
-
-
 @pytest.mark.parametrize("case", CONVS, ids=str)
 def test_configs_of_gpu_implicit(case):
     dtype = case[-1]
 
     def run() -> None:  # the layouts take different programs, which would be many for every dtype
         if dtype != torch.float16:
-            convolve(case, "gpu_implicit", False)
+            convolve(case, TOLERANCE[dtype], False)
         if len(case[0]) == 2 and dtype in (torch.float32, torch.float16):
-            convolve(case, "gpu_implicit", True)
+            convolve(case, TOLERANCE[dtype], True)
 
     # Of float64 the larger tiles do not fit 48 KiB of local memory. Where each work-group has a compute unit of its
     # own, the others take half as long again as the best, and are not tried.
@@ -190,7 +131,7 @@ WINOGRADS = [
 def test_configs_of_gpu_winograd(case):
     def run() -> None:
         for channels_last in (False, True):
-            convolve(case, "gpu_winograd", channels_last)
+            convolve(case, TOLERANCE[case[-1]], channels_last)
 
     assert first_values(check_configs("gpu_winograd", run, 2)) == {2, 4}
 

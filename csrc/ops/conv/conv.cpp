@@ -55,6 +55,7 @@ ConvProblem problem_of(Op direction, const Tensor& x, const Tensor& w, const Ten
   p.groups = static_cast<int32_t>(groups);
   set_dims(x, p.xs, p.in), set_dims(w, p.ws, p.filter), set_dims(y, p.ys, p.out);
   set_parameters(stride, p.stride), set_parameters(padding, p.padding), set_parameters(dilation, p.dilation);
+  solver::allow_tf32(p, device_of(x.device().index()));
   return p;
 }
 

@@ -83,6 +83,7 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
   if (adds)
     set_strides(p.d, at::inferExpandGeometry_dimvector(add.sizes(), add.strides(), out.sizes()).strides);
   p.normalize();
+  solver::allow_tf32(p, device_of(out.device().index()));
 
   solver::GemmProblem::Operands o;
   o.c = buffer_of(out);

@@ -22,7 +22,7 @@ const char* product(const ConvProblem& p, GemmProblem& g) {
   int64_t x_pixel, y_pixel;
   if (!evenly_spaced(p.in, p.xs, x_pixel) || !evenly_spaced(p.out, p.ys, y_pixel)) return kNotFlat;
   g = GemmProblem{};
-  g.dtype = p.dtype, g.device = p.device;
+  g.dtype = p.dtype, g.device = p.device, g.tf32 = p.tf32;
   const int64_t pixels = p.out_pixels();
   const auto set = [](int64_t(&strides)[3], int64_t batch, int64_t row, int64_t column) {
     strides[0] = batch, strides[1] = row, strides[2] = column;

@@ -1,6 +1,6 @@
-// Convolution solver "gpu_implicit": implicit GEMM with gathered operands for GPU-class devices, all
-// directions; see conv_gpu.cl. A long reduction with few results is divided over work-groups and added by a
-// second kernel.
+// Convolution solvers "gpu_implicit": implicit GEMM with gathered operands for GPU-class devices, all
+// directions, and "gpu_mma": the same on tensor cores; see conv_gpu.cl. A long reduction with few results is
+// divided over work-groups and added by a second kernel.
 #include <algorithm>
 #include <numeric>
 
@@ -127,24 +127,30 @@ std::vector<GpuPlan> plans(const ConvProblem& p, std::initializer_list<int> tile
     const GpuTile& tile = gpu_tile(index);
     if (!gpu_tile_fits(index, device, p.dtype) || (index == kThinTile && r.rows > 2 * tile.m)) continue;
     const double count = double(ceil_div(r.rows, tile.m)) * ceil_div(columns, tile.n) * phases * p.groups;
-    add_gpu_plans(list, index, count, depth, outputs_of(p), can_split(p), device);
+    add_gpu_plans(list, index, count, depth, outputs_of(p), can_split(p), p.dtype, device);
   }
   return list;
 }
 
 // Few tiles per direction, as each is a program: on an H100 the others together save less than 0.3 % of 480
 // convolutions' time. The weight gradient has few columns.
-std::vector<GpuPlan> all_plans(const ConvProblem& p, const cl::Device& device) {
+std::vector<GpuPlan> all_plans(const ConvProblem& p, const cl::Device& device, bool mma) {
+  if (mma && p.dtype == c10::ScalarType::Float)
+    return plans(p, {kMmaTf32Tile, kMmaWideTile, kMmaSquareTile}, device);
+  if (mma) return plans(p, {kMmaWideTile, kMmaSquareTile}, device);
   std::vector<GpuPlan> list = p.direction == Op::kConvWeightGrad
                                   ? plans(p, {kBlockTile, kLargeTile, kThinTile}, device)
                                   : plans(p, {kWideTile, kLargeTile, kThinTile}, device);
   return list.empty() ? plans(p, {kBlockTile, kSquareTile}, device) : list;
 }
 
-GpuPlan plan(const ConvProblem& p, const cl::Device& device) {
+GpuPlan plan(const ConvProblem& p, const cl::Device& device, bool mma) {
+  if (mma && p.dtype == c10::ScalarType::Float)
+    return fastest(plans(p, {kMmaTf32Tile, kMmaWideTile}, device));
+  if (mma) return fastest(plans(p, {kMmaWideTile}, device));
   // An input gradient stores scattered pixels, which costs the large tile more than its plan says.
   const bool wide = p.direction == Op::kConvInputGrad && gpu_tile_fits(kWideTile, device, p.dtype);
-  return fastest(wide ? plans(p, {kWideTile, kThinTile}, device) : all_plans(p, device));
+  return fastest(wide ? plans(p, {kWideTile, kThinTile}, device) : all_plans(p, device, false));
 }
 
 // Gives each axis whose taps can leave x its place in the validity masks; false when the masks are too short.
@@ -272,7 +278,7 @@ std::string constants_of(const Arguments& a) {
   return c.text();
 }
 
-constexpr std::initializer_list<const char*> kFiles = {"gpu_tile.clh", "conv_gpu.cl"};
+constexpr std::initializer_list<const char*> kFiles = {"gpu_tile.clh", "gpu_mma.clh", "conv_gpu.cl"};
 
 class ImplicitInvoker final : public Invoker<ConvProblem> {
  public:
@@ -343,9 +349,12 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
 
 class Implicit final : public ConvSolver {
  public:
-  const char* name() const override { return "gpu_implicit"; }
+  explicit Implicit(bool mma) : mma_(mma) {}
+  const char* name() const override { return mma_ ? "gpu_mma" : "gpu_implicit"; }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
+    if (mma_)
+      if (const char* reason = gpu_mma_refuses(device, p.dtype, p.tf32)) return Applicability::no(reason);
     if (p.c == 0) return Applicability::no("no input channels");
     // x and y are reached up to the padding beyond their ends before the test says that nothing is there
     const int64_t limit = INT32_MAX / 2;
@@ -359,26 +368,34 @@ class Implicit final : public ConvSolver {
     return config.values[1] == 1 ? 0 : partial_bytes(p.dtype) * config.values[1] * outputs_of(p);
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
-    return gpu_configs(plan(p, device), all_plans(p, device));
+    return gpu_configs(plan(p, device, mma_), all_plans(p, device, mma_));
   }
   Config first_config(const ConvProblem& p, const cl::Device& device) const override {
-    return config_of(plan(p, device));
+    return config_of(plan(p, device, mma_));
   }
   bool can_specialise(const ConvProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     // measured over planned; an input gradient stores the pixels of a stride phase with gaps
-    return (p.direction == Op::kConvInputGrad ? 1.07 : 1.03) * plan(p, device).time;
+    return (p.direction == Op::kConvInputGrad ? 1.07 : 1.03) * plan(p, device, mma_).time;
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
                                                 const Config& config) const override {
     return std::make_unique<ImplicitInvoker>(p, device, config);
   }
+
+ private:
+  const bool mma_;
 };
 
 }  // namespace
 
 const ConvSolver* conv_gpu_implicit() {
-  static const Implicit solver;
+  static const Implicit solver(false);
+  return &solver;
+}
+
+const ConvSolver* conv_gpu_mma() {
+  static const Implicit solver(true);
   return &solver;
 }
 

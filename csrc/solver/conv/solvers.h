@@ -9,6 +9,7 @@ const ConvSolver* conv_gemm_1x1();
 const ConvSolver* conv_cpu_implicit();
 const ConvSolver* conv_cpu_winograd();
 const ConvSolver* conv_gpu_depthwise();
+const ConvSolver* conv_gpu_mma();
 const ConvSolver* conv_gpu_implicit();
 const ConvSolver* conv_gpu_winograd();
 const ConvSolver* conv_unfold();

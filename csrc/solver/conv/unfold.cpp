@@ -62,7 +62,7 @@ const char* product(const ConvProblem& p, Product& r) {
                                 : p.n * p.c * p.taps() * pixels * element);
   if (r.columns_bytes > kMostBytes) return "the unfolded images take more than 512 MiB";
   GemmProblem& g = r.gemm;
-  g.dtype = p.dtype, g.device = p.device;
+  g.dtype = p.dtype, g.device = p.device, g.tf32 = p.tf32;
   const int64_t w_group = cols * p.ws[0];
   if (weight_grad) {
     r.row_step = p.n * pixels, r.image_step = pixels;

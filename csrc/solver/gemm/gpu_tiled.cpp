@@ -1,5 +1,6 @@
-// GEMM solver "gpu_tiled": register-blocked tiles in local memory, for GPU-class devices; see gemm_gpu.cl. A
-// long reduction with few results is divided over work-groups and added in a fixed order by a second kernel.
+// GEMM solvers "gpu_tiled": register-blocked tiles in local memory, for GPU-class devices, and "gpu_mma": the
+// same tiles on tensor cores; see gemm_gpu.cl. A long reduction with few results is divided over work-groups
+// and added in a fixed order by a second kernel.
 #include "solver/gemm/arguments.h"
 #include "solver/gemm/solvers.h"
 #include "solver/gpu_tile.h"
@@ -44,11 +45,13 @@ std::vector<GpuPlan> plans(const GemmProblem& problem, std::initializer_list<int
   std::vector<GpuPlan> list;
   for (int tile : tiles)
     if (gpu_tile_fits(tile, device, p.dtype) && (tile != kThinTile || p.m <= kThinRows))
-      add_gpu_plans(list, tile, tiles_of(p, gpu_tile(tile)), p.k, double(p.batch) * p.m * p.n, true, device);
+      add_gpu_plans(list, tile, tiles_of(p, gpu_tile(tile)), p.k, double(p.batch) * p.m * p.n, true, p.dtype,
+                    device);
   return list;
 }
 
-GpuPlan plan(const GemmProblem& p, const cl::Device& device) {
+GpuPlan plan(const GemmProblem& p, const cl::Device& device, bool mma) {
+  if (mma) return fastest(plans(p, {mma_large_tile(p.dtype), kMmaSquareTile}, device));
   // Not the square tile: the wide one with a divided reduction is as fast from 512 on, and is one program.
   const int general = gpu_tile_fits(kWideTile, device, p.dtype) ? kWideTile : kSquareTile;
   if (std::min(p.m, p.n) <= kThinRows) return fastest(plans(p, {general, kThinTile}, device));
@@ -94,7 +97,7 @@ class TiledInvoker final : public Invoker<GemmProblem> {
     a.d_batch = p.d[0], a.d_m = p.d[1], a.d_n = p.d[2];
     a.batch = p.batch, a.m = p.m, a.n = p.n, a.k = p.k;
     a.splits = config.values[1];
-    a.k_part = round_up(ceil_div(p.k, a.splits), tile.k);
+    a.k_part = round_up(ceil_div(p.k, a.splits), tile.depth(problem.dtype));
     a.c_vector = p.c[2] == 1 && in_fours({p.c[0], p.c[1]});
     range_.dims = 2;
     range_.global[0] = static_cast<size_t>(tiles_of(p, tile)) * tile.items();
@@ -147,9 +150,12 @@ bool spans_int(int64_t row, int64_t k) {
 
 class Tiled final : public GemmSolver {
  public:
-  const char* name() const override { return "gpu_tiled"; }
+  explicit Tiled(bool mma) : mma_(mma) {}
+  const char* name() const override { return mma_ ? "gpu_mma" : "gpu_tiled"; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
+    if (mma_)
+      if (const char* reason = gpu_mma_refuses(device, p.dtype, p.tf32)) return Applicability::no(reason);
     if (std::max({p.batch, p.m, p.n, p.k}) > INT32_MAX - 512)
       return Applicability::no("a dimension of 2^31 or more");
     if (!spans_int(p.a[1], p.a[2]) || !spans_int(p.b[2], p.b[1]))
@@ -163,25 +169,35 @@ class Tiled final : public GemmSolver {
     return partial_bytes(p.dtype) * config.values[1] * p.batch * p.m * p.n;
   }
   std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
-    return gpu_configs(plan(p, device), plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device));
+    return gpu_configs(plan(p, device, mma_),
+                       mma_ ? plans(p, {mma_large_tile(p.dtype), kMmaWideTile, kMmaSquareTile}, device)
+                            : plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device));
   }
   Config first_config(const GemmProblem& p, const cl::Device& device) const override {
-    return config_of(plan(p, device));
+    return config_of(plan(p, device, mma_));
   }
   bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
-    return 0.9 * plan(p, device).time;  // measured over planned, which is for convolutions too
+    return 0.9 * plan(p, device, mma_).time;  // measured over planned, which is for convolutions too
   }
   std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
                                                 const Config& config) const override {
     return std::make_unique<TiledInvoker>(problem, device, config);
   }
+
+ private:
+  const bool mma_;
 };
 
 }  // namespace
 
 const GemmSolver* gemm_gpu_tiled() {
-  static const Tiled solver;
+  static const Tiled solver(false);
+  return &solver;
+}
+
+const GemmSolver* gemm_gpu_mma() {
+  static const Tiled solver(true);
   return &solver;
 }
 

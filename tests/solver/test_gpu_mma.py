@@ -1,0 +1,156 @@
+"""Products and convolutions on tensor cores, solver gpu_mma, and the settings that let float32 go there as TF32.
+
+Skipped where the device has none; tests/test_gpu_kernels.py runs them on any device with the instruction emulated.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from common import relative_error
+from gpu_solvers import check_configs, convolve, first_values, shifted
+
+import dlbackend
+from dlbackend import _C
+
+TENSOR_CORES = torch.ocl.is_available() and torch.ocl.get_device_properties(0).has_tensor_cores
+pytestmark = pytest.mark.skipif(not TENSOR_CORES, reason="the device has no tensor cores")
+
+# float32 is rounded to TF32; results of the others are rounded once more when they are stored
+TOLERANCE = {torch.float32: 6e-4, torch.float16: 6e-4, torch.bfloat16: 4e-3}
+EVERYWHERE = ",".join(f"{op}:gpu_mma" for op in ("gemm", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"))
+HALF, TF32, WIDE, SQUARE = 5, 6, 7, 8  # tiles
+
+
+@pytest.fixture(autouse=True)
+def tf32():
+    with torch.backends.ocl.flags(fp32_precision="tf32"):
+        yield
+    dlbackend.solvers.force("")
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 64), (130, 77, 203), (33, 129, 31), (1, 1, 1), (200, 8, 512)])
+def test_products(m, n, k, dtype):
+    """Both layouts of both operands, gaps and unaligned offsets, an addend, bounds of a tile that is not full."""
+    dlbackend.solvers.force(EVERYWHERE)
+    a, b, d = torch.randn(2, m, k).to(dtype), torch.randn(2, k, n).to(dtype), torch.randn(n).to(dtype)
+    wide = torch.randn(2, k, 2 * n).to(dtype)[:, :, ::2]
+    for x in (a, a.mT.contiguous().mT, a[:1].expand(2, -1, -1)):
+        for y in (b, b.mT.contiguous().mT, wide):
+            for offset in (0, 3):
+                product = x.double() @ y.double()
+                x_ocl, y_ocl = shifted(x, offset), shifted(y, offset)
+                assert relative_error(torch.bmm(x_ocl, y_ocl), product) < TOLERANCE[dtype]
+                got = torch.baddbmm(d.to("ocl"), x_ocl, y_ocl, beta=0.5, alpha=-2)
+                assert relative_error(got, 0.5 * d.double() - 2 * product) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_configs_of_products(dtype):
+    a, b = torch.randn(2, 70, 401).to(dtype), torch.randn(2, 401, 132).to(dtype)
+
+    def run() -> None:
+        torch.bmm(a.to("ocl"), b.to("ocl"))
+        torch.bmm(a.mT.contiguous().to("ocl").mT, b.mT.contiguous().to("ocl").mT)
+
+    configs = check_configs("gpu_mma", run, 2)
+    large = TF32 if dtype == torch.float32 else HALF
+    assert {large, SQUARE} <= first_values(configs) <= {large, SQUARE, WIDE}
+    assert {config.split(",")[1] for config in configs} != {"1"}  # parts of the reduction
+
+
+CONVS = [  # size, channels, filters, groups, filter, stride, padding, dilation
+    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1),
+    ((12, 13), 6, 10, 2, (3, 2), 2, 1, 2),
+    ((37,), 5, 34, 1, (7,), 3, 2, 1),
+    ((5, 7, 6), 4, 3, 1, (2, 3, 3), (1, 2, 1), (0, 1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CONVS, ids=str)
+def test_convolutions(case, dtype, channels_last):
+    dlbackend.solvers.force(EVERYWHERE)
+    convolve((*case, dtype), TOLERANCE[dtype], channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_configs_of_convolutions(dtype):
+    configs = check_configs("gpu_mma", lambda: convolve((*CONVS[0], dtype), TOLERANCE[dtype], True), 1)
+    assert first_values(configs) == {TF32, WIDE, SQUARE} - ({TF32} if dtype == torch.bfloat16 else set())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_infinities_and_nan_stay_where_they_are(dtype):
+    """Rounding to TF32 keeps them, and a row of a tile sees nothing of the others."""
+    dlbackend.solvers.force(EVERYWHERE)
+    a, b = torch.randn(70, 33).to(dtype), torch.rand(33, 65).to(dtype) + 1
+    a[1, 3], a[2, 32], a[69, 0] = float("inf"), float("nan"), float("-inf")
+    got, expected = a.to("ocl") @ b.to("ocl"), a.float() @ b.float()
+    finite = expected.isfinite()
+    assert not finite.all()
+    torch.testing.assert_close(got.cpu().float()[~finite], expected[~finite], equal_nan=True)
+    assert relative_error(got.cpu()[finite], expected[finite]) < TOLERANCE[dtype]
+
+
+def test_bounds():
+    dlbackend.solvers.force(EVERYWHERE)
+    x, w = torch.randn(2, 8, 9, 10), torch.randn(40, 8, 3, 3)
+    arguments = (None, [1, 1], [1, 1], [1, 1], 1, -1.0, 2.0)
+    got = torch.ops.dlbackend.convolution_bounded(x.to("ocl"), w.to("ocl"), *arguments)
+    assert relative_error(got, F.conv2d(x.double(), w.double(), padding=1).clamp(-1, 2)) < TOLERANCE[torch.float32]
+
+
+def keys_of(run) -> list[str]:
+    """The problems that it meets, with the solver that is taken."""
+    seen = set(dlbackend.solvers.problems())
+    run()
+    return [key for key in dlbackend.solvers.problems() if key not in seen]
+
+
+def both(n: int) -> list[str]:
+    """The keys of a product and a convolution of a size of their own."""
+    x = torch.randn(1, 4, n, n, device="ocl")
+    return keys_of(lambda: (x[0, 0] @ x[0, 0], F.conv2d(x, torch.randn(4, 4, 2, 2, device="ocl"))))
+
+
+def test_float32_is_rounded_only_where_it_is_allowed(monkeypatch):
+    """By this backend's setting or PyTorch's; never by default; the problem's key says so."""
+
+    def allowed(n: int) -> list[bool]:  # of a product and a convolution
+        return ["tf32=1" in key for key in sorted(both(n), reverse=True)]
+
+    assert allowed(20) == [True, True]
+    assert _C.explain_problem(both(21)[0]).count("gpu_mma: applicable") == 1
+    torch.backends.ocl.fp32_precision = "none"
+    assert allowed(22) == [False, False]
+    assert "not allowed" in _C.explain_problem(both(23)[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends, "fp32_precision", "tf32")
+        assert allowed(24) == [True, True]
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert allowed(25) == [True, False]
+        torch.backends.ocl.fp32_precision = "ieee"
+        assert allowed(26) == [False, False]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(ValueError, match="fp32_precision 'bf16' does not exist; there are none, ieee, tf32"):
+        torch.backends.ocl.fp32_precision = "bf16"
+    assert torch.backends.ocl.fp32_precision == "tf32"
+
+
+def test_tf32_is_tuned():
+    model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU()).eval()
+    torch.backends.ocl.fp32_precision = "none"
+    options = {"layout": "nchw", "fusion": "off", "solvers": "heuristic"}
+    found = dlbackend.tune(model, torch.randn(2, 8, 9, 9), precision="fp32,tf32", **options)
+    errors = {e["precision"]: e["accuracy"]["relative_l2"] for e in found.data["configurations"]}
+    assert errors["fp32"] < 1e-5 < errors["tf32"] < 1e-3
+    tf32 = next(e for e in found.data["configurations"] if e["precision"] == "tf32")
+    assert all("tf32=1" in key for key in tf32["solutions"])
+    assert torch.backends.ocl.fp32_precision == "none"
