@@ -2,6 +2,7 @@
 
     python -m benchmarks.finding                      # resnet50, batch 4; long on a CPU
     python -m benchmarks.finding --net resnet18 --iterations 20
+    python -m benchmarks.finding --losses 20          # also where estimates choose what measuring does not
 
 Every figure is printed beside its goal; --json FILE keeps them.
 """
@@ -25,7 +26,10 @@ times = []
 for i in range(ITERATIONS):
     start = time.perf_counter(); step(); torch.ocl.synchronize(); times.append(time.perf_counter() - start)
     print(f"{i + 1} of {ITERATIONS}: {times[-1]:.4f} s", file=sys.stderr, flush=True)
-print(json.dumps({"times": times, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
+keys = dlbackend.solvers.problems() if LOSSES else []
+solutions = {key: [(s.solver, ("s" if s.specialised else "") + s.config, s.microseconds, s.taken)
+                   for s in dlbackend.solvers.solutions(key)] for key in keys}
+print(json.dumps({"times": times, "solutions": solutions, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
 """
 
 # A backbone, a feature pyramid and heads, as in RetinaNet and Mask R-CNN; every image has a size of its own.
@@ -77,6 +81,7 @@ def _run(code: str, options: argparse.Namespace, cache: str, iterations: int, **
         os.makedirs(folder, exist_ok=True)
     head = (
         f"DEVICE, NET, BATCH, ITERATIONS = {options.device!r}, {options.net!r}, {options.batch}, {iterations}\n"
+        f"LOSSES = {options.losses}\n"
         "import torch, dlbackend\n"
     )
     environment = {**os.environ, "DLBACKEND_CACHE_DIR": cache, "DLBACKEND_PACKS": "", **drivers, **variables}
@@ -89,6 +94,21 @@ def _steady(result: dict[str, Any]) -> float:
     return statistics.median(result["times"][-5:])
 
 
+def _show_losses(fast: dict[str, Any], normal: dict[str, Any], most: int) -> None:
+    """The problems whose solution by estimate was measured slower than another, the largest loss of a run first."""
+    losses = []
+    for key, found in normal["solutions"].items():
+        measured = {(solver, config): time for solver, config, time, _ in found if time is not None}
+        taken = [(solver, config) for solver, config, _, taken in fast["solutions"].get(key, []) if taken]
+        if taken and taken[0] in measured:
+            best = min(measured, key=lambda solution: measured[solution])
+            losses.append((measured[taken[0]] - measured[best], measured[taken[0]], taken[0], best, key))
+    total, lost = sum(loss[1] for loss in losses), sum(loss[0] for loss in losses)
+    print(f"each problem once: {total:.0f} us by estimate, {lost:.0f} more than by measuring")
+    for loss, time, estimated, best, key in sorted(losses, reverse=True)[:most]:
+        print(f"  {loss:7.1f} of {time:7.1f} us: {' '.join(estimated)}, not {' '.join(best)}: {key}")
+
+
 def main() -> None:
     """Runs the processes and prints the figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.finding", description=__doc__)
@@ -98,6 +118,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of modes alternating with warm caches")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--gpu", action="store_true", help="show the goals for GPUs")
+    parser.add_argument("--losses", type=int, default=0, metavar="N", help="show the N worst choices by estimate")
     parser.add_argument("--json", default="", help="file for the results")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -124,9 +145,12 @@ def main() -> None:
             speeds["reusable"].append(_steady(_run(TRAINING, options, c, short, **reusable)))
         sizes = _run(SIZES, options, b, 0)
     steady = {name: statistics.median(times) for name, times in speeds.items()}
+    if options.losses:
+        _show_losses(fast, normal, options.losses)
     print(f"{options.net}, batch {options.batch}; steady seconds an iteration: {steady}")
     for name, result in (("fast", fast), ("hybrid", hybrid), ("normal", normal)):
-        print(f"{name}, first process: { {key: value for key, value in result.items() if key != 'times'} }")
+        counts = {key: value for key, value in result.items() if key not in ("times", "solutions")}
+        print(f"{name}, first process: {counts}")
     report("first iteration, hybrid over fast, caches empty", hybrid["times"][0] / fast["times"][0], "x", 1.3, True)
     late = statistics.median(hybrid["times"][-5:])
     report(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -33,7 +34,7 @@ KNOBS = {
 GAIN = 0.98  # a configuration replaces another below this share of its time
 UNDECIDED = 0.05  # shares this near to 1 are measured again
 SLOT = 0.5  # seconds of runs before it is another configuration's turn
-RUNS = (3, 30)  # in a slot, at least and at most
+RUNS = (3, 30)  # in a slot, at least and at most; the last slots and replays have no most
 ROUNDS = 3  # of alternating measurements, before the winner is named
 FASTEST, SLOWEST = 4, 3  # configurations that take part in them
 LAYER_GAIN = 0.05  # share of a layer's time that another layout of its own must save
@@ -270,7 +271,7 @@ class _Tuner:
                 self.notes.append(str(error).splitlines()[0])
             self._show()
 
-    def sample(self, entry: _Entry) -> None:
+    def sample(self, entry: _Entry, most: float = RUNS[1]) -> None:
         """A slot of runs, each waited for; the first two do not count."""
         self._activate(entry)
         model = self.build(entry.configuration)
@@ -279,7 +280,7 @@ class _Tuner:
         ocl.synchronize(self.index)
         begin = time.perf_counter()
         times: list[float] = []
-        while len(times) < RUNS[0] or (time.perf_counter() - begin < SLOT and len(times) < RUNS[1]):
+        while len(times) < RUNS[0] or (time.perf_counter() - begin < SLOT and len(times) < most):
             start = time.perf_counter()
             self.step(model)
             ocl.synchronize(self.index)
@@ -444,7 +445,7 @@ class _Tuner:
             entry.samples, entry.final = [], True
         for _ in range(ROUNDS):
             for entry in finalists:
-                self.sample(entry)
+                self.sample(entry, inf)
                 self._show()
         self.bar.show(1, 1, f"{len(self.entries)} configurations, {time.monotonic() - self.start:.0f} s")
 
@@ -587,6 +588,6 @@ def replay(found: Tuning, model: nn.Module, inputs: Any, device: str | torch.dev
     with again.measuring():
         again._choose_solvers(slowest)
         for _ in range(ROUNDS):
-            again.sample(winner)
-            again.sample(slowest)
+            again.sample(winner, inf)
+            again.sample(slowest, inf)
     return [winner.milliseconds, slowest.milliseconds]
