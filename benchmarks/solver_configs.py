@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=["gemm", "gemv", "conv"], metavar="gemm|gemv|conv")
     parser.add_argument("--dtype", default="float32", help="of PyTorch, or tf32: float32 on tensor cores")
-    parser.add_argument("--solver", help="only what its name is of, besides the reference")
+    parser.add_argument("--solver", metavar="NAME", help="only this one and the reference")
     parser.add_argument("--batch", type=int, default=32, help="images of the convolutions")
     parser.add_argument("--small", action="store_true", help="small sizes, to see that all is well")
     args = parser.parse_args()

@@ -178,6 +178,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_find_share", &solver::set_find_share);
   m.def("fp32_precision", &solver::fp32_precision);
   m.def("set_fp32_precision", &solver::set_fp32_precision);
+  m.def("exchange_thread_fp32_precision", &solver::exchange_thread_fp32_precision);
   m.def("set_prefer_reusable", &solver::set_prefer_reusable, py::arg("everywhere"), py::arg("ops") = "");
   m.def("exchange_thread_prefers_reusable", &solver::exchange_thread_prefers_reusable);
   m.def("deterministic", &solver::deterministic);

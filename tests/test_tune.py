@@ -259,7 +259,7 @@ def test_what_is_not_folded():
 
 
 class Residual(nn.Module):
-    """Of six activations those in the comments can be fused; `relu` is one module called often, as in ResNets."""
+    """Of seven activations those in the comments can be fused; `relu` is one module called often, as in ResNets."""
 
     def __init__(self):
         super().__init__()
@@ -271,9 +271,9 @@ class Residual(nn.Module):
     def forward(self, x):
         y = self.relu(self.na(self.a(x)))  # behind a batch norm that is folded
         y = torch.relu(self.b(y))  # this
-        y = self.relu(y + x)
+        y = self.relu(y + x)  # with the sum
         z = self.c(y)
-        y = self.relu(z + z.relu())  # read twice
+        y = self.relu(z + z.relu())  # the first with the sum; what the other reads is read twice
         y = self.d(y).relu_()  # this
         return self.relu(self.e(y))
 
@@ -317,12 +317,47 @@ def test_which_activations_are_fused():
         plain = variant.make_variant(copy.deepcopy(model), Configuration()).to(DEVICE)
         before = dlbackend.kernel_stats()["launches"]
         plain(x.to(DEVICE))
-    assert launches == dlbackend.kernel_stats()["launches"] - before - 3
+    assert launches == dlbackend.kernel_stats()["launches"] - before - 5
     hooked = Residual().eval()
     hooked.register_forward_hook(lambda *_: None)  # a graph would not call it
     assert variant.fuse_activations(hooked) is hooked
     with pytest.raises(ValueError, match="inference only"):
         variant.fuse_activations(Residual())
+
+
+class Sums(nn.Module):
+    """Sums in place with an activation behind them: the one into a layer's own result is fused, the others would be
+    missed by whoever reads what they write over."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.a(x)
+        y += x
+        y = torch.relu(y)  # fused
+        z = self.b(y)
+        view = z.view(-1)
+        view += 1.5 * y.view(-1)
+        w = nn.functional.relu6(view)  # z changes with its view
+        x += 1
+        return z + w.view_as(z) + nn.functional.hardtanh(x.add(y, alpha=2), -0.5, 0.5)
+
+
+def test_sums_in_place():
+    model, x = Sums().eval(), torch.randn(3, 4)
+    expected_x = x.double()
+    expected = copy.deepcopy(model).double()(expected_x)
+    fused = variant.fuse_activations(model)
+    assert fused.code.count("variant_add_bounded(") == 1
+    fused, x_ocl = fused.to(DEVICE), x.to(DEVICE)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x_ocl).cpu().double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(x_ocl.cpu().double(), expected_x)
+    leaf = x.to(DEVICE).requires_grad_()
+    with pytest.raises(RuntimeError, match="leaf Variable"):  # as the model itself: it writes over its input
+        fused(leaf)
 
 
 def test_layouts_of_layers():

@@ -207,7 +207,7 @@ static inline int b_k(int item, int i) {
 }
 
 INLINE void a_load(ELEM4* reg, global const T* a, const int* row_offset, local const int* k_offset, int item,
-                          const ConvArgs* p, int rows_left) {
+                   const ConvArgs* p, int rows_left) {
 #pragma unroll
   for (int i = 0; i < GROUPS(TM); i++) {
     const int row = group_row(item, i, TM, p->a_k_fast);
@@ -232,7 +232,7 @@ INLINE void a_load(ELEM4* reg, global const T* a, const int* row_offset, local c
 }
 
 INLINE void b_load(B_ELEM* reg, global const T* x, local const Entry* columns, local const Entry* ks, int item,
-                          const ConvArgs* args) {
+                   const ConvArgs* args) {
 #if WIDE
   const ConvArgs p = *args;
 #endif
@@ -303,7 +303,7 @@ INLINE void b_store(const B_ELEM* reg, local CELL* tile, int item) {
 
 // A 4 x 4 piece of the result; at[e] is the offset of column e, negative where there is none.
 INLINE void store_piece(global T* out, const ACC4* v, const local int* at, int rows, int row_stride,
-                               int out_vector) {
+                        int out_vector) {
   if (out_vector == 2 && rows >= 4) {
     if (at[0] >= 0) store4(out + at[0], (ACC4)(v[0].x, v[1].x, v[2].x, v[3].x));
     if (at[1] >= 0) store4(out + at[1], (ACC4)(v[0].y, v[1].y, v[2].y, v[3].y));

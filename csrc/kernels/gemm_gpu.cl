@@ -38,7 +38,7 @@ INLINE void group_offsets(int* offset, const Operand* o, int item, int rows, int
 
 // The k-tile at p, of which k_left elements of every row exist; the others are zero.
 INLINE void load_groups(ELEM4* reg, global const T* p, const int* offset, const Operand* o, int item, int rows,
-                               int rows_left, int k_left) {
+                        int rows_left, int k_left) {
   const int step = (int)(o->k_fast ? o->k : o->row);
 #pragma unroll
   for (int i = 0; i < GROUPS(rows); i++) {
@@ -60,7 +60,7 @@ INLINE void load_groups(ELEM4* reg, global const T* p, const int* offset, const 
 
 // A piece of 4 x 4 results from (row, col) on.
 INLINE void store_piece(const ACC4* acc, const GemmArgs* p, global T* c, global const T* d, ACC alpha, ACC beta,
-                               int row, int col) {
+                        int row, int col) {
 #pragma unroll
   for (int r = 0; r < 4; r++, row++) {
     if (row >= p->m || col >= p->n) continue;

@@ -72,6 +72,13 @@ std::atomic<double>& share_cell() {
 constexpr const char* kFp32Precisions[] = {"none", "ieee", "tf32"};
 enum class Fp32Precision : uint8_t { kNone, kIeee, kTf32 };
 std::atomic<Fp32Precision> g_fp32_precision{Fp32Precision::kNone};
+thread_local Fp32Precision t_fp32_precision = Fp32Precision::kNone;
+
+Fp32Precision parse_fp32_precision(const std::string& name) {
+  for (size_t i = 0; i < std::size(kFp32Precisions); i++)
+    if (name == kFp32Precisions[i]) return static_cast<Fp32Precision>(i);
+  throw std::invalid_argument("fp32_precision '" + name + "' does not exist; there are none, ieee, tf32");
+}
 
 constexpr uint32_t kUnknown = ~0u;
 static_assert(kOps < 32);
@@ -181,15 +188,15 @@ const char* fp32_precision() {
   return kFp32Precisions[static_cast<int>(g_fp32_precision.load(std::memory_order_relaxed))];
 }
 void set_fp32_precision(const std::string& name) {
-  for (size_t i = 0; i < std::size(kFp32Precisions); i++)
-    if (name == kFp32Precisions[i]) {
-      g_fp32_precision = static_cast<Fp32Precision>(i);
-      return;
-    }
-  throw std::invalid_argument("fp32_precision '" + name + "' does not exist; there are none, ieee, tf32");
+  g_fp32_precision = parse_fp32_precision(name);
+}
+const char* exchange_thread_fp32_precision(const std::string& name) {
+  return kFp32Precisions[static_cast<int>(std::exchange(t_fp32_precision, parse_fp32_precision(name)))];
 }
 bool tf32_allowed(Op op) {
-  const Fp32Precision own = g_fp32_precision.load(std::memory_order_relaxed);
+  const Fp32Precision own = t_fp32_precision != Fp32Precision::kNone
+                                ? t_fp32_precision
+                                : g_fp32_precision.load(std::memory_order_relaxed);
   if (own != Fp32Precision::kNone) return own == Fp32Precision::kTf32;
   // Of convolutions CUDA's own setting allows TF32 unless it is changed, which nobody asked for here.
   const at::Context& context = at::globalContext();

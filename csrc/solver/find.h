@@ -47,11 +47,13 @@ void force(const std::string& specification);
 
 // Whether products and convolutions of float32 may round their operands to TF32, 10 bits of mantissa, where
 // the device has instructions for that: "ieee", never; "tf32", always; "none", as PyTorch's own settings say:
-// products where torch.set_float32_matmul_precision("high") or torch.backends.cuda.matmul.allow_tf32 allow
-// it, convolutions and products where torch.backends.fp32_precision is "tf32". Starts as "none". Throws
-// std::invalid_argument for another name.
+// products where its setting for CUDA's is "tf32" (torch.set_float32_matmul_precision("high") and "medium",
+// torch.backends.cuda.matmul.allow_tf32, and what these inherit), convolutions where
+// torch.backends.fp32_precision is. Starts as "none". Throws std::invalid_argument for another name.
 const char* fp32_precision();
 void set_fp32_precision(const std::string& name);
+// The calling thread's own, which goes before the process's unless it is "none". Returns what it was.
+const char* exchange_thread_fp32_precision(const std::string& name);
 // What that comes to for a problem of the op.
 bool tf32_allowed(Op op);
 

@@ -1,6 +1,8 @@
 // Tiles of GPU-class solvers and their cost model.
 #include "solver/gpu_tile.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -59,11 +61,14 @@ double unit_time(const GpuTile& tile, c10::ScalarType type, int64_t groups, doub
   return (groups / tile.together * at(tile.together) + at(groups % tile.together)) / kGpuFlopsPerMicrosecond;
 }
 
-uint64_t local_bytes(const GpuTile& tile, c10::ScalarType type) {
+uint64_t local_bytes(const GpuTile& tile, c10::ScalarType type, const cl::Device& device) {
+  // the convolution's tables: at most 20 bytes for each column and for two k of each work-item
   const uint64_t tables = 20 * (tile.n + 2 * tile.items()) + 256;
-  if (tile.mma()) return 2 * sizeof(uint32_t) * tile.k * (tile.m + tile.n) + tables;
-  // two tiles of each operand, and the convolution's tables: at most 20 bytes for each column and for two k
-  // of each work-item
+  // what emulation exchanges: at most 32 words of each work-item
+  const uint64_t exchanged =
+      device.tensor_cores == cl::TensorCores::kEmulated ? 32 * sizeof(uint32_t) * tile.items() : 0;
+  if (tile.mma()) return 2 * sizeof(uint32_t) * tile.k * (tile.m + tile.n) + exchanged + tables;
+  // two tiles of each operand
   return 2 * partial_bytes(type) * tile.k * (tile.m + 4 + tile.n + 4) + tables;
 }
 
@@ -90,7 +95,7 @@ std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType
 }
 
 bool gpu_tile_fits(int tile, const cl::Device& device, c10::ScalarType type) {
-  return local_bytes(kTiles[tile], type) <= device.local_mem &&
+  return local_bytes(kTiles[tile], type, device) <= device.local_mem &&
          kTiles[tile].items() <= int64_t(device.max_work_group);
 }
 
@@ -139,6 +144,7 @@ void add_gpu_plans(std::vector<GpuPlan>& plans, int index, double tiles, int64_t
 }
 
 const GpuPlan& fastest(const std::vector<GpuPlan>& plans) {
+  TORCH_INTERNAL_ASSERT(!plans.empty());
   return *std::min_element(plans.begin(), plans.end(),
                            [](const auto& a, const auto& b) { return a.time < b.time; });
 }

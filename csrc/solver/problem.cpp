@@ -54,7 +54,7 @@ struct Writer {
     begin(name);
     put(value);
   }
-  // A last field, which keys lack where it is zero.
+  // A last field, 0 or 1, which keys lack where it is 0.
   template <class T>
   void if_set(const char* name, const T& value) {
     if (value) (*this)(name, value);
@@ -98,7 +98,13 @@ struct Reader {
   }
   template <class T>
   void if_set(const char* name, T& value) {
-    if (in.peek() != std::istringstream::traits_type::eof()) (*this)(name, value);
+    const std::string set = std::string(" ") + name + "=1";
+    const auto begin = in.tellg();
+    std::string found(set.size(), '\0');
+    if (in.read(found.data(), static_cast<std::streamsize>(set.size())) && found == set)
+      value = 1;
+    else
+      in.clear(), in.seekg(begin);
   }
   void number(c10::ScalarType& type) {
     std::string name;
@@ -146,6 +152,9 @@ Problem read(const std::string& key, int device, Problem problem) {
   Problem::visit(problem, reader);
   if (reader.in.peek() != std::istringstream::traits_type::eof())
     throw std::invalid_argument("problem key: text after the last field");
+  if constexpr (requires { problem.tf32; })
+    if (problem.tf32 && problem.dtype != c10::ScalarType::Float)
+      throw std::invalid_argument("problem key: tf32 is for float32");
   problem.device = static_cast<int8_t>(device);
   return problem;
 }

@@ -311,6 +311,7 @@ template <class Problem>
 std::string voucher(const Problem& problem, const Solver<Problem>& solver) {
   std::string kernels;  // a solver of launch problems has other kernels for each variant
   if constexpr (requires { problem.variant; }) kernels = std::string(" ") + problem.variant;
+  if constexpr (requires { problem.tf32; }) kernels = problem.tf32 ? " tf32" : "";  // checked less strictly
   return std::string("vouched ") + op_name(problem.op()) + kernels + " " + revision_name(solver) + " " +
          c10::toString(problem.dtype) + " " + cl::library_version();
 }

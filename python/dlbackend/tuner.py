@@ -1,7 +1,7 @@
 """Tries a model's knobs on a device and keeps what is fastest: dlbackend.tune(), python -m dlbackend tune.
 
 Knobs: precision, memory layout (global, and of single layers where that was measured faster), fusion of batch norms and
-activations into convolutions, and how solvers are chosen. docs/tuning.md says how it is measured.
+activations into convolutions (and sums), and how solvers are chosen. docs/tuning.md says how it is measured.
 """
 
 import copy
@@ -162,7 +162,7 @@ class _Tuner:
             return why
         if knob == "fusion" and value == "on":
             try:
-                none = "there is no batch norm or activation to fuse right after a convolution"
+                none = "there is no batch norm or activation to fuse right after a convolution or a sum"
                 return "" if variant.fusible(self.base) else none
             except ValueError as error:
                 return str(error)
@@ -175,7 +175,10 @@ class _Tuner:
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Nothing but what is measured runs: no search for solvers between runs. Leaves random state as it was."""
-        with torch.random.fork_rng([self.index], device_type="ocl"), backend.flags(find_mode="fast"):
+        with (
+            torch.random.fork_rng([self.index], device_type="ocl"),
+            backend.flags(find_mode="fast", fp32_precision="ieee"),
+        ):
             try:
                 self.reference = self._flat(copy.deepcopy(self.base), on_device=False)
                 yield

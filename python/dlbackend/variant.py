@@ -4,6 +4,7 @@ activations fused into convolutions. The tuner measures them; a Tuning makes the
 
 import copy
 import math
+import operator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,8 +63,8 @@ class Variant(nn.Module):
 
     def _precision(self) -> AbstractContextManager[object]:
         kind, _, name = self.configuration.precision.partition("-")
-        if kind == "tf32":
-            return backend.flags(fp32_precision="tf32")
+        if kind in ("fp32", "tf32"):
+            return backend.fp32_precision_here("tf32" if kind == "tf32" else "ieee")
         return torch.autocast("ocl", _DTYPES[name]) if kind == "autocast" else nullcontext()
 
     def _bring_in(self, x: object) -> object:
@@ -239,11 +240,19 @@ class BoundedConv3d(_Bounded, nn.Conv3d):
 _BOUNDED: dict[Any, type[nn.Module]] = {nn.Conv1d: BoundedConv1d, nn.Conv2d: BoundedConv2d, nn.Conv3d: BoundedConv3d}
 
 
+def add_bounded(a: Any, b: Any, low: float, high: float) -> Any:
+    """a + b with an activation that brings results to [low, high], in the same kernel where that can be done."""
+    tensors = [t for t in (a, b) if isinstance(t, torch.Tensor) and t.device.type == "ocl" and t.is_floating_point()]
+    if len(tensors) < 2 or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        return F.hardtanh(a + b, low, high)
+    return torch.ops.dlbackend.add_bounded(a, b, low, high)
+
+
 def fuse_activations(model: nn.Module) -> nn.Module:
-    """The model with the ReLU, ReLU6 and hardtanh that alone read a convolution's result done by that convolution's
-    kernel: one kernel and one pass over memory less for each. A torch.fx.GraphModule of the model's layers, without
-    nn.Identity; the model itself where there is nothing to fuse. `model` stays as it is, its parameters are shared.
-    ValueError when the model is in training mode or torch.fx cannot trace it.
+    """The model with the ReLU, ReLU6 and hardtanh that alone read the result of a convolution or a sum of two tensors
+    done by that one's kernel: one kernel and one pass over memory less for each. A torch.fx.GraphModule of the model's
+    layers, without nn.Identity; the model itself where there is nothing to fuse. `model` stays as it is, its parameters
+    are shared. ValueError when the model is in training mode or torch.fx cannot trace it.
     """
     if model.training:
         raise ValueError("activations can be fused for inference only: call eval() first")
@@ -252,12 +261,14 @@ def fuse_activations(model: nn.Module) -> nn.Module:
         if node.op == "call_module" and type(model.get_submodule(node.target)) is nn.Identity:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-    pairs = _bounded_pairs(model, graph)
-    if not pairs:
+    pairs, sums = _bounded_pairs(model, graph), _bounded_sums(model, graph)
+    if not pairs and not sums:
         return model
-    for convolution, activation, _ in pairs:
-        activation.replace_all_uses_with(convolution)
+    for node, activation, _ in pairs + sums:
+        activation.replace_all_uses_with(node)
         graph.erase_node(activation)
+    for node, _, bounds in sums:
+        node.op, node.target, node.args = "call_function", add_bounded, (*node.args, *bounds)
     fused = fx.GraphModule(model, graph, type(model).__name__)
     for node, _, bounds in pairs:
         bounded: Any = copy.copy(model.get_submodule(str(node.target)))
@@ -269,7 +280,8 @@ def fuse_activations(model: nn.Module) -> nn.Module:
 
 def fusible(model: nn.Module) -> bool:
     """Whether fold_batch_norms() or fuse_activations() would change the model. ValueError as theirs."""
-    return bool(foldable(model) or _bounded_pairs(model, _trace(model)))
+    graph = _trace(model)
+    return bool(foldable(model) or _bounded_pairs(model, graph) or _bounded_sums(model, graph))
 
 
 def _bounded_pairs(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, tuple[float, float]]]:
@@ -293,6 +305,35 @@ def _bounded_pairs(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.
     return pairs
 
 
+_SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+
+
+def _bounded_sums(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, tuple[float, float]]]:
+    """Sums of two tensors, the activations that alone read their results, and the bounds of these."""
+    if any(_has_hooks(m) for m in model.modules() if list(m.children())):
+        return []
+    found = []
+    for node in graph.nodes:
+        bounds = _bounds_of(model, node)
+        added = node.args[0] if node.args else None
+        if bounds is None or not isinstance(added, fx.Node) or len(added.users) != 1:
+            continue
+        if added.op not in ("call_function", "call_method") or added.target not in _SUMS or added.kwargs:
+            continue
+        if len(added.args) != 2 or not all(isinstance(x, fx.Node) for x in added.args):
+            continue
+        if added.target not in (operator.iadd, "add_") or _is_only_read_by(model, added.args[0], added):
+            found.append((added, node, bounds))
+    return found
+
+
+def _is_only_read_by(model: nn.Module, value: Any, reader: fx.Node) -> bool:
+    """Whether nobody would notice that the reader no longer writes its result over this value: a layer's own result."""
+    makers = (*_CONVOLUTIONS, *_BATCH_NORMS, nn.Linear)
+    new = value.op == "call_module" and isinstance(model.get_submodule(value.target), makers)
+    return new and set(value.users) == {reader}
+
+
 def _bounds_of(model: nn.Module, node: fx.Node) -> tuple[float, float] | None:
     """What an activation brings its input to; None for everything else."""
     if node.op == "call_function":
@@ -309,9 +350,26 @@ def _bounds_of(model: nn.Module, node: fx.Node) -> tuple[float, float] | None:
     return (module.min_val, module.max_val) if type(module) in (nn.Hardtanh, nn.ReLU6) else None
 
 
+class _Proxy(fx.Proxy):
+    """Records `y += x` as what it is. fx takes it for `y = y + x`, which differs where others see y: its views do."""
+
+
+def _in_place(function: Any) -> Any:
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
+    setattr(_Proxy, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__")))
+
+
+class _Tracer(fx.Tracer):
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
 def _trace(model: nn.Module) -> fx.Graph:
     try:
-        return fx.Tracer().trace(model)
+        return _Tracer().trace(model)
     except Exception as error:  # whatever a model's own code does when it is traced
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"torch.fx cannot trace the model: {reason}") from error

@@ -391,3 +391,29 @@ def test_rrelu():
     torch.testing.assert_close(
         torch.nn.functional.rrelu(x, 0.1, 0.3).cpu(), torch.nn.functional.rrelu(x.cpu(), 0.1, 0.3)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_add_bounded(dtype):
+    """A sum within bounds: every layout of both sides, broadcasting, promotion; NaN stays, infinities are bounded."""
+    a, b = torch.randn(3, 4, 5, 6, dtype=torch.float64).to(dtype), torch.randn(4, 1, 6, dtype=torch.float64).to(dtype)
+    a[0, 0, 0, :3] = torch.tensor([float("nan"), float("inf"), float("-inf")], dtype=dtype)
+    for low, high in ((0.0, float("inf")), (-0.5, 0.75)):
+        for x in layouts(a.to(DEVICE)).values():
+            for y in (*layouts(b.to(DEVICE)).values(), x):
+                got = torch.ops.dlbackend.add_bounded(x, y, low, high)
+                expected = (x.cpu() + y.cpu()).clamp(low, high)
+                torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+    mixed = torch.ops.dlbackend.add_bounded(a.to(DEVICE), b.float().to(DEVICE), 0.0, 6.0)
+    assert mixed.dtype == torch.promote_types(dtype, torch.float32)
+    assert torch.ops.dlbackend.add_bounded(a[:0].to(DEVICE), b.to(DEVICE), 0.0, 1.0).shape == (0, 4, 5, 6)
+
+
+def test_add_bounded_refuses():
+    a = torch.ones(3, device=DEVICE)
+    with pytest.raises(RuntimeError, match=r"low \(2\) must not be above high \(1\)"):
+        torch.ops.dlbackend.add_bounded(a, a, 2.0, 1.0)
+    with pytest.raises(NotImplementedError, match='"add_bounded" not implemented for Long'):
+        torch.ops.dlbackend.add_bounded(a.long(), a.long(), 0.0, 1.0)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        torch.ops.dlbackend.add_bounded(a, torch.ones(2, device=DEVICE), 0.0, 1.0)

@@ -3,14 +3,18 @@
 Skipped where the device has none; tests/test_gpu_kernels.py runs them on any device with the instruction emulated.
 """
 
+import json
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
 from common import relative_error
+from fresh_process import fresh_python
 from gpu_solvers import check_configs, convolve, first_values, shifted
 
 import dlbackend
-from dlbackend import _C
+from dlbackend import _C, backend
 
 TENSOR_CORES = torch.ocl.is_available() and torch.ocl.get_device_properties(0).has_tensor_cores
 pytestmark = pytest.mark.skipif(not TENSOR_CORES, reason="the device has no tensor cores")
@@ -28,7 +32,7 @@ def tf32():
     dlbackend.solvers.force("")
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 64), (130, 77, 203), (33, 129, 31), (1, 1, 1), (200, 8, 512)])
 def test_products(m, n, k, dtype):
     """Both layouts of both operands, gaps and unaligned offsets, an addend, bounds of a tile that is not full."""
@@ -45,7 +49,7 @@ def test_products(m, n, k, dtype):
                 assert relative_error(got, 0.5 * d.double() - 2 * product) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_configs_of_products(dtype):
     a, b = torch.randn(2, 70, 401).to(dtype), torch.randn(2, 401, 132).to(dtype)
 
@@ -59,20 +63,82 @@ def test_configs_of_products(dtype):
     assert {config.split(",")[1] for config in configs} != {"1"}  # parts of the reduction
 
 
-CONVS = [  # size, channels, filters, groups, filter, stride, padding, dilation
+CONVS = [  # size, channels, filters, groups, filter, stride, padding, dilation; the last two: many taps, long sums
     ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1),
     ((12, 13), 6, 10, 2, (3, 2), 2, 1, 2),
     ((37,), 5, 34, 1, (7,), 3, 2, 1),
     ((5, 7, 6), 4, 3, 1, (2, 3, 3), (1, 2, 1), (0, 1, 1), 1),
+    ((40,), 3, 6, 1, (31,), 1, 15, 1),
+    ((6, 5), 128, 9, 1, (3, 3), 1, 1, 1),
 ]
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("case", CONVS, ids=str)
 def test_convolutions(case, dtype, channels_last):
     dlbackend.solvers.force(EVERYWHERE)
     convolve((*case, dtype), TOLERANCE[dtype], channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_convolutions_at_odd_addresses(dtype, layout):
+    """What is read and written in fours is not aligned."""
+    dlbackend.solvers.force(EVERYWHERE)
+    x, w = (torch.randn(*s).to(dtype).contiguous(memory_format=layout) for s in ((2, 8, 9, 10), (12, 8, 3, 3)))
+    grad = torch.randn(2, 12, 9, 10).to(dtype).contiguous(memory_format=layout)
+    want = [t.to(torch.float64, copy=True).requires_grad_() for t in (x, w)]
+    expected = F.conv2d(*want, padding=1)
+    expected.backward(grad.double())
+    for offset in (1, 2, 3):
+        leaves = [shifted(t, offset).requires_grad_() for t in (x, w)]
+        y = F.conv2d(*leaves, padding=1)
+        y.backward(shifted(grad, offset))
+        for got, right in zip((y, *(t.grad for t in leaves)), (expected, *(t.grad for t in want)), strict=True):
+            assert relative_error(got, right) < TOLERANCE[dtype]
+
+
+# As in test_gpu_solvers.py: the record is given a program of the problem's sizes, which the search checks and takes.
+OF_ONE_PROBLEM = """
+import json, torch, dlbackend
+import torch.nn.functional as F
+from dlbackend import _C
+names = [name for name in _C.solver_names() if name.startswith(("gemm:", "conv_"))]
+others = [name for name in names if name.split(":")[1] not in ("gpu_mma", "reference")]
+dlbackend.solvers.force(",".join(name.replace(":", ":-") for name in others))
+torch.backends.ocl.fp32_precision = "tf32"
+torch.manual_seed(0)
+wrong = 0
+convolve = lambda x, w: F.conv2d(x, w, stride=2, padding=1)
+place = lambda t, shift: torch.cat([torch.zeros(shift, dtype=t.dtype), t.flatten()]).to("ocl")[shift:].view(t.shape)
+for f, *sizes in ((convolve, (2, 4, 9, 8), (8, 4, 3, 3)), (F.linear, (33, 20), (12, 20))):
+    for dtype in (torch.float32, torch.float16):
+        x, w = (torch.randn(*size).to(dtype) for size in sizes)
+        seen = set(dlbackend.solvers.problems())
+        f(place(x, 0), place(w, 0))
+        (problem,) = (p for p in dlbackend.solvers.problems() if p not in seen and p.startswith(("gemm:", "conv_")))
+        head, considered, *results = _C.find_record(problem).splitlines()
+        own = next(line for line in results if line.startswith("gpu_mma")).replace(" ", " s", 1)
+        _C.store_find_record(problem, "\\n".join([head, considered, own, *results]) + "\\n")
+        a, b = place(x, 0), place(w, 0)
+        for times in range(1300):
+            f(a, b)
+            if times % 100 == 0: torch.ocl.synchronize(); dlbackend.solvers.wait()
+        for shift in (0, 1):  # aligned and at odd addresses
+            error = f(place(x, shift), place(w, shift)).cpu().double() - f(x.double(), w.double())
+            wrong += error.abs().max().item() > 2e-2
+print(json.dumps({"wrong": wrong, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
+"""
+
+
+def test_kernels_of_one_problem(tmp_path):
+    environment = {"DLBACKEND_FIND_SHARE": "1", "DLBACKEND_FIND_MODE": "normal"}
+    done = fresh_python(OF_ONE_PROBLEM, DLBACKEND_CACHE_DIR=str(tmp_path), **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    state = json.loads(done.stdout.splitlines()[-1])
+    assert state["wrong"] == state["rejected"] == 0, done.stderr[-3000:]
+    assert state["specialised"] >= 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -81,7 +147,7 @@ def test_configs_of_convolutions(dtype):
     assert first_values(configs) == {TF32, WIDE, SQUARE} - ({TF32} if dtype == torch.bfloat16 else set())
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_infinities_and_nan_stay_where_they_are(dtype):
     """Rounding to TF32 keeps them, and a row of a tile sees nothing of the others."""
     dlbackend.solvers.force(EVERYWHERE)
@@ -103,7 +169,7 @@ def test_bounds():
 
 
 def keys_of(run) -> list[str]:
-    """The problems that it meets, with the solver that is taken."""
+    """The problems that it meets."""
     seen = set(dlbackend.solvers.problems())
     run()
     return [key for key in dlbackend.solvers.problems() if key not in seen]
@@ -126,6 +192,10 @@ def test_float32_is_rounded_only_where_it_is_allowed(monkeypatch):
     torch.backends.ocl.fp32_precision = "none"
     assert allowed(22) == [False, False]
     assert "not allowed" in _C.explain_problem(both(23)[0])
+    x = torch.randn(1, 4, 27, 27, device="ocl", requires_grad=True)
+    keys = keys_of(lambda: F.conv2d(x, torch.ones(4, 4, 2, 2, device="ocl", requires_grad=True)).sum().backward())
+    assert sum(key.startswith("conv_") for key in keys) == 3
+    assert not any("tf32" in key for key in keys)
     with monkeypatch.context() as patch:
         patch.setattr(torch.backends, "fp32_precision", "tf32")
         assert allowed(24) == [True, True]
@@ -138,6 +208,45 @@ def test_float32_is_rounded_only_where_it_is_allowed(monkeypatch):
         torch.set_float32_matmul_precision("highest")
 
 
+def test_a_thread_may_have_its_own():
+    """Two threads in turns: neither's setting reaches the other or stays behind."""
+    torch.backends.ocl.fp32_precision = "none"
+    entered, leave, seen = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        with backend.fp32_precision_here("tf32"):
+            entered.set()
+            leave.wait(60)
+            seen.append(["tf32=1" in key for key in both(30)])
+        seen.append(["tf32=1" in key for key in both(31)])
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(60)
+    with backend.fp32_precision_here("tf32"):
+        assert ["tf32=1" in key for key in both(28)] == [True, True]
+    assert ["tf32=1" in key for key in both(29)] == [False, False]
+    leave.set()
+    thread.join()
+    assert seen == [[True, True], [False, False]]
+    assert torch.backends.ocl.fp32_precision == "none"
+
+
+def test_what_was_checked_as_tf32_is_checked_again(tmp_path):
+    """A result that is right to TF32's tolerance says nothing about float32's."""
+    code = """
+import torch, dlbackend
+x = torch.randn(48, 40, device="ocl")
+dlbackend.solvers.force("gemm:-gpu_mma,gemm:-gpu_gemv,gemm:-clblast")
+for precision in ("tf32", "ieee", "tf32"):
+    torch.backends.ocl.fp32_precision = precision
+    x @ x.mT
+    print(dlbackend.solvers.stats()["verified"])
+"""
+    done = fresh_python(code, DLBACKEND_CACHE_DIR=str(tmp_path), DLBACKEND_FIND_MODE="fast", DLBACKEND_PACKS="")
+    assert done.stdout.split() == ["1", "2", "2"], done.stdout + done.stderr
+
+
 def test_an_unknown_precision_is_refused():
     with pytest.raises(ValueError, match="fp32_precision 'bf16' does not exist; there are none, ieee, tf32"):
         torch.backends.ocl.fp32_precision = "bf16"
@@ -146,11 +255,10 @@ def test_an_unknown_precision_is_refused():
 
 def test_tf32_is_tuned():
     model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU()).eval()
-    torch.backends.ocl.fp32_precision = "none"
     options = {"layout": "nchw", "fusion": "off", "solvers": "heuristic"}
     found = dlbackend.tune(model, torch.randn(2, 8, 9, 9), precision="fp32,tf32", **options)
     errors = {e["precision"]: e["accuracy"]["relative_l2"] for e in found.data["configurations"]}
     assert errors["fp32"] < 1e-5 < errors["tf32"] < 1e-3
     tf32 = next(e for e in found.data["configurations"] if e["precision"] == "tf32")
     assert all("tf32=1" in key for key in tf32["solutions"])
-    assert torch.backends.ocl.fp32_precision == "none"
+    assert torch.backends.ocl.fp32_precision == "tf32"  # the program's own, without which fp32 was measured

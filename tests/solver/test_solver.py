@@ -29,7 +29,13 @@ def solvers(key: str) -> dict[str, str]:
     return dict(line.strip().split(": ", 1) for line in lines)
 
 
-@pytest.mark.parametrize("key", [GEMM_KEY, CONV_KEY, CONV_KEY.replace("conv_fwd", "conv_bwd_weight")])
+KEYS = [GEMM_KEY, CONV_KEY, CONV_KEY.replace("conv_fwd", "conv_bwd_weight"), GEMM_KEY + " tf32=1", CONV_KEY + " tf32=1"]
+MALFORMED = ["", "gemm", "gemm:float31 b=1", GEMM_KEY[:-6], "pool:float32 n=1"]
+MALFORMED += [GEMM_KEY + end for end in (" x=1", " tf32=0", " tf32=7", " tf32=12", " tf32=1 tf32=1", " tf32")]
+MALFORMED += [(GEMM_KEY + " tf32=1").replace("float32", "float64")]
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_key_round_trips(key):
     head = _C.explain_problem(key).splitlines()[0]
     name, printed = head.split(" for ", 1)
@@ -37,7 +43,7 @@ def test_key_round_trips(key):
     assert name in solvers(key)
 
 
-@pytest.mark.parametrize("key", ["", "gemm", "gemm:float31 b=1", GEMM_KEY[:-6], GEMM_KEY + " x=1", "pool:float32 n=1"])
+@pytest.mark.parametrize("key", MALFORMED)
 def test_malformed_key(key):
     with pytest.raises(ValueError, match="problem key"):
         _C.explain_problem(key)

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <array>
 #include <atomic>
 #include <vector>
 
@@ -83,7 +84,7 @@ constexpr Usual kUsual[] = {{64, 3, 1, 56}, {128, 3, 2, 56}, {256, 1, 1, 14}};
 ConvProblem usual_like(const ConvProblem& p, const Usual& usual) {
   const bool channels_last = p.ys[1] == 1;
   ConvProblem q;
-  q.direction = Op::kConvForward, q.dtype = p.dtype, q.device = p.device;
+  q.direction = Op::kConvForward, q.dtype = p.dtype, q.device = p.device, q.tf32 = p.tf32;
   q.n = p.n, q.c = q.k = usual.channels;
   for (int i : {1, 2}) {
     q.filter[i] = usual.filter, q.stride[i] = usual.stride, q.padding[i] = usual.filter / 2;
@@ -111,9 +112,9 @@ void expect_what_follows(const ConvProblem& p, bool input_grad, bool weight_grad
     if (weight_grad) add(q, Op::kConvWeightGrad);
   };
   add_gradients(p);
-  static std::atomic<uint64_t> told{0};  // a bit for each dtype and layout
+  static std::array<std::atomic<uint64_t>, 2> told{};  // a bit for each dtype and layout; without TF32, with
   const uint64_t bit = uint64_t{1} << (2 * static_cast<int>(p.dtype) + (p.ys[1] == 1)) % 64;
-  if (p.groups == 1 && p.in[1] > 1 && !(told.fetch_or(bit) & bit))
+  if (p.groups == 1 && p.in[1] > 1 && !(told[p.tf32 != 0].fetch_or(bit) & bit))
     for (const Usual& usual : kUsual) {
       const ConvProblem q = usual_like(p, usual);
       add(q, q.direction);

@@ -299,7 +299,37 @@ at::Tensor& rrelu_(at::Tensor& self, at::Tensor& noise, const c10::Scalar& lower
   return rrelu_out(self, noise, lower, upper, training, std::move(generator), self);
 }
 
+// add() with its result brought to [low, high], a residual connection's ReLU in the same pass; NaN stays.
+// Without autograd. Raises RuntimeError for low above high, NotImplementedError for what is no floating point
+// dtype.
+constexpr PointwiseRow kAddBounded{"add_bounded",
+                                   "",
+                                   Promote::Same,
+                                   {.name = "add_bounded",
+                                    .on_float = "const T r = x0 + x1; y0 = r < s0 ? s0 : r > s1 ? s1 : r;",
+                                    .scalars = 2}};
+
+at::Tensor add_bounded(const at::Tensor& self, const at::Tensor& other, double low, double high) {
+  TORCH_CHECK(low <= high, "add_bounded: low (", low, ") must not be above high (", high, ")");
+  const at::Tensor* inputs[] = {&self, &other};
+  const std::array<c10::Scalar, 2> bounds{low, high};
+  at::Tensor result;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      run_row_flat(kAddBounded, inputs, bounds, result) || run_row(kAddBounded, inputs, bounds, result),
+      "\"add_bounded\" not implemented for ", self.scalar_type(), " and ", other.scalar_type());
+  return result;
+}
+
 }  // namespace
+
+TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
+  m.def("add_bounded(Tensor self, Tensor other, float low, float high) -> Tensor",
+        {at::Tag::pt2_compliant_tag});
+}
+TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {
+  remember_op(kAddBounded.op);
+  m.impl("add_bounded", add_bounded);
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_rows<kActivations, 1, 0>(m);

@@ -145,9 +145,11 @@ std::vector<GpuPlan> all_plans(const ConvProblem& p, const cl::Device& device, b
 }
 
 GpuPlan plan(const ConvProblem& p, const cl::Device& device, bool mma) {
-  if (mma && p.dtype == c10::ScalarType::Float)
-    return fastest(plans(p, {kMmaTf32Tile, kMmaWideTile}, device));
-  if (mma) return fastest(plans(p, {kMmaWideTile}, device));
+  if (mma) {
+    const auto list = p.dtype == c10::ScalarType::Float ? plans(p, {kMmaTf32Tile, kMmaWideTile}, device)
+                                                        : plans(p, {kMmaWideTile}, device);
+    return fastest(list.empty() ? plans(p, {kMmaSquareTile}, device) : list);
+  }
   // An input gradient stores scattered pixels, which costs the large tile more than its plan says.
   const bool wide = p.direction == Op::kConvInputGrad && gpu_tile_fits(kWideTile, device, p.dtype);
   return fastest(wide ? plans(p, {kWideTile, kThinTile}, device) : all_plans(p, device, false));
@@ -302,7 +304,9 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
     range_.global[2] = int64_t(p.groups) * arguments_.splits;
     if (arguments_.splits == 1 && !fills_first(p, 1)) return;
     // the program of matrix products, which nearly every network needs anyway
-    const int general = gpu_tile_fits(kWideTile, device, p.dtype) ? kWideTile : kSquareTile;
+    const int large = tile.mma() ? mma_large_tile(p.dtype) : kWideTile;
+    const int small = tile.mma() ? kMmaSquareTile : kSquareTile;
+    const int general = gpu_tile_fits(large, device, p.dtype) ? large : small;
     reduce_ = &gpu_gemm_kernel(device, p.dtype, general, "split_reduce");
     split_ = reduce_of(p, arguments_.splits > 1 ? arguments_.splits : 0);  // the sum of no parts is zero
   }
