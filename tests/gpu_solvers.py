@@ -1,8 +1,12 @@
 """What the tests of solvers for GPU-class devices share: all configs of a problem, and convolutions against float64."""
 
+import json
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from common import relative_error
+from fresh_process import fresh_python
 
 import dlbackend
 from dlbackend import _C
@@ -67,3 +71,72 @@ def convolve(case, tolerance: float, channels_last: bool) -> None:
     expected.backward(grad.double())
     for a, b in zip((y, got[0].grad, got[1].grad), (expected, want[0].grad, want[1].grad), strict=True):
         assert relative_error(a, b.detach()) < tolerance, channels_last
+
+
+# Each problem is solved and measured, then its record is given a program of its sizes as its fastest solution, which
+# the search checks against the one in use before it runs. Run often: the search waits until a problem took long.
+_OF_ONE_PROBLEM = """
+import json, torch, dlbackend
+import torch.nn.functional as F
+from dlbackend import _C
+names = [name for name in _C.solver_names() if name.startswith(("gemm:", "conv_"))]
+others = [name for name in names if name.split(":")[1] not in (*SOLVERS, "reference")]
+dlbackend.solvers.force(",".join(name.replace(":", ":-") for name in others))
+torch.backends.ocl.fp32_precision = PRECISION
+torch.manual_seed(0)
+wrong = 0
+def run(case, x, w, shift):
+    def place(t):
+        memory = torch.cat([torch.zeros(shift, dtype=t.dtype), t.flatten()]).to("ocl")
+        return memory[shift:].view(t.shape).requires_grad_(GRADIENTS)
+    return results(case, place(x), place(w))
+def results(case, x, w):
+    y = getattr(F, case[0])(x, w, **case[3])
+    if not GRADIENTS: return y,
+    y.backward(torch.ones_like(y))
+    return y, x.grad, w.grad
+for case in CASES:
+  for dtype in DTYPES:
+    seen = set(dlbackend.solvers.problems())
+    x, w = torch.randn(*case[1]).to(dtype), torch.randn(*case[2]).to(dtype)
+    run(case, x, w, 0)
+    met = [p for p in dlbackend.solvers.problems() if p not in seen and p.startswith(("gemm:", "conv_"))]
+    for problem in met:
+        head, considered, *solutions = _C.find_record(problem).splitlines()
+        own = next(line for line in solutions if line.startswith(SOLVERS)).replace(" ", " s", 1)
+        _C.store_find_record(problem, "\\n".join([head, considered, own, *solutions]) + "\\n")
+    for times in range(1300):
+        run(case, x, w, 0)
+        if times % 100 == 0: torch.ocl.synchronize(); dlbackend.solvers.wait()
+    right = results(case, *(t.double().requires_grad_(GRADIENTS) for t in (x, w)))
+    for shift in (0, 1):  # aligned and at odd addresses
+        for got, want in zip(run(case, x, w, shift), right, strict=True):
+            wrong += (got.detach().cpu() - want.detach()).abs().max().item() > TOLERANCE
+print(json.dumps({"wrong": wrong, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
+"""
+
+
+def run_programs_of_one_problem(
+    cache: Path,
+    *,
+    solvers: tuple[str, ...],
+    cases: str,
+    dtypes: tuple[torch.dtype, ...] = (torch.float32,),
+    precision: str = "ieee",
+    gradients: bool,
+    tolerance: float,
+) -> dict[str, int]:
+    """Runs the cases (function, sizes of input and weight, arguments) by programs compiled for their problems, in a
+    process of its own whose cache begins empty. Fails when a result is further than the tolerance from float64; returns
+    the process's counts.
+    """
+    head = (
+        f"import torch\nSOLVERS, CASES, DTYPES = {solvers!r}, {cases}, {dtypes!r}\n"
+        f"PRECISION, GRADIENTS, TOLERANCE = {precision!r}, {gradients}, {tolerance}\n"
+    )
+    environment = {"DLBACKEND_FIND_SHARE": "1", "DLBACKEND_FIND_MODE": "normal", "DLBACKEND_VERBOSE": "1"}
+    done = fresh_python(head + _OF_ONE_PROBLEM, DLBACKEND_CACHE_DIR=str(cache), **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    state: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    assert state["wrong"] == state["rejected"] == 0, done.stderr[-3000:]
+    return state

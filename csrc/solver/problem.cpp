@@ -98,6 +98,7 @@ struct Reader {
   }
   template <class T>
   void if_set(const char* name, T& value) {
+    if (in.peek() == std::istringstream::traits_type::eof()) return;
     const std::string set = std::string(" ") + name + "=1";
     const auto begin = in.tellg();
     std::string found(set.size(), '\0');

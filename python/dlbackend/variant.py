@@ -5,6 +5,7 @@ activations fused into convolutions. The tuner measures them; a Tuning makes the
 import copy
 import math
 import operator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -268,7 +269,8 @@ def fuse_activations(model: nn.Module) -> nn.Module:
         activation.replace_all_uses_with(node)
         graph.erase_node(activation)
     for node, _, bounds in sums:
-        node.op, node.target, node.args = "call_function", add_bounded, (*node.args, *bounds)
+        node.args = (*node.args[-2:], *bounds)
+        node.op, node.target = "call_function", add_bounded
     fused = fx.GraphModule(model, graph, type(model).__name__)
     for node, _, bounds in pairs:
         bounded: Any = copy.copy(model.get_submodule(str(node.target)))
@@ -284,47 +286,53 @@ def fusible(model: nn.Module) -> bool:
     return bool(foldable(model) or _bounded_pairs(model, graph) or _bounded_sums(model, graph))
 
 
-def _bounded_pairs(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, tuple[float, float]]]:
-    """Convolutions, the activations that alone read their results, and the bounds of these."""
+_Bounds = tuple[float, float]
+
+
+def _activations(model: nn.Module, graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node, _Bounds]]:
+    """Results that an activation alone reads, the activation, and its bounds. None where containers have hooks: a graph
+    calls layers only.
+    """
     if any(_has_hooks(m) for m in model.modules() if list(m.children())):
-        return []  # a graph calls layers only
-    calls = [node.target for node in graph.nodes if node.op == "call_module"]
-    pairs = []
+        return
     for node in graph.nodes:
         bounds = _bounds_of(model, node)
-        previous = node.args[0] if node.args else None
-        if bounds is None or not isinstance(previous, fx.Node):
+        value = node.args[0] if node.args else None
+        if bounds is not None and isinstance(value, fx.Node) and len(value.users) == 1:
+            yield value, node, bounds
+
+
+def _bounded_pairs(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, _Bounds]]:
+    """Those of convolutions."""
+    calls = [node.target for node in graph.nodes if node.op == "call_module"]
+    pairs = []
+    for value, activation, bounds in _activations(model, graph):
+        if value.op != "call_module" or calls.count(value.target) != 1:
             continue
-        if previous.op != "call_module" or len(previous.users) != 1:
-            continue
-        convolution: Any = model.get_submodule(str(previous.target))
-        if type(convolution) not in _BOUNDED or calls.count(previous.target) != 1 or _has_hooks(convolution):
+        convolution: Any = model.get_submodule(str(value.target))
+        if type(convolution) not in _BOUNDED or _has_hooks(convolution):
             continue
         if convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str):
-            pairs.append((previous, node, bounds))
+            pairs.append((value, activation, bounds))
     return pairs
 
 
-_SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+def _bounded_sums(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, _Bounds]]:
+    """Those of sums of two tensors."""
+    return [found for found in _activations(model, graph) if _summands(model, found[0])]
 
 
-def _bounded_sums(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, tuple[float, float]]]:
-    """Sums of two tensors, the activations that alone read their results, and the bounds of these."""
-    if any(_has_hooks(m) for m in model.modules() if list(m.children())):
-        return []
-    found = []
-    for node in graph.nodes:
-        bounds = _bounds_of(model, node)
-        added = node.args[0] if node.args else None
-        if bounds is None or not isinstance(added, fx.Node) or len(added.users) != 1:
-            continue
-        if added.op not in ("call_function", "call_method") or added.target not in _SUMS or added.kwargs:
-            continue
-        if len(added.args) != 2 or not all(isinstance(x, fx.Node) for x in added.args):
-            continue
-        if added.target not in (operator.iadd, "add_") or _is_only_read_by(model, added.args[0], added):
-            found.append((added, node, bounds))
-    return found
+def _summands(model: nn.Module, node: fx.Node) -> tuple[fx.Node, ...]:
+    """The two tensors whose sum a node is; empty where it is none, or is written where others read it."""
+    args = node.args
+    in_place = node.target == "add_"
+    if node.target is apply_in_place and args[0] == "iadd":
+        args, in_place = args[1:], True
+    elif node.target not in (operator.add, torch.add, "add", "add_"):
+        return ()
+    if node.kwargs or len(args) != 2 or not all(isinstance(x, fx.Node) for x in args):
+        return ()
+    return () if in_place and not _is_only_read_by(model, args[0], node) else args  # type: ignore[return-value]
 
 
 def _is_only_read_by(model: nn.Module, value: Any, reader: fx.Node) -> bool:
@@ -350,16 +358,23 @@ def _bounds_of(model: nn.Module, node: fx.Node) -> tuple[float, float] | None:
     return (module.min_val, module.max_val) if type(module) in (nn.Hardtanh, nn.ReLU6) else None
 
 
+def apply_in_place(name: str, a: Any, b: Any) -> Any:
+    """What `a += b` and the like give, and do to a tensor; `name` is that of the function in module operator. Those
+    themselves would stand as `a += b` in a graph's code, and change a number that is read later on.
+    """
+    return getattr(operator, name)(a, b)
+
+
 class _Proxy(fx.Proxy):
     """Records `y += x` as what it is. fx takes it for `y = y + x`, which differs where others see y: its views do."""
 
 
-def _in_place(function: Any) -> Any:
-    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+def _in_place(name: str) -> Any:
+    return lambda self, other: self.tracer.create_proxy("call_function", apply_in_place, (name, self, other), {})
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
-    setattr(_Proxy, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__")))
+for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor"):
+    setattr(_Proxy, f"__{_name}__", _in_place(_name))
 
 
 class _Tracer(fx.Tracer):

@@ -3,7 +3,6 @@
 Skipped where the device has none; tests/test_gpu_kernels.py runs them on any device with the instruction emulated.
 """
 
-import json
 import threading
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from common import relative_error
 from fresh_process import fresh_python
-from gpu_solvers import check_configs, convolve, first_values, shifted
+from gpu_solvers import check_configs, convolve, first_values, run_programs_of_one_problem, shifted
 
 import dlbackend
 from dlbackend import _C, backend
@@ -99,45 +98,22 @@ def test_convolutions_at_odd_addresses(dtype, layout):
             assert relative_error(got, right) < TOLERANCE[dtype]
 
 
-# As in test_gpu_solvers.py: the record is given a program of the problem's sizes, which the search checks and takes.
-OF_ONE_PROBLEM = """
-import json, torch, dlbackend
-import torch.nn.functional as F
-from dlbackend import _C
-names = [name for name in _C.solver_names() if name.startswith(("gemm:", "conv_"))]
-others = [name for name in names if name.split(":")[1] not in ("gpu_mma", "reference")]
-dlbackend.solvers.force(",".join(name.replace(":", ":-") for name in others))
-torch.backends.ocl.fp32_precision = "tf32"
-torch.manual_seed(0)
-wrong = 0
-convolve = lambda x, w: F.conv2d(x, w, stride=2, padding=1)
-place = lambda t, shift: torch.cat([torch.zeros(shift, dtype=t.dtype), t.flatten()]).to("ocl")[shift:].view(t.shape)
-for f, *sizes in ((convolve, (2, 4, 9, 8), (8, 4, 3, 3)), (F.linear, (33, 20), (12, 20))):
-    for dtype in (torch.float32, torch.float16):
-        x, w = (torch.randn(*size).to(dtype) for size in sizes)
-        seen = set(dlbackend.solvers.problems())
-        f(place(x, 0), place(w, 0))
-        (problem,) = (p for p in dlbackend.solvers.problems() if p not in seen and p.startswith(("gemm:", "conv_")))
-        head, considered, *results = _C.find_record(problem).splitlines()
-        own = next(line for line in results if line.startswith("gpu_mma")).replace(" ", " s", 1)
-        _C.store_find_record(problem, "\\n".join([head, considered, own, *results]) + "\\n")
-        a, b = place(x, 0), place(w, 0)
-        for times in range(1300):
-            f(a, b)
-            if times % 100 == 0: torch.ocl.synchronize(); dlbackend.solvers.wait()
-        for shift in (0, 1):  # aligned and at odd addresses
-            error = f(place(x, shift), place(w, shift)).cpu().double() - f(x.double(), w.double())
-            wrong += error.abs().max().item() > 2e-2
-print(json.dumps({"wrong": wrong, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
-"""
+CASES_OF_ONE_PROBLEM = """[
+    ("conv2d", (2, 4, 9, 8), (8, 4, 3, 3), dict(stride=2, padding=1)),
+    ("linear", (33, 20), (12, 20), {}),
+]"""
 
 
 def test_kernels_of_one_problem(tmp_path):
-    environment = {"DLBACKEND_FIND_SHARE": "1", "DLBACKEND_FIND_MODE": "normal"}
-    done = fresh_python(OF_ONE_PROBLEM, DLBACKEND_CACHE_DIR=str(tmp_path), **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    state = json.loads(done.stdout.splitlines()[-1])
-    assert state["wrong"] == state["rejected"] == 0, done.stderr[-3000:]
+    state = run_programs_of_one_problem(
+        tmp_path,
+        solvers=("gpu_mma",),
+        cases=CASES_OF_ONE_PROBLEM,
+        dtypes=(torch.float32, torch.float16),
+        precision="tf32",
+        gradients=False,  # emulated, each run takes milliseconds
+        tolerance=2e-2,
+    )
     assert state["specialised"] >= 4
 
 

@@ -3,14 +3,11 @@
 Skipped where the device is not one; tests/test_gpu_kernels.py runs them on any device as if it were.
 """
 
-import json
-
 import pytest
 import torch
 import torch.nn.functional as F
 from common import away_from_zero, relative_error
-from fresh_process import fresh_python
-from gpu_solvers import check_configs, convolve, first_values, shifted
+from gpu_solvers import check_configs, convolve, first_values, run_programs_of_one_problem, shifted
 
 from dlbackend import _C
 
@@ -171,53 +168,16 @@ def test_gpu_winograd_keeps_infinities_where_they_are():
     torch.testing.assert_close(leaf.grad.cpu(), w.grad, equal_nan=True, rtol=1e-4, atol=1e-3)
 
 
-# Each problem is solved and measured, then its record is given a program of its sizes as its fastest solution, which
-# the search checks against the one in use before it runs. Run often: the search waits until a problem took long.
-OF_ONE_PROBLEM = """
-import json, torch, dlbackend
-import torch.nn.functional as F
-from dlbackend import _C
-gpu = ("gpu_tiled", "gpu_implicit")
-names = [name for name in _C.solver_names() if name.startswith(("gemm:", "conv_"))]
-dlbackend.solvers.force(",".join(n.replace(":", ":-") for n in names if n.split(":")[1] not in (*gpu, "reference")))
-torch.manual_seed(0)
-cases = [(F.conv2d, (2, 4, 9, 8), (8, 4, 3, 3), dict(padding=1)),
-         (F.conv2d, (2, 3, 9, 8), (6, 3, 2, 3), dict(stride=2, padding=1)),
-         (F.conv2d, (2, 6, 9, 8), (4, 3, 3, 3), dict(groups=2, dilation=2)),
-         (F.linear, (33, 20), (12, 20), {})]
-wrong = 0
-def run(case, x, w, shift):
-    place = lambda t: torch.cat([torch.zeros(shift), t.flatten()]).to("ocl")[shift:].view(t.shape).requires_grad_()
-    a, b = place(x), place(w)
-    y = case[0](a, b, **case[3])
-    y.backward(torch.ones_like(y))
-    return y, a.grad, b.grad
-for case in cases:
-    seen = set(dlbackend.solvers.problems())
-    x, w = torch.randn(*case[1]), torch.randn(*case[2])
-    run(case, x, w, 0)
-    met = [p for p in dlbackend.solvers.problems() if p not in seen and p.startswith(("gemm:", "conv_"))]
-    for problem in met:
-        head, considered, *results = _C.find_record(problem).splitlines()
-        own = next(line for line in results if line.startswith(gpu)).replace(" ", " s", 1)
-        _C.store_find_record(problem, "\\n".join([head, considered, own, *results]) + "\\n")
-    for times in range(1300):
-        run(case, x, w, 0)
-        if times % 100 == 0: torch.ocl.synchronize(); dlbackend.solvers.wait()
-    p, q = x.clone().requires_grad_(), w.clone().requires_grad_()
-    z = case[0](p, q, **case[3])
-    z.backward(torch.ones_like(z))
-    for shift in (0, 1):  # aligned and at odd addresses
-        for got, want in zip(run(case, x, w, shift), (z, p.grad, q.grad)):
-            wrong += (got.detach().cpu() - want.detach()).abs().max().item() > 1e-4
-print(json.dumps({"wrong": wrong, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
-"""
+CASES_OF_ONE_PROBLEM = """[
+    ("conv2d", (2, 4, 9, 8), (8, 4, 3, 3), dict(padding=1)),
+    ("conv2d", (2, 3, 9, 8), (6, 3, 2, 3), dict(stride=2, padding=1)),
+    ("conv2d", (2, 6, 9, 8), (4, 3, 3, 3), dict(groups=2, dilation=2)),
+    ("linear", (33, 20), (12, 20), {}),
+]"""
 
 
 def test_kernels_of_one_problem_are_right(tmp_path):
-    environment = {"DLBACKEND_FIND_SHARE": "1", "DLBACKEND_FIND_MODE": "normal", "DLBACKEND_VERBOSE": "1"}
-    done = fresh_python(OF_ONE_PROBLEM, DLBACKEND_CACHE_DIR=str(tmp_path), **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    state = json.loads(done.stdout.splitlines()[-1])
-    assert state["wrong"] == state["rejected"] == 0, done.stderr[-3000:]
+    state = run_programs_of_one_problem(
+        tmp_path, solvers=("gpu_tiled", "gpu_implicit"), cases=CASES_OF_ONE_PROBLEM, gradients=True, tolerance=1e-4
+    )
     assert state["specialised"] >= 12
