@@ -399,6 +399,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
   b_store(b_reg, tiles + 2 * A_TILE, item);
   barrier(CLK_LOCAL_MEM_FENCE);
 
+  const Place place = place_of(item);
   int buffer = 0;
   for (int k = k0; k < k1; k += TK) {
     const int next = k - k0 + TK;
@@ -412,7 +413,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
       a_load(a_reg, a, row_offset, a_table + next % (2 * ITEMS), item, &p, p.rows - tile_m);
       b_load(b_reg, x, column_table, k_table + next % (2 * ITEMS), item, &p);
     }
-    tile_multiply_add(acc, tiles, buffer, item);
+    tile_multiply_add(acc, tiles, buffer, place);
     buffer ^= 1;
     if (more) {
       store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p.a_k_fast);
@@ -425,13 +426,15 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
   const int along_column = p.out_vector == 2;  // as the results lie in memory
 #pragma unroll
   for (int i = 0; i < PIECES_M; i++) {
-    const int m = tile_m + piece_row(item, i, along_column);
+    const int m = tile_m + piece_row(place, i, along_column);
+    // Leaving before a piece is taken, not behind, keeps the large tile within 128 registers on NVIDIA.
+    if (!TAKEN_TOGETHER && m >= p.rows) continue;
 #pragma unroll
     for (int j = 0; j < PIECES_N; j++) {
-      local const int* at = out_table + piece_column(item, j, along_column);
+      local const int* at = out_table + piece_column(place, j, along_column);
       ACC4 v[4];
-      take_piece(v, acc, i, j, tiles, item, along_column);
-      if (m >= p.rows) continue;
+      take_piece(v, acc, i, j, tiles, place, along_column);
+      if (TAKEN_TOGETHER && m >= p.rows) continue;
       const long base = out_base + (long)m * p.out_row;
       if (p.splits > 1) {
         store_partial_piece(partial + p.partial_offset + split * p.part_stride + base, v, at, p.rows - m, p.out_row);
@@ -443,8 +446,9 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
         for (int r = 0; r < 4; r++) v[r] += (ACC4)(load1(b + min(m + r, p.rows - 1)));
       }
 #if !WGRAD
+      if (bounding(p.low, p.high))
 #pragma unroll
-      for (int r = 0; r < 4; r++) v[r] = bounded4(v[r], p.low, p.high);
+        for (int r = 0; r < 4; r++) v[r] = bounded4(v[r], p.low, p.high);
 #endif
       store_piece(out + p.out_offset + base, v, at, p.rows - m, p.out_row, p.out_vector);
     }

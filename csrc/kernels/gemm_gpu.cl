@@ -124,6 +124,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
   store_groups(b_reg, tiles + 2 * A_TILE, item, TN, p.b.k_fast);
   barrier(CLK_LOCAL_MEM_FENCE);
 
+  const Place place = place_of(item);
   int buffer = 0;
   for (int k = k0; k < k1; k += TK) {
     const bool more = k + TK < k1;
@@ -132,7 +133,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
       load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k - TK);
       load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k - TK);
     }
-    tile_multiply_add(acc, tiles, buffer, item);
+    tile_multiply_add(acc, tiles, buffer, place);
     buffer ^= 1;
     if (more) {
       store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p.a.k_fast);
@@ -146,12 +147,12 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
   c += p.c_offset + batch * p.c_batch, d += p.d_offset + batch * p.d_batch;
 #pragma unroll
   for (int i = 0; i < PIECES_M; i++) {
-    const int row = tile_m + piece_row(item, i, 0);
+    const int row = tile_m + piece_row(place, i, 0);
 #pragma unroll
     for (int j = 0; j < PIECES_N; j++) {
-      const int col = tile_n + piece_column(item, j, 0);
+      const int col = tile_n + piece_column(place, j, 0);
       ACC4 v[4];
-      take_piece(v, acc, i, j, tiles, item, 0);
+      take_piece(v, acc, i, j, tiles, place, 0);
       if (p.splits > 1)
         store_partial_piece(v, &p, partial, row, col);
       else
