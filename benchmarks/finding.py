@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--net", default="resnet50", help="a torchvision classification net")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=32, help="of a training loop in hybrid mode")
-    parser.add_argument("--rounds", type=int, default=3, help="of modes alternating with warm caches")
+    parser.add_argument("--rounds", type=int, default=3, help="of modes in turns")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--gpu", action="store_true", help="show the goals for GPUs")
     parser.add_argument("--losses", type=int, default=0, metavar="N", help="show the N worst choices by estimate")
@@ -130,20 +130,24 @@ def main() -> None:
         print(f"{name:62s} {value:9.3f} {unit:7s} goal {sign} {goal:g} {'met' if met else 'MISSED'}", flush=True)
 
     short = 8
+    hybrids: list[dict[str, Any]] = []  # processes with empty caches
+    speeds: dict[str, list[float]] = {"fast": [], "normal": [], "reusable": []}
+    late: list[float] = []  # of hybrid after so many iterations, over normal's
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b, tempfile.TemporaryDirectory() as c:
         fast = _run(TRAINING, options, a, short, DLBACKEND_FIND_MODE="fast")
-        hybrid = _run(TRAINING, options, b, options.iterations)
-        second = _run(TRAINING, options, b, short)
         normal = _run(TRAINING, options, c, short, DLBACKEND_FIND_MODE="normal")
-        # Alternating once more with warm caches: steady speeds of the modes side by side.
-        speeds: dict[str, list[float]] = {"fast": [], "hybrid": [], "normal": [], "reusable": []}
-        for _ in range(options.rounds):
-            speeds["fast"].append(_steady(_run(TRAINING, options, a, short, DLBACKEND_FIND_MODE="fast")))
-            speeds["hybrid"].append(_steady(_run(TRAINING, options, b, short)))
+        # In turns, each time with what was found before: a machine's speed drifts from minute to minute.
+        for i in range(options.rounds):
+            with tempfile.TemporaryDirectory() as other:
+                hybrids.append(_run(TRAINING, options, other if i else b, options.iterations))
             speeds["normal"].append(_steady(_run(TRAINING, options, c, short, DLBACKEND_FIND_MODE="normal")))
+            late.append(speeds["normal"][-1] / _steady(hybrids[-1]))
+            speeds["fast"].append(_steady(_run(TRAINING, options, a, short, DLBACKEND_FIND_MODE="fast")))
             reusable = {"DLBACKEND_FIND_MODE": "dynamic_hybrid"}
             speeds["reusable"].append(_steady(_run(TRAINING, options, c, short, **reusable)))
+        second = _run(TRAINING, options, b, short)
         sizes = _run(SIZES, options, b, 0)
+    hybrid = hybrids[0]
     steady = {name: statistics.median(times) for name, times in speeds.items()}
     if options.losses:
         _show_losses(fast, normal, options.losses)
@@ -152,10 +156,9 @@ def main() -> None:
         counts = {key: value for key, value in result.items() if key not in ("times", "solutions")}
         print(f"{name}, first process: {counts}")
     report("first iteration, hybrid over fast, caches empty", hybrid["times"][0] / fast["times"][0], "x", 1.3, True)
-    late = statistics.median(hybrid["times"][-5:])
     report(
         f"steady speed after {options.iterations} iterations of hybrid, over normal's",
-        steady["normal"] / late,
+        statistics.median(late),
         "x",
         0.97,
         False,
