@@ -127,6 +127,7 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("driver_version", &dlb::cl::Device::driver_version)
       .def_readonly("version", &dlb::cl::Device::version)
       .def_readonly("cache_tag", &dlb::cl::Device::cache_tag)
+      .def_readonly("vector_floats", &dlb::cl::Device::vector_floats)
       .def_readonly("late_code", &dlb::cl::Device::late_code)
       .def_property_readonly("type", &type_name)
       .def_readonly("total_memory", &dlb::cl::Device::global_mem)

@@ -84,6 +84,16 @@ DeviceClass class_of(cl_device_type type) {
   return (type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
 }
 
+// DLBACKEND_VECTOR_FLOATS says otherwise than the driver.
+uint32_t vector_floats_of(cl_device_id id) {
+  const char* set = std::getenv("DLBACKEND_VECTOR_FLOATS");
+  const int chosen = set ? std::atoi(set) : 0;
+  if (chosen > 0) return static_cast<uint32_t>(chosen);
+  if (set && *set)
+    std::fprintf(stderr, "dlbackend: DLBACKEND_VECTOR_FLOATS=%s is ignored; it is a number of floats\n", set);
+  return std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT));
+}
+
 TensorCores tensor_cores_of(const Device& device) {
   constexpr cl_device_info kComputeCapabilityMajor = 0x4000;  // of cl_nv_device_attribute_query
   constexpr cl_uint kAmpere = 8;  // the first with mma of bfloat16, of TF32 and of 16 half along k
@@ -116,6 +126,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->local_mem = info<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE);
   device->compute_units = std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS));
   device->max_work_group = info<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  device->vector_floats = vector_floats_of(id);
   device->base_align = std::max<cl_uint>(64, info<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8);
   const std::string extensions = info_string(id, CL_DEVICE_EXTENSIONS);
   device->fp64 = has_word(extensions, "cl_khr_fp64");

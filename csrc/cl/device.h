@@ -34,10 +34,11 @@ struct Device {
   uint64_t max_alloc = 0;   // bytes, of one buffer
   uint64_t local_mem = 0;   // bytes, per work-group
   uint32_t compute_units = 1;
-  size_t max_work_group = 1;  // work-items
-  uint32_t base_align = 128;  // bytes, of a buffer
-  bool fp64 = false;          // cl_khr_fp64
-  bool fp16 = false;          // cl_khr_fp16 is listed; half is a storage type everywhere
+  size_t max_work_group = 1;   // work-items
+  uint32_t base_align = 128;   // bytes, of a buffer
+  uint32_t vector_floats = 1;  // of the widest vector that one instruction computes
+  bool fp64 = false;           // cl_khr_fp64
+  bool fp16 = false;           // cl_khr_fp16 is listed; half is a storage type everywhere
   bool int64_atomics = false;
 
   // Quirks, by platform: what the driver does that others do not.

@@ -23,6 +23,14 @@
     for (int k = 0; k < K; k++, i += sak, b += ldb) { SMALL_B##NV(LOAD) ROWS(SMALL_FMA##NV) }             \
     ROWS(ROW_SET##NV)                                                                                     \
   }
+#if NR == 16
+#define SMALLS(SPACE, BT, LOAD)                                                                           \
+  SMALL(1, SPACE, BT, LOAD)                                                                               \
+  inline void small_##SPACE(int nv, global const T* a, const int* row, int sak, int K, SPACE const BT* b, \
+                            int ldb, local float* c) {                                                    \
+    small1_##SPACE(a, row, sak, K, b, ldb, c);                                                            \
+  }
+#else
 #define SMALLS(SPACE, BT, LOAD)                                                                           \
   SMALL(1, SPACE, BT, LOAD) SMALL(2, SPACE, BT, LOAD) SMALL(3, SPACE, BT, LOAD) SMALL(4, SPACE, BT, LOAD) \
   inline void small_##SPACE(int nv, global const T* a, const int* row, int sak, int K, SPACE const BT* b, \
@@ -32,6 +40,7 @@
     else if (nv == 3) small3_##SPACE(a, row, sak, K, b, ldb, c);                                          \
     else small4_##SPACE(a, row, sak, K, b, ldb, c);                                                       \
   }
+#endif
 SMALLS(global, T, LOAD16)
 SMALLS(local, float, LOAD_PACKED)
 

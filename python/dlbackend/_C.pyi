@@ -11,6 +11,7 @@ class _OclDeviceProperties:
     version: str
     cache_tag: str  # identifies device, driver and platform: the first line of the keys in stores
     late_code: bool  # kernels get machine code per work-group size at their first launch
+    vector_floats: int  # of the widest vector that one instruction computes
     type: str  # "cpu", "gpu" or "accelerator"
     total_memory: int
     max_alloc: int

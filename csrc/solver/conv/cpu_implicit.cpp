@@ -7,7 +7,7 @@
 
 #include "solver/conv/gather.h"
 #include "solver/conv/solvers.h"
-#include "solver/kernel_source.h"
+#include "solver/cpu_tile.h"
 
 namespace dlb::solver {
 
@@ -19,7 +19,7 @@ constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "conv_gat
 }  // namespace
 
 cl::Kernel& conv_cpu_kernel(cl::Device& device, const ConvProblem& p, const char* name) {
-  return embedded_kernel(device, kFiles, element_option(p.dtype), name);
+  return embedded_kernel(device, kFiles, cpu_tile_options(device, p.dtype), name);
 }
 
 bool dense_weights(const ConvProblem& p) {
@@ -34,7 +34,6 @@ bool dense_weights(const ConvProblem& p) {
 
 namespace {
 
-constexpr int kTileRows = 6, kTileColumns = 64;        // MR and NR of cpu_tile.clh
 constexpr int64_t kScratchFloats = 160 * 1024;         // at most; most of a usual second-level cache
 constexpr double kWorthTrying = 1.5;                   // times the cycles of the best guess
 constexpr int64_t kPartialBytes = int64_t(128) << 20;  // of the weight gradient's slices
@@ -258,7 +257,8 @@ const char* const kDoesNotFit = "the image rows that one output needs do not fit
 std::shared_ptr<cl::Kernel> compute_kernel(cl::Device& device, const ConvProblem& p, const char* name,
                                            const Gather& gather, const Config& config) {
   if (!config.specialised) return shared_kernel(conv_cpu_kernel(device, p, name));
-  return specialised_kernel(device, constants_of(gather) + sources(kFiles), element_option(p.dtype), name);
+  return specialised_kernel(device, constants_of(gather) + sources(kFiles), cpu_tile_options(device, p.dtype),
+                            name);
 }
 
 int64_t packed_floats(const Gather& g) {

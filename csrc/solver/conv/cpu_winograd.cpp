@@ -7,12 +7,11 @@
 
 #include "solver/conv/gather.h"
 #include "solver/conv/solvers.h"
-#include "solver/kernel_source.h"
+#include "solver/cpu_tile.h"
 
 namespace dlb::solver {
 namespace {
 
-constexpr int kTileRows = 6, kTileColumns = 64;        // MR and NR of cpu_tile.clh
 constexpr int64_t kScratchFloats = 160 * 1024;         // at most; most of a usual second-level cache
 constexpr int kMostTiles = 96;                         // of a work-item
 constexpr int64_t kPartialBytes = int64_t(128) << 20;  // of the weight gradient's slices
@@ -166,7 +165,7 @@ const Plan& plan_of(const ConvProblem& p, int m, const cl::Device& device) {
 cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
   return embedded_kernel(
       device, {"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "winograd.clh", "winograd_cpu.cl"},
-      element_option(p.dtype) + " -DWINOGRAD_TYPE=float16", name);
+      cpu_tile_options(device, p.dtype) + " -DWINOGRAD_TYPE=float16", name);
 }
 
 class WinogradInvoker final : public Invoker<ConvProblem> {

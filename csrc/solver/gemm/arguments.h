@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cl/program.h"
-#include "solver/kernel_source.h"
+#include "solver/cpu_tile.h"
 #include "solver/problem.h"
 
 namespace dlb::solver {
@@ -54,8 +54,8 @@ inline void add_scaled_operands(cl::Kernel::Arguments& arguments, const GemmProb
 
 // A kernel of the one program for CPU-like devices.
 inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, c10::ScalarType type, const char* name) {
-  return embedded_kernel(device, {"cpu_tile.clh", "gemm_cpu.cl", "gemm_small_cpu.cl"}, element_option(type),
-                         name);
+  return embedded_kernel(device, {"cpu_tile.clh", "gemm_cpu.cl", "gemm_small_cpu.cl"},
+                         cpu_tile_options(device, type), name);
 }
 
 }  // namespace dlb::solver

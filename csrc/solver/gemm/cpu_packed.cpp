@@ -1,14 +1,12 @@
 // GEMM solver "cpu_packed": packed panels and a register tile of float vectors, for CPU-like devices. The
 // blocking is the usual one (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
 // 2008), with each work-item packing what it needs into its own core's cache.
+#include "solver/cpu_tile.h"
 #include "solver/gemm/arguments.h"
 #include "solver/gemm/solvers.h"
-#include "solver/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
-
-constexpr int kTileRows = 6, kTileColumns = 64;  // MR and NR of cpu_tile.clh
 
 struct Blocks {
   int m, n, k;

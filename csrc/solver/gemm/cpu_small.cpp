@@ -1,23 +1,23 @@
 // GEMM solver "cpu_small": small products and batches of them (attention heads, grouped layers) on CPU-like
 // devices, without copying what a register tile can read where it lies; see gemm_small_cpu.cl.
+#include "solver/cpu_tile.h"
 #include "solver/gemm/arguments.h"
 #include "solver/gemm/solvers.h"
-#include "solver/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
 
-constexpr int kTileRows = 6, kTileColumns = 64;  // MR and NR of cpu_tile.clh
-constexpr int kMostDepth = 1024;                 // of a panel of B in scratch
-constexpr double kTaskCycles = 20000;            // of a work-item: enough to hide what starting it costs
+constexpr int kMostDepth = 1024;       // of a panel of B in scratch
+constexpr double kTaskCycles = 20000;  // of a work-item: enough to hide what starting it costs
 
 struct Blocks {
   int64_t m, n, items;
   double cycles;  // expected, of the slowest core
 };
 
-double product_cycles(const GemmProblem& p, int64_t m, int64_t n) {
-  const double tiles = double(ceil_div(m, kTileRows)) * ceil_div(n, kTileColumns), columns = round_up(n, 16);
+double product_cycles(const GemmProblem& p, const cl::Device& device, int64_t m, int64_t n) {
+  const int64_t panels = ceil_div(n, tile_columns(device));
+  const double tiles = double(ceil_div(m, kTileRows)) * panels, columns = round_up(n, 16);
   // rows of A that lie pages apart from one step of the reduction to the next
   const double scattered = p.a[2] > 512 && p.k > 64 ? 1.25 : p.m * p.k > (1 << 18) ? 1.1 : 1.0;
   const double multiply = round_up(m, kTileRows) * columns / 16 * p.k * 1.05 * scattered + tiles * 40;
@@ -25,7 +25,7 @@ double product_cycles(const GemmProblem& p, int64_t m, int64_t n) {
   const double convert = (p.dtype == c10::ScalarType::Half       ? 35.0
                           : p.dtype == c10::ScalarType::BFloat16 ? 3.0
                                                                  : 0.0) *
-                         round_up(m, kTileRows) * p.k * ceil_div(n, kTileColumns);
+                         round_up(m, kTileRows) * p.k * panels;
   const bool crowded = p.b[1] % 256 == 0 && p.k > 64 && m > 2 * kTileRows;  // see the kernel
   const bool direct = p.b[2] == 1 && n % 16 == 0 && !crowded;
   const double pack = direct ? 0 : p.k * columns / 16 * (p.b[2] == 1 ? 4.0 : p.b[1] == 1 ? 7.0 : 40.0) + 40;
@@ -38,7 +38,7 @@ Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   Blocks b{p.m, p.n, 1, 0};
   const auto tasks = [&] { return p.batch * ceil_div(p.m, b.m) * ceil_div(p.n, b.n); };
   const int64_t wanted = 2 * device.compute_units;
-  while (tasks() < wanted && product_cycles(p, b.m, b.n) > kTaskCycles) {
+  while (tasks() < wanted && product_cycles(p, device, b.m, b.n) > kTaskCycles) {
     if (b.n > kTileColumns)
       b.n = round_up(ceil_div(b.n, 2), kTileColumns);
     else if (b.m > kTileRows)
@@ -46,7 +46,7 @@ Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
     else
       break;
   }
-  const double cycles = product_cycles(p, b.m, b.n);
+  const double cycles = product_cycles(p, device, b.m, b.n);
   const int64_t most = std::max<int64_t>(p.batch / wanted, 1);
   b.items = std::clamp<int64_t>(static_cast<int64_t>(kTaskCycles / cycles), 1, most);
   const double groups = double(ceil_div(p.batch, b.items)) * ceil_div(p.m, b.m) * ceil_div(p.n, b.n);
