@@ -35,7 +35,8 @@ GAIN = 0.98  # a configuration replaces another below this share of its time
 UNDECIDED = 0.05  # shares this near to 1 are measured again
 SLOT = 0.5  # seconds of runs before it is another configuration's turn
 RUNS = (3, 30)  # in a slot, at least and at most; the last slots and replays have no most
-ROUNDS = 3  # of alternating measurements, before the winner is named
+ROUNDS = 3  # of two configurations in turns, at most, before the search goes on with one of them
+LAST_ROUNDS = 5  # of the last slots and of replays: a machine's slow spells last seconds
 FASTEST, SLOWEST = 4, 3  # configurations that take part in them
 LAYER_GAIN = 0.05  # share of a layer's time that another layout of its own must save
 
@@ -446,7 +447,7 @@ class _Tuner:
         finalists = list({id(e): e for e in chosen if e.samples}.values())
         for entry in finalists:
             entry.samples, entry.final = [], True
-        for _ in range(ROUNDS):
+        for _ in range(LAST_ROUNDS):
             for entry in finalists:
                 self.sample(entry, inf)
                 self._show()
@@ -590,7 +591,7 @@ def replay(found: Tuning, model: nn.Module, inputs: Any, device: str | torch.dev
     slowest = _Entry(tuning.configuration_of(found.slowest))
     with again.measuring():
         again._choose_solvers(slowest)
-        for _ in range(ROUNDS):
+        for _ in range(LAST_ROUNDS):
             again.sample(winner, inf)
             again.sample(slowest, inf)
     return [winner.milliseconds, slowest.milliseconds]

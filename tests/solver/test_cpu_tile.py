@@ -1,5 +1,5 @@
-"""The register tile of products and convolutions on CPUs has a width for each width of vectors: solver tests again, as if
-the CPU's vectors were the other ones.
+"""The register tile of products and convolutions on CPUs has a width for each width of vectors: solver tests again, as
+if the vectors were of the other one.
 """
 
 import pytest
