@@ -474,8 +474,11 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert command("t_net:net", *knobs, "--out", "t.json", "--picture", "t.png") == 0
     assert "<- winner" in capsys.readouterr().out
     assert (tmp_path / "t.png").exists()
+    kept = json.loads((tmp_path / "t.json").read_text())["replayed"]  # by a process of its own
+    assert min(kept["winner"], kept["slowest"]) > 0
     assert command("t_net:net", "--replay", "t.json") == 0
-    assert "ms now" in capsys.readouterr().out
+    assert f"{kept['winner']:.2f} ms before" in capsys.readouterr().out
+    assert json.loads((tmp_path / "t.json").read_text())["replayed"] == kept
     assert command("t_net:net", "--precision", "fp8") == 1
     assert "'fp8' does not exist" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="No module named 'nowhere'"):
