@@ -36,6 +36,8 @@ def tf32():
 def test_products(m, n, k, dtype):
     """Both layouts of both operands, gaps and unaligned offsets, an addend, bounds of a tile that is not full."""
     dlbackend.solvers.force(EVERYWHERE)
+    # Where nothing is summed nothing averages out: two factors are each rounded to TF32 by up to 2^-11.
+    tolerance = 1e-3 if k == 1 and dtype == torch.float32 else TOLERANCE[dtype]
     a, b, d = torch.randn(2, m, k).to(dtype), torch.randn(2, k, n).to(dtype), torch.randn(n).to(dtype)
     wide = torch.randn(2, k, 2 * n).to(dtype)[:, :, ::2]
     for x in (a, a.mT.contiguous().mT, a[:1].expand(2, -1, -1)):
@@ -43,9 +45,10 @@ def test_products(m, n, k, dtype):
             for offset in (0, 3):
                 product = x.double() @ y.double()
                 x_ocl, y_ocl = shifted(x, offset), shifted(y, offset)
-                assert relative_error(torch.bmm(x_ocl, y_ocl), product) < TOLERANCE[dtype]
-                got = torch.baddbmm(d.to("ocl"), x_ocl, y_ocl, beta=0.5, alpha=-2)
-                assert relative_error(got, 0.5 * d.double() - 2 * product) < TOLERANCE[dtype]
+                assert relative_error(torch.bmm(x_ocl, y_ocl), product) < tolerance
+                got = torch.baddbmm(d.to("ocl"), x_ocl, y_ocl, beta=0.5, alpha=-2).cpu().double()
+                difference = got - (0.5 * d.double() - 2 * product)  # of two numbers that may cancel out
+                assert difference.norm() < tolerance * (0.5 * d.double().abs() + 2 * product.abs()).norm()
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
@@ -140,8 +143,11 @@ def test_bounds():
     dlbackend.solvers.force(EVERYWHERE)
     x, w = torch.randn(2, 8, 9, 10), torch.randn(40, 8, 3, 3)
     arguments = (None, [1, 1], [1, 1], [1, 1], 1, -1.0, 2.0)
-    got = torch.ops.dlbackend.convolution_bounded(x.to("ocl"), w.to("ocl"), *arguments)
-    assert relative_error(got, F.conv2d(x.double(), w.double(), padding=1).clamp(-1, 2)) < TOLERANCE[torch.float32]
+    got = torch.ops.dlbackend.convolution_bounded(x.to("ocl"), w.to("ocl"), *arguments).cpu()
+    assert (got.min(), got.max()) == (-1, 2)
+    sums = F.conv2d(x.double(), w.double(), padding=1)
+    # rounding the factors is relative to the sums, of which the bounds leave a fifth
+    assert (got - sums.clamp(-1, 2)).norm() < TOLERANCE[torch.float32] * sums.norm()
 
 
 def keys_of(run) -> list[str]:
