@@ -31,11 +31,11 @@ def find_ptxas() -> str:
 
 
 def highest_version(ptxas: str) -> str:
-    """The PTX version of a ptxas: CUDA 12.9 knows 8.8, and 13.0 began with 9.0."""
+    """The PTX version of a ptxas: CUDA 12.5 and 12.6 know 8.5, 12.9 knows 8.8, and 13.0 began with 9.0."""
     release = re.search(r"release (\d+)\.(\d+)", subprocess.check_output([ptxas, "--version"], text=True))
     assert release, "ptxas does not tell its release"
     major, minor = map(int, release.groups())
-    return f"8.{min(minor, 9) - (1 if minor == 9 else 0)}" if major == 12 else f"9.{minor}"
+    return f"8.{minor - (minor > 5)}" if major == 12 else f"9.{minor}"
 
 
 def assemble(ptxas: str, ptx: str) -> str:

@@ -477,7 +477,9 @@ def test_command(tmp_path, monkeypatch, capsys):
     kept = json.loads((tmp_path / "t.json").read_text())["replayed"]  # by a process of its own
     assert min(kept["winner"], kept["slowest"]) > 0
     assert command("t_net:net", "--replay", "t.json") == 0
-    assert f"{kept['winner']:.2f} ms before" in capsys.readouterr().out
+    replayed = capsys.readouterr().out
+    assert "ms now" in replayed
+    assert f"{kept['winner']:.2f} ms before" in replayed
     assert json.loads((tmp_path / "t.json").read_text())["replayed"] == kept
     assert command("t_net:net", "--precision", "fp8") == 1
     assert "'fp8' does not exist" in capsys.readouterr().err

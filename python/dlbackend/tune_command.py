@@ -88,8 +88,8 @@ def replay(args: argparse.Namespace, model: nn.Module, inputs: Any, loss: tuner.
 
 
 def replay_in_new_process(args: argparse.Namespace) -> None:
-    """Has a process of its own replay what was just saved and keep its times in the file. A process that has tuned is
-    larger than one that loads the result, and runs that are mostly the host's work are a few percent slower in it.
+    """Has a process of its own replay what was just saved and keep its times in the file. Runs that are mostly
+    the host's work tend to be a few percent slower in a process that has tuned than in one that loads the result.
     """
     options = ["--batch", str(args.batch), "--input-size", str(args.input_size), "--device", args.device]
     options += ["--weights", args.weights] if args.weights else []

@@ -146,8 +146,8 @@ def test_bounds():
     got = torch.ops.dlbackend.convolution_bounded(x.to("ocl"), w.to("ocl"), *arguments).cpu()
     assert (got.min(), got.max()) == (-1, 2)
     sums = F.conv2d(x.double(), w.double(), padding=1)
-    # rounding the factors is relative to the sums, of which the bounds leave a fifth
-    assert (got - sums.clamp(-1, 2)).norm() < TOLERANCE[torch.float32] * sums.norm()
+    # Rounding the factors is relative to the sums, of whose norm the bounds leave a fifth: 1.2e-4 at most in 300 draws.
+    assert (got - sums.clamp(-1, 2)).norm() < 1.6e-4 * sums.norm()
 
 
 def keys_of(run) -> list[str]:
