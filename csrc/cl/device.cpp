@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <vector>
@@ -94,6 +95,17 @@ uint32_t vector_floats_of(cl_device_id id) {
   return std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT));
 }
 
+// DLBACKEND_DEVICE_CACHE says otherwise than the driver. Without either, nothing is too large for the cache.
+uint64_t cache_of(cl_device_id id) {
+  const char* set = std::getenv("DLBACKEND_DEVICE_CACHE");
+  const long long chosen = set ? std::atoll(set) : 0;
+  if (chosen > 0) return static_cast<uint64_t>(chosen);
+  if (set && *set)
+    std::fprintf(stderr, "dlbackend: DLBACKEND_DEVICE_CACHE=%s is ignored; it is a number of bytes\n", set);
+  const auto bytes = info<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
+  return bytes ? bytes : std::numeric_limits<uint64_t>::max();
+}
+
 TensorCores tensor_cores_of(const Device& device) {
   constexpr cl_device_info kComputeCapabilityMajor = 0x4000;  // of cl_nv_device_attribute_query
   constexpr cl_uint kAmpere = 8;  // the first with mma of bfloat16, of TF32 and of 16 half along k
@@ -124,6 +136,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->global_mem = info<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE);
   device->max_alloc = info<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   device->local_mem = info<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE);
+  device->cache = cache_of(id);
   device->compute_units = std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS));
   device->max_work_group = info<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
   device->vector_floats = vector_floats_of(id);

@@ -33,6 +33,7 @@ struct Device {
   uint64_t global_mem = 0;  // bytes
   uint64_t max_alloc = 0;   // bytes, of one buffer
   uint64_t local_mem = 0;   // bytes, per work-group
+  uint64_t cache = 0;       // bytes, of the cache in front of global memory; the largest number if unknown
   uint32_t compute_units = 1;
   size_t max_work_group = 1;   // work-items
   uint32_t base_align = 128;   // bytes, of a buffer

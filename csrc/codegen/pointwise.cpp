@@ -2,6 +2,7 @@
 // inner loop that the compiler vectorises; on GPUs one work-item does one element, or one vector of them.
 #include "codegen/pointwise.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -9,6 +10,10 @@
 
 namespace dlb::codegen {
 namespace {
+
+// On CPUs, bytes of results: a line; what is computed at one place before the next; the least run that is
+// computed at several places in turns.
+constexpr size_t kLine = 64, kChunk = 512, kStreams = 2, kLongRun = 1 << 17;
 
 std::string num(size_t i) {
   return std::to_string(i);
@@ -26,9 +31,12 @@ struct Writer {
     s += key.cls == cl::DeviceClass::kCpu ? "#define DLB_CPU 1\n" : "#define DLB_GPU 1\n";
     if (op.functions) s += cl::embedded_source(op.functions);
     s += op_function(op, key.compute, key.inputs, key.outputs);
+    if (can_stream(key))
+      s += "#define DLB_LINE " + num(kLine / size_of(key.types[0])) + "\n#define DLB_CHUNK " +
+           num(kChunk / size_of(key.types[0])) + "\n";
     s += "typedef struct { long offset[" + num(kMaxOperands) + "]; int stride[" + num(kMaxOperands) + "][" +
          num(kMaxRank) + "]; dlb_divider size[" + num(kMaxRank) +
-         "]; uint rank, count, per_item, padding; } dlb_params;\n";
+         "]; uint rank, count, per_item, streamed; } dlb_params;\n";
     s += "kernel void pointwise_" + std::string(op.name) + "(";
     for (size_t i = 0; i < count; ++i)
       if (has_buffer(i))
@@ -92,7 +100,9 @@ struct Writer {
     for (size_t i = 0; i < count; ++i)
       if (has_buffer(i))
         s += "      b" + num(i) + " -= (long)p.size[d].divisor * p.stride[" + num(i) + "][d];\n";
-    return s + "      index[d] = 0;\n    }\n  }\n" + report() + "}\n";
+    s += "      index[d] = 0;\n    }\n  }\n";
+    if (can_stream(key)) s += "  if (p.streamed) __atomic_thread_fence(__ATOMIC_SEQ_CST);\n";
+    return s + report() + "}\n";
   }
 
   // In-place operands alias exactly and others never overlap (TensorIterator checks), which is what the
@@ -103,15 +113,47 @@ struct Writer {
       if (key.inner[i] == Inner::Zero)
         s += "    const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, "b" + num(i), "0") +
              ";\n";
-    s += "#pragma clang loop vectorize(assume_safety)\n    for (uint j = 0; j < n; ++j) {\n";
+    std::string element;
     for (size_t i = key.outputs; i < count; ++i)
       if (key.inner[i] == Inner::Unit || key.inner[i] == Inner::Strided)
-        s += "      const T " + input_name(i) + " = " +
-             load_at(key.types[i], key.compute, "b" + num(i), position(i)) + ";\n";
-    s += "      " + call() + "\n";
+        element += "      const T " + input_name(i) + " = " +
+                   load_at(key.types[i], key.compute, "b" + num(i), position(i)) + ";\n";
+    element += "      " + call() + "\n";
+    std::string plain = element;
     for (size_t o = 0; o < key.outputs; ++o)
-      s += "      b" + num(o) + "[" + position(o) + "] = " + stored(o) + ";\n";
-    return s + "    }\n";
+      plain += "      b" + num(o) + "[" + position(o) + "] = " + stored(o) + ";\n";
+    const std::string pragma = "#pragma clang loop vectorize(assume_safety)\n";
+    if (!can_stream(key)) return s + pragma + "    for (uint j = 0; j < n; ++j) {\n" + plain + "    }\n";
+    return s + streams_begin() + "      if (whole) {\n        while (j < stop) {\n          union { " +
+           storage_name(key.types[0]) + " e[DLB_LINE]; uint16 line; } to;\n" + pragma +
+           "          for (uint l = 0; l < DLB_LINE; ++l, ++j) {\n" + element +
+           "      to.e[l] = " + stored(0) +
+           ";\n          }\n          __builtin_nontemporal_store(to.line, (global uint16*)(b0 + j) - 1);\n"
+           "        }\n      } else {\n" +
+           pragma + "        for (; j < stop; ++j) {\n" + plain + "        }\n      }\n" + streams_end();
+  }
+
+  // A run whose operands are contiguous, as pieces [j, stop): the elements up to the first whole line of
+  // results, then chunks at DLB_STREAMS places in turns where the run is long (processors look ahead within
+  // pages: the more pages are under way, the more of memory's bandwidth a core gets), then the rest. Places
+  // are an odd number of chunks apart, so that they share no set of a cache. `whole`: a chunk to be written
+  // past the cache.
+  std::string streams_begin() const {
+    const size_t size = size_of(key.types[0]);
+    return "    const uint streams = n >= " + num(kLongRun / size) + " ? " + num(kStreams) +
+           " : p.streamed;\n    const uint head = streams ? min(n, (uint)(-(ulong)b0 & 63) / " + num(size) +
+           ") : n;\n    const uint chunks = streams ? (n - head) / (streams * DLB_CHUNK) : 0;\n"
+           "    const uint part = chunks ? ((chunks - 1) | 1) * DLB_CHUNK : 0;\n"
+           "    ulong j = 0, stop = head;\n    uint v = 0, place = 0;\n    bool whole = false;\n    for (;;) "
+           "{\n";
+  }
+  static std::string streams_end() {
+    return "      if (v < part) {\n        j = head + place * part + v;\n        stop = j + DLB_CHUNK;\n"
+           "        whole = p.streamed;\n"
+           "        if (++place == streams) place = 0, v += DLB_CHUNK;\n      } else if (stop < n || whole) "
+           "{\n"
+           "        j = head + streams * part;\n        stop = n;\n        whole = false;\n"
+           "      } else {\n        break;\n      }\n    }\n";
   }
   std::string position(size_t i) const {
     switch (key.inner[i]) {
@@ -196,6 +238,14 @@ Divider make_divider(uint32_t divisor) {
 std::string divider_source() {
   return "typedef struct { uint divisor, magic, shift; } dlb_divider;\n"
          "inline uint dlb_divide(uint n, dlb_divider d) { return (mul_hi(n, d.magic) + n) >> d.shift; }\n";
+}
+
+bool can_stream(const PointwiseKey& key) {
+  if (key.cls != cl::DeviceClass::kCpu || key.outputs != 1 || key.op->functions || size_of(key.types[0]) > 8)
+    return false;
+  const auto inner = key.inner.begin();
+  return key.inner[0] == Inner::Unit &&
+         std::none_of(inner, inner + 1 + key.inputs, [](Inner i) { return i == Inner::Strided; });
 }
 
 const char* result_name(const PointwiseOp& op, DType compute) {

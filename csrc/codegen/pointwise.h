@@ -76,8 +76,13 @@ struct PointwiseParams {
   uint32_t rank;
   uint32_t count;     // elements in all (GPU, vectorised: groups of kGpuVector)
   uint32_t per_item;  // CPU: consecutive elements of one work-item
-  uint32_t padding;
+  uint32_t streamed;  // CPU, where can_stream(): whether results go past the cache
 };
+
+// CPUs: whether the kernel can write its results past the cache, as the caller asks where they are larger
+// than that: no line is read before it is written, and what others will read stays. Not of ops with functions
+// of their own, which memory does not bound.
+bool can_stream(const PointwiseKey& key);
 
 // The kernel's source; its one kernel is called pointwise_NAME. Arguments: a buffer per operand that is not a
 // Value (outputs first), PointwiseParams, then the Value operands and the scalars s0.. as

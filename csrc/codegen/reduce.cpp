@@ -10,7 +10,9 @@
 namespace dlb::codegen {
 namespace {
 
-constexpr size_t kCacheLine = 64, kAheadBytes = 8192;  // on CPUs
+// On CPUs: how many elements make a run that is read at several places in turns, and how far ahead of a
+// place, and of a run that is read at one, memory is asked for.
+constexpr size_t kCacheLine = 64, kLongRun = 1 << 16, kPlaceAheadBytes = 1024, kRunAheadBytes = 8192;
 
 std::string num(size_t i) {
   return std::to_string(i);
@@ -272,23 +274,24 @@ struct Writer {
            "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
   }
 
-  // CPUs: hints that the elements some way behind j come soon, those of as many lanes. Processors look ahead
+  // CPUs: hints that the elements `bytes` behind j come soon, those of as many lanes. Processors look ahead
   // by themselves, but not over the end of a page.
   std::string ahead_macro() const {
-    std::string s = "#define DLB_AHEAD_UNIT(j) ";
-    for (size_t x = first_input; x < count; ++x) {
-      if (key.constants >> x & 1) continue;
-      const size_t size = size_of(key.types[x]);
-      s += "for (int k_ = 0; k_ < DLB_LANES; k_ += " + num(kCacheLine / size) + ") __builtin_prefetch(q" +
-           num(x) + " + (j) + k_ + " + num(kAheadBytes / size) + "); ";
-    }
-    return s + "\n";
+    std::string s = "#define DLB_AHEAD(j, bytes) { ";
+    for (size_t x = first_input; x < count; ++x)
+      if (!(key.constants >> x & 1))
+        s += "for (int k_ = 0; k_ < DLB_LANES; k_ += " + num(kCacheLine / size_of(key.types[x])) +
+             ") __builtin_prefetch((global const uchar*)(q" + num(x) + " + (j) + k_) + (bytes)); ";
+    return s + "}\n";
   }
 
-  // A form whose kernel walks rows on a CPU.
-  std::string rows_form(ReduceForm f, bool unit) const {
-    return std::string("#define DLB_AHEAD(j)") + (unit ? " DLB_AHEAD_UNIT(j)" : "") + "\n" +
-           form(f, unit, "reduce_rows_cpu.clh") + "#undef DLB_AHEAD\n";
+  // The forms whose kernels walk rows on a CPU.
+  std::string rows_forms() const {
+    return "#define DLB_PLACE_AHEAD " + num(kPlaceAheadBytes) + "\n#define DLB_RUN_AHEAD " +
+           num(kRunAheadBytes) + "\n" + ahead_macro() + "#define DLB_LONG_RUN " + num(kLongRun) + "\n" +
+           form(ReduceForm::Rows, true, "reduce_rows_cpu.clh") +
+           "#undef DLB_LONG_RUN\n#define DLB_LONG_RUN 0\n" +
+           form(ReduceForm::RowsStrided, false, "reduce_rows_cpu.clh");
   }
 
   std::string source() const {
@@ -310,8 +313,7 @@ struct Writer {
       return s + emit_macro() + cl::embedded_source("scan.clh") +
              cl::embedded_source(cpu ? "scan_columns_cpu.clh" : "scan_group_gpu.clh");
     if (cpu)
-      s += ahead_macro() + rows_form(ReduceForm::Rows, true) + rows_form(ReduceForm::RowsStrided, false) +
-           form(ReduceForm::Columns, true, "reduce_columns_cpu.clh") +
+      s += rows_forms() + form(ReduceForm::Columns, true, "reduce_columns_cpu.clh") +
            form(ReduceForm::ColumnsStrided, false, "reduce_columns_cpu.clh") +
            form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");
     else

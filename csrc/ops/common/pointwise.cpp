@@ -117,6 +117,18 @@ bool vectorisable(const Launch& launch) {
   return true;
 }
 
+// CPU: whether results are too large for the cache, and of no operand that is read.
+bool to_stream(const Launch& launch, const cl::Device& device) {
+  const PointwiseKey& key = launch.key;
+  if (launch.params.count * codegen::size_of(key.types[0]) < device.cache || !codegen::can_stream(key))
+    return false;
+  for (size_t i = 1; i <= key.inputs; ++i)
+    if (key.inner[i] != Inner::Value && launch.mem[i] == launch.mem[0] &&
+        launch.params.offset[i] == launch.params.offset[0])
+      return false;
+  return true;
+}
+
 // Chooses the form for a filled-in launch (sizes, strides, offsets) and enqueues it.
 void finish(Launch& launch, Stream& stream) {
   PointwiseKey& key = launch.key;
@@ -141,6 +153,7 @@ void finish(Launch& launch, Stream& stream) {
         if (key.inner[i] != Inner::Value) key.inner[i] = Inner::Strided;
     }
   }
+  p.streamed = to_stream(launch, stream.device());
   enqueue(launch, stream);
 }
 
@@ -197,7 +210,7 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
   PointwiseParams& p = launch.params;
   p.rank = static_cast<uint32_t>(kernel_rank);
   p.count = 1;
-  p.per_item = p.padding = 0;
+  p.per_item = p.streamed = 0;
   for (int d = 0; d < kernel_rank; ++d) {
     const auto size = iter.ndim() == 0 ? 1u : static_cast<uint32_t>(iter.shape()[static_cast<size_t>(d)]);
     p.size[d] = codegen::make_divider(size);
@@ -242,7 +255,7 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
   PointwiseParams& p = launch.params;
   p.rank = 1;
   p.count = static_cast<uint32_t>(count);
-  p.per_item = p.padding = 0;
+  p.per_item = p.streamed = 0;
   p.size[0] = codegen::make_divider(p.count);
   for (size_t i = 0; i < operands.size(); ++i) {
     if (operands[i]->device().is_cpu()) {
@@ -268,7 +281,7 @@ void run_pointwise_buffers(const PointwiseOp& op, Stream& stream, c10::ArrayRef<
   Launch launch;
   prepare(launch, op, outputs, operands.size() - outputs, compute_dtype, {}, stream.device());
   PointwiseParams& p = launch.params;
-  p.rank = p.per_item = p.padding = 0;
+  p.rank = p.per_item = p.streamed = 0;
   p.count = 1;
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] == 1 && (d + 1 < sizes.size() || p.rank > 0)) continue;
