@@ -480,6 +480,7 @@ def test_command(tmp_path, monkeypatch, capsys):
     replayed = capsys.readouterr().out
     assert "ms now" in replayed
     assert f"{kept['winner']:.2f} ms before" in replayed
+    assert f"slowest / winner: {kept['slowest'] / kept['winner']:.2f}x before" in replayed
     assert json.loads((tmp_path / "t.json").read_text())["replayed"] == kept
     assert command("t_net:net", "--precision", "fp8") == 1
     assert "'fp8' does not exist" in capsys.readouterr().err

@@ -36,7 +36,7 @@ UNDECIDED = 0.05  # shares this near to 1 are measured again
 SLOT = 0.5  # seconds of runs before it is another configuration's turn
 RUNS = (3, 30)  # in a slot, at least and at most; the last slots and replays have no most
 ROUNDS = 3  # of two configurations in turns, at most, before the search goes on with one of them
-LAST_ROUNDS = 5  # of the last slots and of replays: a machine's slow spells last seconds
+LAST_ROUNDS = 8  # of the last slots and of replays: a machine's slow spells last seconds
 FASTEST, SLOWEST = 4, 3  # configurations that take part in them
 LAYER_GAIN = 0.05  # share of a layer's time that another layout of its own must save
 
