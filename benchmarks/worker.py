@@ -26,12 +26,12 @@ def synchronize(device: torch.device) -> None:
 
 
 def measure(case: Case, step: Step, device: torch.device, budget: float) -> float:
-    """Median seconds of an iteration over as many repeats as fit the budget (at least 3)."""
+    """Median seconds of an iteration over as many repeats as fit the budget (at least one)."""
     if case.pace:
         return _measure_paced(case, step, device)
     times: list[float] = []
     end = time.perf_counter() + budget
-    while len(times) < 3 or (time.perf_counter() < end and len(times) < 200):
+    while not times or (time.perf_counter() < end and len(times) < 200):
         synchronize(device)
         start = time.perf_counter()
         step()

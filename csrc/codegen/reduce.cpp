@@ -10,9 +10,8 @@
 namespace dlb::codegen {
 namespace {
 
-// On CPUs: how many elements make a run that is read at several places in turns, and how far ahead of a
-// place, and of a run that is read at one, memory is asked for.
-constexpr size_t kCacheLine = 64, kLongRun = 1 << 16, kPlaceAheadBytes = 1024, kRunAheadBytes = 8192;
+// On CPUs: from how many elements on the parts of a run that are read in turns may share sets of a cache.
+constexpr size_t kLongRun = 1 << 16;
 
 std::string num(size_t i) {
   return std::to_string(i);
@@ -132,6 +131,8 @@ struct Writer {
     s += "#define DLB_SETTLE(v, l) dlb_settle(" + addresses("v", "l") + ")\n";
     s += "#define DLB_COMBINE_WITH(v, l, c) dlb_combine(" + addresses("v", "l") +
          each(fields, [](size_t f) { return ", (c).a" + num(f); }) + ")\n";
+    s += "#define DLB_COPY(v, l, w, m) { " +
+         each(fields, [](size_t f) { return "v##" + num(f) + "[l] = w##" + num(f) + "[m]; "; }) + "}\n";
     s += "#define DLB_SAVE(c, v, l) { " +
          each(fields, [](size_t f) { return "(c).a" + num(f) + " = v##" + num(f) + "[l]; "; }) + "}\n";
     s += "#define DLB_LOAD(v, l, c) " +
@@ -274,23 +275,43 @@ struct Writer {
            "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
   }
 
-  // CPUs: hints that the elements `bytes` behind j come soon, those of as many lanes. Processors look ahead
-  // by themselves, but not over the end of a page.
-  std::string ahead_macro() const {
-    std::string s = "#define DLB_AHEAD(j, bytes) { ";
-    for (size_t x = first_input; x < count; ++x)
-      if (!(key.constants >> x & 1))
-        s += "for (int k_ = 0; k_ < DLB_LANES; k_ += " + num(kCacheLine / size_of(key.types[x])) +
-             ") __builtin_prefetch((global const uchar*)(q" + num(x) + " + (j) + k_) + (bytes)); ";
-    return s + "}\n";
+  // CPUs: up to four places that are read in turns, as offsets fI from where operand I's pointer is.
+  std::string place_macros() const {
+    const auto all = [&](auto&& f) { return each(count, [&](size_t i) { return f(num(i)); }) + "\n"; };
+    std::string s = "#define DLB_PLACES_DECLARE " +
+                    all([](const std::string& o) { return "long f" + o + "[4] = {0, 0, 0, 0}; "; });
+    s += "#define DLB_REWIND " +
+         all([](const std::string& o) { return "q" + o + " = b" + o + " + p.operand[" + o + "].offset; "; });
+    s += "#define DLB_PLACE_KEEP(s) " +
+         all([](const std::string& o) { return "f" + o + "[s] = q" + o + " - b" + o + "; "; });
+    s += "#define DLB_PLACES_RELATIVE " + all([](const std::string& o) {
+           return "for (int s_ = 3; s_ >= 0; --s_) f" + o + "[s_] -= f" + o + "[0]; ";
+         });
+    s += "#define DLB_PLACE_SET(s, k, d) { " +
+         each(count - key.outputs,
+              [&](size_t i) {
+                const std::string o = num(key.outputs + i);
+                return "f" + o + "[s] = (k) * p.operand[" + o + "].stride[d]; ";
+              }) +
+         "}\n";
+    // Between these two, the pointers are those of place s.
+    const auto pointer = [&](size_t i) {
+      return std::string("global ") + (i < first_input ? "" : "const ") + storage_name(key.types[i]) + "* ";
+    };
+    s += "#define DLB_AT_PLACE(s) { " +
+         each(count,
+              [&](size_t i) {
+                return pointer(i) + "const t" + num(i) + " = q" + num(i) + " + f" + num(i) + "[s]; ";
+              }) +
+         "{ ";
+    s += each(count, [&](size_t i) { return pointer(i) + "q" + num(i) + " = t" + num(i) + "; "; }) + "\n";
+    return s + "#define DLB_LEAVE_PLACE }}\n";
   }
 
   // The forms whose kernels walk rows on a CPU.
   std::string rows_forms() const {
-    return "#define DLB_PLACE_AHEAD " + num(kPlaceAheadBytes) + "\n#define DLB_RUN_AHEAD " +
-           num(kRunAheadBytes) + "\n" + ahead_macro() + "#define DLB_LONG_RUN " + num(kLongRun) + "\n" +
+    return place_macros() + "#define DLB_LONG_RUN " + num(kLongRun) + "\n" +
            form(ReduceForm::Rows, true, "reduce_rows_cpu.clh") +
-           "#undef DLB_LONG_RUN\n#define DLB_LONG_RUN 0\n" +
            form(ReduceForm::RowsStrided, false, "reduce_rows_cpu.clh");
   }
 

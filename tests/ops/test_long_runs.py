@@ -1,5 +1,6 @@
-"""On CPUs long runs are read and computed at several places in turns, and elementwise results that are larger than the
-cache are written past it: lengths around those at which that begins and ends, with rests of every kind.
+"""On CPUs several results, or parts of a long run, are reduced side by side, long runs are computed at several places in
+turns, and elementwise results that are larger than the cache are written past it: lengths around those at which that
+begins and ends, with rests of every kind.
 """
 
 import pytest
@@ -39,6 +40,28 @@ def test_positions(length: int) -> None:
         y[at] = -1
         assert (y.argmin().item(), y.min().item()) == (at, -1)
     assert there.argmax().item() == 999  # the first of equal ones
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 11, 64, 203])
+@pytest.mark.parametrize("length", [16, 63, 64, 65, 191, 256, 1000, 1031, 4096, 5003])
+def test_results_side_by_side(rows: int, length: int) -> None:
+    """Every result takes its own elements: in one run, in several that are not neighbours, in strided ones."""
+    x = torch.randint(-1000, 1000, (3, rows, length))
+    x.view(-1)[:: max(length - 1, 7)] = 1000  # ties, in different places of the rows
+    there = x.to(DEVICE)
+    pairs = [(x[1], 1), (x, (0, 2)), (x[0], None), (x[:, :, ::3], (0, 2)), (x.transpose(0, 1), (1, 2))]
+    theirs = [there[1], there, there[0], there[:, :, ::3], there.transpose(0, 1)]
+    for (a, dims), b in zip(pairs, theirs, strict=True):
+        assert torch.equal(b.sum(dims).cpu(), a.sum(dims))
+        assert torch.equal(b.amax(dims or ()).cpu(), a.amax(dims or ()))
+        for got, want in zip(
+            torch.var_mean(b.double(), dims), torch.var_mean(a.double(), dims, correction=1), strict=True
+        ):
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-12, atol=1e-12, equal_nan=True)
+    for got, want in zip(there.max(2), x.max(2), strict=True):
+        assert torch.equal(got.cpu(), want)
+    assert torch.equal(there.argmin(2).cpu(), x.argmin(2))
+    assert torch.equal((there == 1000).any(2).cpu(), (x == 1000).any(2))
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -139,11 +139,13 @@ cl::Range plan_cpu(Launch& launch, const Shape& problem, const cl::Device& devic
   const int64_t work = p.outputs * std::max<int64_t>(p.count, 1);
   const int64_t useful = std::clamp<int64_t>(work / kCpuGrain, 1, most);  // work-items
   // Several runs, behind each of which lies the next result's: one part per run, so that memory is read in
-  // order.
+  // order. That costs an accumulator per run, which pays for shorter runs where a cache does not hold them.
+  const bool cached = static_cast<uint64_t>(work) * codegen::size_of(key.types[guide]) <= device.cache;
+  const int64_t least_run = cached ? kCpuGrain / 16 : kCpuGrain / 128;
   const int64_t runs = p.count / std::max<int64_t>(inner.size, 1);
   if (tuning.plain) {
     split(p, 1, 1, 1);
-  } else if (!columns && unit && kept && problem.reduced.size() > 1 && inner.size * 16 >= kCpuGrain &&
+  } else if (!columns && unit && kept && problem.reduced.size() > 1 && inner.size >= least_run &&
              runs <= 4096 && kept->stride[guide] == inner.size) {
     p.per_split = inner.size;
     p.splits = static_cast<uint32_t>(runs);
