@@ -1,6 +1,6 @@
-"""On CPUs several results, or parts of a long run, are reduced side by side, long runs are computed at several places in
-turns, and elementwise results that are larger than the cache are written past it: lengths around those at which that
-begins and ends, with rests of every kind.
+"""On CPUs several results, or parts of a long run, are reduced side by side, long runs are computed at several places
+in turns, and elementwise results that are larger than the cache are written past it: lengths around those at which
+that begins and ends, with rests of every kind.
 """
 
 import pytest

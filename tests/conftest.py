@@ -1,0 +1,10 @@
+"""Workers of pytest-xdist share the cores: PyTorch's own CPU threads, which compute the references, and those of the
+processes that tests start are as many as a worker's share. With all cores' threads in each of 15 workers a float64
+training step of a net takes minutes.
+"""
+
+import os
+
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if WORKERS > 1:  # read by OpenMP when torch is loaded, which is after this file
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
