@@ -408,6 +408,15 @@ def test_layouts_by_gain_of_each_layer():
     assert {c.layout for c in tried} == {"per-layer"}
 
 
+def test_pace_of_rounds_cancels():
+    """Rounds at very different paces, with a run that something disturbed in each."""
+    true, paces = [60.0, 80.0, 75.0], [1.0, 1.3, 0.9, 1.25, 1.1]
+    rounds = [[pace * t * (3 if k == i else 1) for i, t in enumerate(true)] for k, pace in enumerate(paces)]
+    times = tuner.in_turns(rounds)
+    assert times == pytest.approx([times[0] * t / true[0] for t in true], rel=0.01)
+    assert tuner.in_turns([[p * t for t in true] for p in paces]) == pytest.approx([1.1 * t for t in true])
+
+
 def test_budget():
     model, x = net()
     found = dlbackend.tune(model, x, precision="pick", budget=0)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 import torch
@@ -34,9 +34,10 @@ KNOBS = {
 GAIN = 0.98  # a configuration replaces another below this share of its time
 UNDECIDED = 0.05  # shares this near to 1 are measured again
 SLOT = 0.5  # seconds of runs before it is another configuration's turn
-RUNS = (3, 30)  # in a slot, at least and at most; the last slots and replays have no most
+RUNS = (3, 30)  # in a slot, at least and at most
 ROUNDS = 3  # of two configurations in turns, at most, before the search goes on with one of them
-LAST_ROUNDS = 8  # of the last slots and of replays: a machine's slow spells last seconds
+LAST_SLOT, LAST_RUNS = 0.15, 2  # seconds and least runs of the last slots and of replays
+LAST_ROUNDS, LAST_SECONDS = 24, 90.0  # of them, at most; at least three rounds
 FASTEST, SLOWEST = 4, 3  # configurations that take part in them
 LAYER_GAIN = 0.05  # share of a layer's time that another layout of its own must save
 
@@ -97,6 +98,7 @@ class _Entry:
     solutions: Json = field(default_factory=dict)
     samples: list[float] = field(default_factory=list)  # milliseconds of single runs, of the slots that count
     slot: float = 0.0  # undisturbed() of the last slot
+    settled: float = 0.0  # milliseconds, by in_turns() of the last slots
     layers: list[Json] = field(default_factory=list)
     accuracy: Json | None = None
     rejected: str = ""
@@ -104,7 +106,7 @@ class _Entry:
 
     @property
     def milliseconds(self) -> float:
-        return undisturbed(self.samples) if self.samples else float("inf")
+        return self.settled or (undisturbed(self.samples) if self.samples else float("inf"))
 
 
 def undisturbed(times: list[float]) -> float:
@@ -113,6 +115,19 @@ def undisturbed(times: list[float]) -> float:
     next.
     """
     return sorted(times)[len(times) // 10]
+
+
+def in_turns(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """The times of configurations of which every round measured each once, at the pace of the median round.
+
+    A shared machine's pace changes by tenths within seconds, for all that runs on it. So what counts is a
+    configuration's share of its round, the median over the rounds; the round's pace is the geometric mean of its times.
+    """
+    paces = [geometric_mean(times) for times in rounds]
+    return [
+        median(time / pace for time, pace in zip(times, paces, strict=True)) * median(paces)
+        for times in zip(*rounds, strict=True)
+    ]
 
 
 class _Tuner:
@@ -275,7 +290,7 @@ class _Tuner:
                 self.notes.append(str(error).splitlines()[0])
             self._show()
 
-    def sample(self, entry: _Entry, most: float = RUNS[1]) -> None:
+    def sample(self, entry: _Entry, seconds: float = SLOT, least: int = RUNS[0], most: float = RUNS[1]) -> None:
         """A slot of runs, each waited for; the first two do not count."""
         self._activate(entry)
         model = self.build(entry.configuration)
@@ -284,7 +299,7 @@ class _Tuner:
         ocl.synchronize(self.index)
         begin = time.perf_counter()
         times: list[float] = []
-        while len(times) < RUNS[0] or (time.perf_counter() - begin < SLOT and len(times) < most):
+        while len(times) < least or (time.perf_counter() - begin < seconds and len(times) < most):
             start = time.perf_counter()
             self.step(model)
             ocl.synchronize(self.index)
@@ -446,12 +461,24 @@ class _Tuner:
         chosen = [*eligible[:FASTEST], first, *ran[-SLOWEST:]]
         finalists = list({id(e): e for e in chosen if e.samples}.values())
         for entry in finalists:
-            entry.samples, entry.final = [], True
-        for _ in range(LAST_ROUNDS):
-            for entry in finalists:
-                self.sample(entry, inf)
-                self._show()
-        self.bar.show(1, 1, f"{len(self.entries)} configurations, {time.monotonic() - self.start:.0f} s")
+            entry.final = True
+        self.take_turns(finalists)
+
+    def take_turns(self, entries: Sequence[_Entry]) -> None:
+        """Settles the times of configurations, in many short slots."""
+        begin = time.monotonic()
+        rounds: list[list[float]] = []
+        for entry in entries:
+            entry.samples = []
+        while len(rounds) < 3 or (len(rounds) < LAST_ROUNDS and time.monotonic() - begin < LAST_SECONDS):
+            rounds.append([])
+            for entry in entries:
+                self.sample(entry, LAST_SLOT, LAST_RUNS, inf)
+                rounds[-1].append(entry.slot)
+            self.bar.show(len(rounds) - 0.5, LAST_ROUNDS, f"{len(entries)} configurations take turns")
+        for entry, settled in zip(entries, in_turns(rounds), strict=True):
+            entry.settled = settled
+        self.bar.show(1, 1, f"{len(entries)} configurations, {time.monotonic() - self.start:.0f} s")
 
     # The result
 
@@ -487,7 +514,8 @@ class _Tuner:
                     "notes": list(dict.fromkeys(self.notes)),
                 },
                 "timing": {
-                    "whole": "tenth percentile of single runs, each waited for; configurations with `final` took turns",
+                    "whole": "tenth percentile of single runs, each waited for; "
+                    "of configurations with `final`, which took turns, the median over the rounds, at one pace",
                     "layers": "median of 5 forward passes, between events before and after each layer",
                     "reference": "float32 on the CPU",
                 },
@@ -591,7 +619,5 @@ def replay(found: Tuning, model: nn.Module, inputs: Any, device: str | torch.dev
     slowest = _Entry(tuning.configuration_of(found.slowest))
     with again.measuring():
         again._choose_solvers(slowest)
-        for _ in range(LAST_ROUNDS):
-            again.sample(winner, inf)
-            again.sample(slowest, inf)
+        again.take_turns((winner, slowest))
     return [winner.milliseconds, slowest.milliseconds]
