@@ -10,26 +10,39 @@ Every figure is printed beside its goal; --json FILE keeps them.
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
+TURN, TURNS = 0.3, 10  # seconds, at least, of a process's turn; turns of each
+
+# So many iterations, whose times it prints; then a turn for every line that it reads; at the end what was counted.
 TRAINING = """
-import json, sys, time, torch, dlbackend
+import json, statistics, sys, time, torch, dlbackend
 from benchmarks.cases import training_step
 step = training_step(NET, BATCH, torch.device(DEVICE))
+def timed():
+    start = time.perf_counter(); step(); torch.ocl.synchronize()
+    return time.perf_counter() - start
 times = []
 for i in range(ITERATIONS):
-    start = time.perf_counter(); step(); torch.ocl.synchronize(); times.append(time.perf_counter() - start)
+    times.append(timed())
     print(f"{i + 1} of {ITERATIONS}: {times[-1]:.4f} s", file=sys.stderr, flush=True)
+print(json.dumps(times), flush=True)
+for line in sys.stdin:
+    end, turn = time.perf_counter() + TURN, [timed(), timed()]
+    while time.perf_counter() < end: turn.append(timed())
+    print(statistics.median(turn[1:]), flush=True)
 keys = dlbackend.solvers.problems() if LOSSES else []
 solutions = {key: [(s.solver, ("s" if s.specialised else "") + s.config, s.microseconds, s.taken)
                    for s in dlbackend.solvers.solutions(key)] for key in keys}
-print(json.dumps({"times": times, "solutions": solutions, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
+print(json.dumps({"solutions": solutions, **dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
 """
 
 # A backbone, a feature pyramid and heads, as in RetinaNet and Mask R-CNN; every image has a size of its own.
@@ -75,23 +88,71 @@ print(json.dumps({"compiled": dlbackend.kernel_stats()["compiled"] - before,
 """
 
 
-def _run(code: str, options: argparse.Namespace, cache: str, iterations: int, **variables: str) -> dict[str, Any]:
-    drivers = {"POCL_CACHE_DIR": cache + "/pocl", "CUDA_CACHE_PATH": cache + "/nvidia"}
-    for folder in drivers.values():
-        os.makedirs(folder, exist_ok=True)
-    head = (
-        f"DEVICE, NET, BATCH, ITERATIONS = {options.device!r}, {options.net!r}, {options.batch}, {iterations}\n"
-        f"LOSSES = {options.losses}\n"
-        "import torch, dlbackend\n"
-    )
-    environment = {**os.environ, "DLBACKEND_CACHE_DIR": cache, "DLBACKEND_PACKS": "", **drivers, **variables}
-    done = subprocess.run([sys.executable, "-c", head + code], env=environment, stdout=subprocess.PIPE, check=True)
-    result: dict[str, Any] = json.loads(done.stdout.decode().splitlines()[-1])
-    return result
+class _Process:
+    """A process with caches of its own. Between turns it and what it started are stopped, so that nothing that they do
+    in the background slows another's turn down.
+    """
+
+    def __init__(self, code: str, options: argparse.Namespace, cache: str, iterations: int, **variables: str) -> None:
+        drivers = {"POCL_CACHE_DIR": cache + "/pocl", "CUDA_CACHE_PATH": cache + "/nvidia"}
+        for folder in drivers.values():
+            os.makedirs(folder, exist_ok=True)
+        head = (
+            f"DEVICE, NET, BATCH, ITERATIONS = {options.device!r}, {options.net!r}, {options.batch}, {iterations}\n"
+            f"LOSSES, TURN = {options.losses}, {TURN}\n"
+            "import torch, dlbackend\n"
+        )
+        environment = {**os.environ, "DLBACKEND_CACHE_DIR": cache, "DLBACKEND_PACKS": "", **drivers, **variables}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", head + code],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a group of its own, which is stopped as one, and which Ctrl-C does not reach
+        )
+        atexit.register(self.kill)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def read(self) -> Any:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process ended with exit status {self.process.wait()}")
+        return json.loads(line)
+
+    def stop(self) -> None:
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def turn(self) -> float:
+        """Seconds of an iteration, of those of one turn."""
+        assert self.process.stdin
+        os.killpg(self.process.pid, signal.SIGCONT)
+        print(file=self.process.stdin, flush=True)
+        seconds = float(self.read())
+        self.stop()
+        return seconds
+
+    def end(self) -> dict[str, Any]:
+        """What the process counted."""
+        assert self.process.stdin
+        os.killpg(self.process.pid, signal.SIGCONT)
+        self.process.stdin.close()
+        result: dict[str, Any] = self.read()
+        if status := self.process.wait():
+            raise RuntimeError(f"a process ended with exit status {status}")
+        return result
 
 
-def _steady(result: dict[str, Any]) -> float:
-    return statistics.median(result["times"][-5:])
+def _train(options: argparse.Namespace, cache: str, iterations: int, **variables: str) -> tuple[_Process, list[float]]:
+    """A process that has trained for some iterations and waits for its turns, and their seconds."""
+    process = _Process(TRAINING, options, cache, iterations, **variables)
+    times: list[float] = process.read()
+    process.stop()
+    return process, times
 
 
 def _show_losses(fast: dict[str, Any], normal: dict[str, Any], most: int) -> None:
@@ -115,7 +176,7 @@ def main() -> None:
     parser.add_argument("--net", default="resnet50", help="a torchvision classification net")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=32, help="of a training loop in hybrid mode")
-    parser.add_argument("--rounds", type=int, default=3, help="of modes in turns")
+    parser.add_argument("--rounds", type=int, default=3, help="processes in hybrid mode, with empty caches")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--gpu", action="store_true", help="show the goals for GPUs")
     parser.add_argument("--losses", type=int, default=0, metavar="N", help="show the N worst choices by estimate")
@@ -130,45 +191,53 @@ def main() -> None:
         print(f"{name:62s} {value:9.3f} {unit:7s} goal {sign} {goal:g} {'met' if met else 'MISSED'}", flush=True)
 
     short = 8
-    hybrids: list[dict[str, Any]] = []  # processes with empty caches
-    speeds: dict[str, list[float]] = {"fast": [], "normal": [], "reusable": []}
-    late: list[float] = []  # of hybrid after so many iterations, over normal's
+    ratios: dict[str, list[float]] = {"fast": [], "hybrid": [], "reusable": []}  # normal's time over theirs
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b, tempfile.TemporaryDirectory() as c:
-        fast = _run(TRAINING, options, a, short, DLBACKEND_FIND_MODE="fast")
-        normal = _run(TRAINING, options, c, short, DLBACKEND_FIND_MODE="normal")
-        # In turns, each time with what was found before: a machine's speed drifts from minute to minute.
+        others: dict[str, _Process] = {}
+        others["fast"], fast_times = _train(options, a, short, DLBACKEND_FIND_MODE="fast")
+        normal_process, _ = _train(options, c, short, DLBACKEND_FIND_MODE="normal")
+        others["reusable"], _ = _train(options, c, short, DLBACKEND_FIND_MODE="dynamic_hybrid")
+        hybrid: dict[str, Any] = {}
         for i in range(options.rounds):
             with tempfile.TemporaryDirectory() as other:
-                hybrids.append(_run(TRAINING, options, other if i else b, options.iterations))
-            speeds["normal"].append(_steady(_run(TRAINING, options, c, short, DLBACKEND_FIND_MODE="normal")))
-            late.append(speeds["normal"][-1] / _steady(hybrids[-1]))
-            speeds["fast"].append(_steady(_run(TRAINING, options, a, short, DLBACKEND_FIND_MODE="fast")))
-            reusable = {"DLBACKEND_FIND_MODE": "dynamic_hybrid"}
-            speeds["reusable"].append(_steady(_run(TRAINING, options, c, short, **reusable)))
-        second = _run(TRAINING, options, b, short)
-        sizes = _run(SIZES, options, b, 0)
-    hybrid = hybrids[0]
-    steady = {name: statistics.median(times) for name, times in speeds.items()}
+                others["hybrid"], hybrid_times = _train(options, other if i else b, options.iterations)
+                # In turns, because a machine's speed drifts.
+                for _ in range(TURNS):
+                    normal_seconds = normal_process.turn()
+                    for name, process in others.items():
+                        ratios[name].append(normal_seconds / process.turn())
+                counts = others.pop("hybrid").end()
+                hybrid = hybrid or {**counts, "first": hybrid_times[0]}
+        fast, normal = others["fast"].end(), normal_process.end()
+        others["reusable"].end()
+        second_process, second_times = _train(options, b, short)
+        second = second_process.end()
+        sizes = _Process(SIZES, options, b, 0).end()
+    speed = {name: statistics.median(found) for name, found in ratios.items()}
     if options.losses:
         _show_losses(fast, normal, options.losses)
-    print(f"{options.net}, batch {options.batch}; steady seconds an iteration: {steady}")
+    print(f"{options.net}, batch {options.batch}; steady speeds over normal's, the middle half of the turns:")
+    for name, found in ratios.items():
+        quarters = statistics.quantiles(found, n=4)
+        print(f"  {name}: {speed[name]:.3f} ({quarters[0]:.3f} to {quarters[2]:.3f} of {len(found)})")
     for name, result in (("fast", fast), ("hybrid", hybrid), ("normal", normal)):
-        counts = {key: value for key, value in result.items() if key not in ("times", "solutions")}
+        counts = {key: value for key, value in result.items() if key not in ("first", "solutions")}
         print(f"{name}, first process: {counts}")
-    report("first iteration, hybrid over fast, caches empty", hybrid["times"][0] / fast["times"][0], "x", 1.3, True)
+    report("first iteration, hybrid over fast, caches empty", hybrid["first"] / fast_times[0], "x", 1.3, True)
     report(
         f"steady speed after {options.iterations} iterations of hybrid, over normal's",
-        statistics.median(late),
+        speed["hybrid"],
         "x",
         0.97,
         False,
     )
     report("second process: compiled from source", second["compiled"], "", 0, True)
-    report("second process: first iteration", second["times"][0], "s", 1.5 * _steady(second) + 1, True)
+    steady = statistics.median(second_times[-5:])
+    report("second process: first iteration", second_times[0], "s", 1.5 * steady + 1, True)
     report("time measuring in normal, first run", normal["benchmark_seconds"], "s", 15 if options.gpu else 60, True)
-    report("steady speed, fast over normal", steady["normal"] / steady["fast"], "x", 0.8, False)
+    report("steady speed, fast over normal", speed["fast"], "x", 0.8, False)
     least = 0.85 if options.gpu else 0.9
-    report("steady speed, reusable only over all", steady["normal"] / steady["reusable"], "x", least, False)
+    report("steady speed, reusable only over all", speed["reusable"], "x", least, False)
     report("50 new sizes: compiled", sizes["compiled"], "", 0, True)
     report("50 new sizes: time over that of a repeated one, median", sizes["ratio"], "x", 1.15, True)
     if options.json:
