@@ -20,9 +20,10 @@ import sys
 import tempfile
 from typing import Any
 
-TURN, TURNS = 0.3, 10  # seconds, at least, of a process's turn; turns of each
+TURN, TURNS = 0.3, 10  # seconds, at least, of half a process's turn; turns of each
 
-# So many iterations, whose times it prints; then a turn for every line that it reads; at the end what was counted.
+# So many iterations, whose times it prints; then a turn for every line that it reads; at the end what was counted. The
+# first half of a turn does not count: a search for solvers then spends the time that it was granted while stopped.
 TRAINING = """
 import json, statistics, sys, time, torch, dlbackend
 from benchmarks.cases import training_step
@@ -36,9 +37,11 @@ for i in range(ITERATIONS):
     print(f"{i + 1} of {ITERATIONS}: {times[-1]:.4f} s", file=sys.stderr, flush=True)
 print(json.dumps(times), flush=True)
 for line in sys.stdin:
-    end, turn = time.perf_counter() + TURN, [timed(), timed()]
-    while time.perf_counter() < end: turn.append(timed())
-    print(statistics.median(turn[1:]), flush=True)
+    begin = time.perf_counter(); timed()
+    while time.perf_counter() < begin + TURN: timed()
+    begin = time.perf_counter(); turn = [timed()]
+    while time.perf_counter() < begin + TURN: turn.append(timed())
+    print(statistics.median(turn), flush=True)
 keys = dlbackend.solvers.problems() if LOSSES else []
 solutions = {key: [(s.solver, ("s" if s.specialised else "") + s.config, s.microseconds, s.taken)
                    for s in dlbackend.solvers.solutions(key)] for key in keys}
