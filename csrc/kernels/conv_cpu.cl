@@ -5,6 +5,53 @@
 TILES(global)
 TILES(local)
 
+// Packs weights of one group: of 16 columns, `jn` of which there are, `count` channels and all taps, to
+// to[tap][channel][column] with rows of `width`. Columns that there are not become zeros.
+#define LOAD_WEIGHTS(n, h) x##h = LOAD16(s + n * p->wcol);
+#define STORE_WEIGHTS(n, h)                              \
+  vstore16(x##h, 0, to + ((long)tap * count + c) * width); \
+  if (++tap == taps) tap = 0, c++;
+#define STORE_CHANNEL(n, h) vstore16(x##h, 0, to + ((long)tap * count + c + n) * width);
+#define PACK(SPACE)                                                                                                   \
+  inline void pack_##SPACE(const Gather* p, global const T* weights, int count, int jn, SPACE float* to, int width) { \
+    const int taps = p->taps[0] * p->taps[1] * p->taps[2];                                                            \
+    const int plane = p->taps[1] * p->taps[2];                                                                        \
+    int done = 0; /* pairs of channel and tap */                                                                      \
+    if (jn == 16 && p->wtap[2] == 1 && p->wtap[1] == p->taps[2] && p->wtap[0] == plane && p->wred == taps) {          \
+      /* they are one contiguous run per column */                                                                    \
+      int tap = 0, c = 0;                                                                                             \
+      for (; done + 16 <= count * taps; done += 16) {                                                                 \
+        VECTORS16(x) VECTORS16(y)                                                                                     \
+        global const T* s = weights + done;                                                                           \
+        EACH16(LOAD_WEIGHTS) TRANSPOSE(x, y) EACH16(STORE_WEIGHTS)                                                    \
+      }                                                                                                               \
+    } else if (jn == 16 && p->wred == 1) {                                                                            \
+      /* channels are one contiguous run per column and tap */                                                        \
+      done = (count & ~15) * taps;                                                                                    \
+      for (int tap = 0; tap < taps; tap++) {                                                                          \
+        global const T* of_tap = weights + tap / plane * p->wtap[0] + tap / p->taps[2] % p->taps[1] * p->wtap[1] +    \
+                                 tap % p->taps[2] * p->wtap[2];                                                       \
+        for (int c = 0; c + 16 <= count; c += 16) {                                                                   \
+          VECTORS16(x) VECTORS16(y)                                                                                   \
+          global const T* s = of_tap + c;                                                                             \
+          EACH16(LOAD_WEIGHTS) TRANSPOSE(x, y) EACH16(STORE_CHANNEL)                                                  \
+        }                                                                                                             \
+      }                                                                                                               \
+    }                                                                                                                 \
+    for (int c = done / taps; c < count; c++)                                                                         \
+      for (int tap = 0; tap < taps; tap++) {                                                                          \
+        if (c * taps + tap < done) continue;                                                                          \
+        global const T* s = weights + c * p->wred + tap / plane * p->wtap[0] +                                        \
+                            tap / p->taps[2] % p->taps[1] * p->wtap[1] + tap % p->taps[2] * p->wtap[2];               \
+        SPACE float* d = to + ((long)tap * count + c) * width;                                                        \
+        if (jn == 16 && p->wcol == 1) vstore16(LOAD16(s), 0, d);                                                      \
+        else                                                                                                          \
+          for (int i = 0; i < 16; i++) d[i] = i < jn ? LOAD1(s + i * p->wcol) : 0.f;                                  \
+      }                                                                                                               \
+  }
+PACK(global)
+PACK(local)
+
 // Weights into panels [group][block of channels][64 columns][tap][channel][column], columns padded to 16 by zeros.
 // One work-item packs 16 columns of a block of channels.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global const T* weights, long ow,
@@ -12,43 +59,16 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global 
   CONSTANTS(p)
   const int j = get_global_id(0) * 16, c0 = get_global_id(1) * p.channels, g = get_global_id(2);
   const int cols = padded16(p.cols), count = min(p.channels, p.red - c0), taps = p.taps[0] * p.taps[1] * p.taps[2];
-  const int panel = j & ~(NR - 1), width = min(NR, cols - panel), jn = min(16, p.cols - j);
-  weights += ow + g * p.wgroup + j * p.wcol + c0 * p.wred;
-  packed += op + ((long)g * p.red + c0) * taps * cols + (long)panel * taps * count + (j - panel);
-  int q = 0;
-  if (jn == 16 && p.wtap[2] == 1 && p.wtap[1] == p.taps[2] && p.wtap[0] == p.taps[1] * p.taps[2] && p.wred == taps) {
-    // (channel, tap) is one contiguous run per column
-    int tap = 0, c = 0;
-    for (; q + 16 <= count * taps; q += 16) {
-      VECTORS16(x) VECTORS16(y)
-      global const T* s = weights + q;
-#define LOAD_WEIGHTS(n, h) x##h = LOAD16(s + n * p.wcol);
-#define STORE_WEIGHTS(n, h)                                       \
-  vstore16(x##h, 0, packed + ((long)tap * count + c) * width);    \
-  if (++tap == taps) tap = 0, c++;
-      EACH16(LOAD_WEIGHTS)
-      TRANSPOSE(x, y)
-      EACH16(STORE_WEIGHTS)
-    }
-  }
-  for (int c = q / taps; c < count; c++) {
-    int tap = 0;
-    for (int t0 = 0; t0 < p.taps[0]; t0++)
-      for (int t1 = 0; t1 < p.taps[1]; t1++)
-        for (int t2 = 0; t2 < p.taps[2]; t2++, tap++) {
-          if (c * taps + tap < q) continue;
-          global const T* s = weights + c * p.wred + t0 * p.wtap[0] + t1 * p.wtap[1] + t2 * p.wtap[2];
-          global float* d = packed + ((long)tap * count + c) * width;
-          if (jn == 16)
-            for (int i = 0; i < 16; i++) d[i] = LOAD1(s + i * p.wcol);
-          else
-            for (int i = 0; i < 16; i++) d[i] = i < jn ? LOAD1(s + i * p.wcol) : 0.f;
-        }
-  }
+  const int panel = j & ~(NR - 1), width = min(NR, cols - panel);
+  pack_global(&p, weights + ow + g * p.wgroup + j * p.wcol + c0 * p.wred, count, min(16, p.cols - j),
+              packed + op + ((long)g * p.red + c0) * taps * cols + (long)panel * taps * count + (j - panel), width);
 }
 
-// Forward pass, or one stride phase of the input gradient. Range: blocks of positions, blocks of columns, groups.
+// Forward pass, or one stride phase of the input gradient. Range: blocks of positions, blocks of columns, groups. The
+// weights were packed before, or each work-item packs those that it needs: where hardly another one needs them, that
+// saves writing them to memory and reading them again.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const T* in, long oi,
+                                                                    global const T* weights, long ow,
                                                                     global const float* packed, long op,
                                                                     global T* out, long oo, global const T* bias,
                                                                     long ob, Gather p, local float* scratch) {
@@ -61,6 +81,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const
   out += oo + ((long)g * p.cols + j0) * p.os[1];
   bias += ob + g * p.cols + j0;
   packed += op + (long)g * p.red * taps * cols;
+  weights += ow + g * p.wgroup;
 
   int inner[3], outer[3], size[3];  // taps walked in scratch, taps loaded one at a time, pixels in scratch
   for (int i = 0; i < 3; i++) {
@@ -72,7 +93,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const
 
   local int* offsets = (local int*)scratch;  // where each position begins in scratch
   local float* results = scratch + padded16(b.count + MR);
-  local float* pixels = results + (b.count + MR) * pitch;
+  local float* panel = results + (b.count + MR) * pitch;  // with p.packs
+  local float* pixels = panel + (p.packs ? taps * p.channels * min(NR, cols) : 0);
   int at = 0;
   for (int n = 0; n < b.size[0]; n++)
     for (int d = 0; d < b.size[1]; d++)
@@ -83,7 +105,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const
   if (taps == 0 || p.red == 0)
     for (int i = 0; i < b.count * pitch; i++) results[i] = 0.f;
 
-  int add = 0;
   for (int c = 0; c < p.red; c += p.channels) {
     const int count = min(p.channels, p.red - c);
     for (int t0 = 0; t0 < outer[0]; t0++)
@@ -97,16 +118,21 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const
                         pixels + n * image_pitch, p.pitch);
           Walk walk = {count, 1, inner[2], p.dilation[2] * p.pitch, inner[1], p.dilation[1] * row_pitch};
           if (p.dilation[2] == 1 && p.pitch == count) walk.n0 *= walk.n1, walk.n1 = 1;
-          for (int d = 0; d < inner[0]; d++, add = 1) {
-            const int tap = ((t0 + d) * p.taps[1] + t1) * p.taps[2] + t2;
-            for (int j = j0; j < j0 + jn; j += NR) {
-              const int width = min(NR, cols - j);
-              global const float* panel = packed + (long)c * taps * cols + ((long)j * taps + tap * width) * count;
+          for (int j = j0; j < j0 + jn; j += NR) {
+            const int width = min(NR, cols - j);
+            if (p.packs)
+              for (int i = 0; i < width; i += 16)
+                pack_local(&p, weights + (j + i) * p.wcol + c * p.wred, count, min(16, p.cols - j - i), panel + i, width);
+            for (int d = 0; d < inner[0]; d++) {
+              const int tap = ((t0 + d) * p.taps[1] + t1) * p.taps[2] + t2, add = c + t0 + t1 + t2 + d > 0;
+              local const float* slab = pixels + d * p.dilation[0] * plane_pitch;
+              global const float* before = packed + (long)c * taps * cols + ((long)j * taps + tap * width) * count;
               for (int i = 0; i < b.count; i += MR) {
                 int row[MR];
                 for (int r = 0; r < MR; r++) row[r] = offsets[i + r];
-                tile_global(width / 16, pixels + d * p.dilation[0] * plane_pitch, row, walk, panel,
-                            results + i * pitch + (j - j0), pitch, add);
+                local float* to = results + i * pitch + (j - j0);
+                if (p.packs) tile_local(width / 16, slab, row, walk, panel + tap * width * count, to, pitch, add);
+                else tile_global(width / 16, slab, row, walk, before, to, pitch, add);
               }
             }
           }

@@ -34,19 +34,22 @@ bool dense_weights(const ConvProblem& p) {
 
 namespace {
 
-constexpr int64_t kScratchFloats = 160 * 1024;         // at most; most of a usual second-level cache
+constexpr int64_t kScratchFloats = 160 * 1024;  // at most; most of a usual second-level cache
+// Cycles that a core spends on packing a weight: through memory, and in its cache.
+constexpr double kPackingBefore = 2.5, kPackingInside = 1.2;
 constexpr double kWorthTrying = 1.5;                   // times the cycles of the best guess
 constexpr int64_t kPartialBytes = int64_t(128) << 20;  // of the weight gradient's slices
 
-// What can be varied: most positions, output channels and summed channels of a work-item. Zeros: the best
-// guess. A Config holds them as values[0..2].
+// What can be varied: most positions, output channels and summed channels of a work-item, and whether it
+// packs the weights that it needs. Zeros: the best guess. A Config holds them as values[0..3].
 struct Blocking {
-  int positions = 0, cols = 0, channels = 0;
+  int positions = 0, cols = 0, channels = 0, packs = 0;
   bool given() const { return positions > 0; }
+  bool operator==(const Blocking&) const = default;
 };
 
 Blocking blocking_of(const Config& config) {
-  return {config.values[0], config.values[1], config.values[2]};
+  return {config.values[0], config.values[1], config.values[2], config.values[3]};
 }
 
 // A gather with its blocking chosen, and what it costs.
@@ -112,23 +115,33 @@ double tile_cycles(int64_t rows, int64_t columns, double depth) {
          tiles * 80;
 }
 
+int64_t packed_floats(const Gather& g) {
+  return int64_t(g.groups) * g.red * g.taps[0] * g.taps[1] * g.taps[2] * padded16(g.cols);
+}
+
 // Of a gather whose positions and channels are set as the blocking says.
 Plan gather_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
-  g.block_cols = std::min(g.cols, blocking.cols);
+  g.block_cols = std::min(g.cols, blocking.cols), g.packs = blocking.packs;
   Plan plan{g, blocking};
   const int64_t count = positions_of(g), pitch = padded16(g.block_cols), pixels = pixels_of(g);
-  plan.scratch = round_up(count + kTileRows, 16) + (count + kTileRows) * pitch + pixels * g.pitch + 64;
+  const int64_t all_taps = int64_t(g.taps[0]) * g.taps[1] * g.taps[2];
+  const int64_t panel =
+      g.packs ? all_taps * g.channels * std::min(tile_columns(device), padded16(g.cols)) : 0;
+  plan.scratch =
+      round_up(count + kTileRows, 16) + (count + kTileRows) * pitch + panel + pixels * g.pitch + 64;
   if (plan.scratch > kScratchFloats || plan.scratch * 4 > int64_t(device.local_mem)) return plan;
   plan.blocks = blocks_of(g), plan.col_blocks = ceil_div(g.cols, g.block_cols);
   plan.channel_blocks = std::max<int64_t>(ceil_div(g.red, g.channels), 1);
-  const double taps = double(g.taps[0]) * g.taps[1] * g.taps[2];
+  const auto taps = static_cast<double>(all_taps);
   double loads = 1;
   for (int i = 0; i < 3; i++)
     if (g.split[i]) loads *= std::max(g.taps[i], 1);
   const double per_task = plan.channel_blocks * (loads * pixels * g.channels * (g.channels < 16 ? 2.0 : 0.7) +
                                                  tile_cycles(count, g.block_cols, taps * g.channels)) +
-                          double(count) * g.block_cols * (g.os[4] == 1 || g.os[1] == 1 ? 0.6 : 2.0) + 2000;
+                          double(count) * g.block_cols * (g.os[4] == 1 || g.os[1] == 1 ? 0.6 : 2.0) + 2000 +
+                          (g.packs ? kPackingInside * taps * g.red * pitch : 0);
   plan.cycles = waves(double(plan.blocks) * plan.col_blocks * g.groups, device) * per_task;
+  if (!g.packs) plan.cycles += kPackingBefore * packed_floats(g) / device.compute_units + 60000;  // a launch
   return plan;
 }
 
@@ -150,10 +163,12 @@ void each_gather_plan(const Gather& gather, const cl::Device& device, Visit&& vi
         set_positions(g, positions);
         for (int cols : {512, 256, 128, 64}) {
           if (says_nothing(cols, 512, g.cols)) continue;
-          const Plan plan = gather_plan(g, {positions, cols, most}, device);
-          if (std::isinf(plan.cycles)) continue;
-          fits = true;
-          visit(plan);
+          for (int packs = 0; packs <= (splits == 0); packs++) {
+            const Plan plan = gather_plan(g, {positions, cols, most, packs}, device);
+            if (std::isinf(plan.cycles)) continue;
+            fits = true;
+            visit(plan);
+          }
         }
       }
     }
@@ -244,9 +259,7 @@ Plan plan_of(bool weight_grad, const Gather& gather, const Blocking& blocking, c
   if (!blocking.given()) return best_plan(weight_grad, gather, device);
   Plan best{gather};
   each_plan(weight_grad, gather, device, [&](const Plan& plan) {
-    const Blocking& b = plan.blocking;
-    if (b.positions == blocking.positions && b.cols == blocking.cols && b.channels == blocking.channels)
-      keep_better(best, plan);
+    if (plan.blocking == blocking) keep_better(best, plan);
   });
   return std::isinf(best.cycles) ? best_plan(weight_grad, gather, device) : best;
 }
@@ -261,8 +274,9 @@ std::shared_ptr<cl::Kernel> compute_kernel(cl::Device& device, const ConvProblem
                             name);
 }
 
-int64_t packed_floats(const Gather& g) {
-  return int64_t(g.groups) * g.red * g.taps[0] * g.taps[1] * g.taps[2] * padded16(g.cols);
+// Of the weights that are packed before.
+int64_t floats_before(const Gather& g) {
+  return g.packs ? 0 : packed_floats(g);
 }
 
 class GatherInvoker final : public Invoker<ConvProblem> {
@@ -278,7 +292,7 @@ class GatherInvoker final : public Invoker<ConvProblem> {
                 range3(padded16(g.cols) / 16, plan.channel_blocks, g.groups),
                 range3(plan.blocks, plan.col_blocks, g.groups),
                 compute_kernel(device, p, "conv_cpu", g, config)};
-      if (packed_floats(g) == 0) step.pack.global[0] = 0;
+      if (floats_before(g) == 0) step.pack.global[0] = 0;
       steps_.push_back(step);
     }
   }
@@ -291,11 +305,12 @@ class GatherInvoker final : public Invoker<ConvProblem> {
       const Gather& g = s.plan.gather;
       const Buffer& bias = g.has_bias ? o.bias : o.w;
       const cl_mem panels = workspace.mem ? workspace.mem : o.w.mem;
-      pack_.launch(stream.queue(), s.pack, o.w.mem, o.w.offset + s.weight_offset, panels, packed, g);
-      s.kernel->launch(stream.queue(), s.compute, in.mem, in.offset, panels, packed, out.mem,
-                       out.offset + s.output_offset, bias.mem, bias.offset, within(g, o.bounds),
+      const int64_t weights = o.w.offset + s.weight_offset;
+      pack_.launch(stream.queue(), s.pack, o.w.mem, weights, panels, packed, g);
+      s.kernel->launch(stream.queue(), s.compute, in.mem, in.offset, o.w.mem, weights, panels, packed,
+                       out.mem, out.offset + s.output_offset, bias.mem, bias.offset, within(g, o.bounds),
                        cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
-      packed += packed_floats(g);
+      packed += floats_before(g);
     }
   }
 
@@ -359,27 +374,35 @@ class Implicit final : public ConvSolver {
       return sizeof(float) * slices * int64_t(p.k) * (p.c / p.groups) * p.taps();
     }
     uint64_t floats = 0;
-    for (const Phase& phase : phases_of(p)) floats += packed_floats(phase.gather);
+    for (const Phase& phase : phases_of(p))
+      floats += floats_before(plan_of(false, phase.gather, blocking_of(config), device).gather);
     return floats * sizeof(float);
   }
 
-  // The best guess; the best with half as many positions, with fewer summed channels, with other columns.
+  // Packing and planning have changed.
+  int revision() const override { return 2; }
+  // The best guess; the best with half as many positions, with fewer summed channels, with other columns,
+  // with the weights packed elsewhere.
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     const bool weight_grad = p.direction == Op::kConvWeightGrad;
     const Gather gather = phases_of(p).front().gather;
     const Plan best = best_plan(weight_grad, gather, device);
     const Gather& b = best.gather;
-    Plan smaller{gather}, shallower{gather}, other{gather};
+    Plan smaller{gather}, shallower{gather}, other{gather}, elsewhere{gather};
     each_plan(weight_grad, gather, device, [&](const Plan& plan) {
       if (plan.cycles > kWorthTrying * best.cycles) return;
       if (2 * positions_of(plan.gather) <= positions_of(b)) keep_better(smaller, plan);
       if (plan.gather.channels < b.channels) keep_better(shallower, plan);
       if (plan.gather.block_cols != b.block_cols) keep_better(other, plan);
+      if (plan.gather.packs != b.packs) keep_better(elsewhere, plan);
     });
     std::vector<Config> list = {Config{}};
-    for (const Plan* plan : {&smaller, &shallower, &other})
-      if (!std::isinf(plan->cycles))
-        list.push_back(Config{{plan->blocking.positions, plan->blocking.cols, plan->blocking.channels}});
+    for (const Plan* plan : {&smaller, &shallower, &other, &elsewhere}) {
+      const auto& [positions, cols, channels, packs] = plan->blocking;
+      const Config config{{positions, cols, channels, packs}};
+      if (!std::isinf(plan->cycles) && std::find(list.begin(), list.end(), config) == list.end())
+        list.push_back(config);
+    }
     return list;
   }
   // One program per problem: a strided input gradient would need one for each of its phases.
@@ -400,9 +423,7 @@ class Implicit final : public ConvSolver {
   static double cycles(const ConvProblem& p, const cl::Device& device) {
     if (p.direction == Op::kConvWeightGrad) return plan_of(true, forward_phase(p).gather, {}, device).cycles;
     double sum = 0;
-    for (const Phase& phase : phases_of(p))
-      sum += plan_of(false, phase.gather, {}, device).cycles +
-             2.5 * packed_floats(phase.gather) / device.compute_units + 60000;
+    for (const Phase& phase : phases_of(p)) sum += plan_of(false, phase.gather, {}, device).cycles;
     return sum;
   }
 };

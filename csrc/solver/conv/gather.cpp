@@ -118,6 +118,7 @@ std::string constants_of(const Gather& g) {
   c.set("dilation", g.dilation), c.set("taps", g.taps), c.set("block", g.block);
   c.set("channels", g.channels), c.set("pitch", g.pitch), c.set("block_cols", g.block_cols);
   c.set("split", g.split), c.set("block_groups", g.block_groups), c.set("has_bias", g.has_bias);
+  c.set("packs", g.packs);
   return c.text();
 }
 
