@@ -421,7 +421,8 @@ class Implicit final : public ConvSolver {
 
  private:
   static double cycles(const ConvProblem& p, const cl::Device& device) {
-    if (p.direction == Op::kConvWeightGrad) return plan_of(true, forward_phase(p).gather, {}, device).cycles;
+    if (p.direction == Op::kConvWeightGrad)
+      return plan_of(true, forward_phase(p).gather, {}, device).cycles * weight_grad_excess(device);
     double sum = 0;
     for (const Phase& phase : phases_of(p)) sum += plan_of(false, phase.gather, {}, device).cycles;
     return sum;

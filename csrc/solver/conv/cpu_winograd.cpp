@@ -261,7 +261,8 @@ class Winograd final : public ConvSolver {
     return partial_bytes(p, plan_of(p, config.values[0], device));
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    return 40 + plan_of(p, 0, device).cycles / kCpuMegahertz;
+    const double excess = p.direction == Op::kConvWeightGrad ? weight_grad_excess(device) : 1;
+    return 40 + plan_of(p, 0, device).cycles * excess / kCpuMegahertz;
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
                                                 const Config& config) const override {

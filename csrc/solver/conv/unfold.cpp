@@ -7,6 +7,7 @@
 #include "solver/conv/shape.h"
 #include "solver/conv/solvers.h"
 #include "solver/conv/strides.h"
+#include "solver/cpu_tile.h"
 #include "solver/kernel_source.h"
 
 namespace dlb::solver {
@@ -224,8 +225,9 @@ class Unfold final : public ConvSolver {
     if (device.cls != cl::DeviceClass::kCpu)  // measured on an H100: columns are written with gaps
       return 5 + bytes / 0.4e6 + gemm;
     const double cycles = elements * (p.direction == Op::kConvInputGrad ? 1.5 : 1.0) + bytes / 4;
-    // the weight gradient's product is deep and its result small: it gets less out of its tiles
-    const double deep = p.direction == Op::kConvWeightGrad ? 1.3 : 1.0;
+    // the weight gradient's product is deep and its result small: it gets less out of wide tiles
+    const bool wide = tile_columns(device) == kTileColumns;
+    const double deep = p.direction == Op::kConvWeightGrad && wide ? 1.3 : 1.0;
     return 20 + cycles / kCpuMegahertz / device.compute_units + deep * gemm;
   }
   std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,

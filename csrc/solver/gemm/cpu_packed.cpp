@@ -102,9 +102,10 @@ class Packed final : public GemmSolver {
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     const GemmProblem q = columns_are_rows(p) ? transposed(p) : p;
     const Blocks b = choose_blocks(q, device);
-    const double tasks = double(q.batch) * ceil_div(q.m, b.m) * ceil_div(q.n, b.n);
-    const double rows = double(round_up(b.m, kTileRows)),
-                 columns = double(round_up(std::min<int64_t>(b.n, q.n), 16));
+    const double row_blocks = ceil_div(q.m, b.m), column_blocks = ceil_div(q.n, b.n);
+    const double tasks = double(q.batch) * row_blocks * column_blocks;
+    // of a block on average: the last ones are smaller
+    const double rows = round_up(q.m, kTileRows) / row_blocks, columns = round_up(q.n, 16) / column_blocks;
     const double cycles =
         1.12 * q.k * rows * columns / 16 + q.k * (rows + columns) / 4 + rows * columns / 4 + 500;
     return 15 + std::max(tasks / device.compute_units, 1.0) * cycles / kCpuMegahertz;

@@ -8,6 +8,7 @@ namespace dlb::solver {
 namespace {
 
 constexpr int kMostDepth = 1024;       // of a panel of B in scratch
+constexpr int kDepthInCache = 384;     // of a narrow panel of B that stays in 32 KiB beside A
 constexpr double kTaskCycles = 20000;  // of a work-item: enough to hide what starting it costs
 
 struct Blocks {
@@ -20,7 +21,11 @@ double product_cycles(const GemmProblem& p, const cl::Device& device, int64_t m,
   const double tiles = double(ceil_div(m, kTileRows)) * panels, columns = round_up(n, 16);
   // rows of A that lie pages apart from one step of the reduction to the next
   const double scattered = p.a[2] > 512 && p.k > 64 ? 1.25 : p.m * p.k > (1 << 18) ? 1.1 : 1.0;
-  const double multiply = round_up(m, kTileRows) * columns / 16 * p.k * 1.05 * scattered + tiles * 40;
+  // A narrow tile does little with each step of the reduction: it waits for a panel of B that is larger than
+  // the first-level cache, and for rows of A that are a cache line per step.
+  const bool waits = tile_columns(device) < kTileColumns && p.k > kDepthInCache;
+  const double deep = waits ? (p.a[2] > 1 ? 1.45 : 1.25) : 1.0;
+  const double multiply = round_up(m, kTileRows) * columns / 16 * p.k * 1.05 * scattered * deep + tiles * 40;
   // A is converted one element at a time
   const double convert = (p.dtype == c10::ScalarType::Half       ? 35.0
                           : p.dtype == c10::ScalarType::BFloat16 ? 3.0
