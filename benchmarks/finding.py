@@ -20,7 +20,7 @@ import sys
 import tempfile
 from typing import Any
 
-TURN, TURNS = 0.3, 10  # seconds, at least, of half a process's turn; turns of each
+TURN, TURNS = 0.3, 24  # seconds, at least, of half a process's turn; turns of each
 
 # So many iterations, whose times it prints; then a turn for every line that it reads; at the end what was counted. The
 # first half of a turn does not count: a search for solvers then spends the time that it was granted while stopped.

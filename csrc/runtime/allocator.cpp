@@ -58,6 +58,7 @@ struct Block {
   Block* previous = nullptr;  // neighbours in the segment
   Block* next = nullptr;
   std::vector<c10::StreamId> other_streams;  // record_stream
+  std::shared_ptr<void> attached;
 };
 
 struct BySize {
@@ -141,7 +142,9 @@ class DeviceCache {
   }
 
   void free(Block* block) {
+    std::shared_ptr<void> attached;  // may own blocks: let go of when the lock is
     std::lock_guard<std::mutex> lock(mutex_);
+    attached.swap(block->attached);
     block->allocated = false;
     decrease(stats_.allocation, block->small, 1);
     decrease(stats_.allocated_bytes, block->small, block->size);
@@ -155,6 +158,12 @@ class DeviceCache {
       return;
     }
     deactivate(block);
+  }
+
+  std::shared_ptr<void> attached(Block* block, std::shared_ptr<void> (*make)()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!block->attached) block->attached = make();
+    return block->attached;
   }
 
   void record_stream(Block* block, c10::StreamId stream) {
@@ -469,6 +478,12 @@ c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device) {
   }
   Block* block = cache_of(device).allocate(bytes, current_stream(device).id());
   return {block->pointer, block, &free_block, where};
+}
+
+std::shared_ptr<void> attached(const c10::DataPtr& data, std::shared_ptr<void> (*make)()) {
+  if (data.get_deleter() != &free_block) return nullptr;
+  auto* block = static_cast<Block*>(data.get_context());
+  return cache_of(block->segment->device).attached(block, make);
 }
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {

@@ -7,6 +7,8 @@
 #include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 
+#include <memory>
+
 #include "cl/api.h"
 
 namespace dlb {
@@ -28,6 +30,10 @@ c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device);
 // Gives a storage of ours that many bytes, keeping what fits of its contents. Throws c10::Error for one that
 // is not resizable.
 void resize_storage(const c10::Storage& storage, size_t bytes);
+
+// What goes with the memory that a DataPtr owns when it is freed; made at the first call, from any thread.
+// Null when our allocator did not make that memory.
+std::shared_ptr<void> attached(const c10::DataPtr& storage_data, std::shared_ptr<void> (*make)());
 
 // Maps a device pointer back. `storage_data` is the DataPtr that owns it; O(1) when our allocator made it.
 // Throws c10::Error for a pointer that belongs to no live segment.

@@ -19,6 +19,7 @@
 #include "solver/find.h"
 #include "solver/find_record.h"
 #include "solver/invoker_cache.h"
+#include "solver/prepared.h"
 #include "solver/search.h"
 #include "solver/settings.h"
 #include "solver/solver.h"
@@ -480,8 +481,8 @@ void adopt(const Problem& problem, const ChoicePtr<Problem>& choice) {
 }
 
 template <class Problem>
-void run_solution(const Solution<Problem>& solution, const Problem& problem,
-                  const typename Problem::Operands& operands, Stream& stream) {
+void run_with_workspace(const Solution<Problem>& solution, const Problem& problem,
+                        const typename Problem::Operands& operands, Stream& stream) {
   if (solution.workspace == 0) {
     solution.invoker->run(stream, operands, MemRef{});
     return;
@@ -492,6 +493,14 @@ void run_solution(const Solution<Problem>& solution, const Problem& problem,
   solution.invoker->run(stream, operands, resolve(workspace, workspace.get()));
 }
 
+template <class Problem>
+void run_solution(const Solution<Problem>& solution, const Problem& problem,
+                  const typename Problem::Operands& operands, Stream& stream) {
+  if (solution.prepared > 0)
+    return run_with_workspace(solution, problem, with_prepared(solution, operands, stream), stream);
+  run_with_workspace(solution, problem, operands, stream);
+}
+
 // The solution that needs least memory, for when there is none for the workspace of the one taken.
 template <class Problem>
 SolutionPtr<Problem> leanest(const Problem& problem, cl::Device& device) {
@@ -499,7 +508,8 @@ SolutionPtr<Problem> leanest(const Problem& problem, cl::Device& device) {
   uint64_t least = 0;
   const auto candidates = candidates_of(problem, device);
   for (const auto& c : candidates) {
-    const uint64_t bytes = c.solver->workspace(problem, device, c.config);
+    const uint64_t bytes =
+        c.solver->workspace(problem, device, c.config) + c.solver->prepared(problem, device, c.config);
     if (!best || bytes < least) best = &c, least = bytes;
   }
   return make_solution(problem, device, *best->solver, best->config);
@@ -578,7 +588,7 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
       run_solution(solution, problem, operands, stream);
   } catch (const c10::OutOfMemoryError&) {
     const SolutionPtr<Problem> lean = leanest(problem, device);
-    if (lean->workspace >= solution.workspace) throw;
+    if (lean->workspace + lean->prepared >= solution.workspace + solution.prepared) throw;
     run_solution(*lean, problem, operands, stream);
   }
 }

@@ -15,8 +15,8 @@ inline int tile_columns(const cl::Device& device) {
   return device.vector_floats < kWideVector ? 16 : kTileColumns;
 }
 
-// What weight gradients take in narrow tiles of more than their plans' cycles say, beside other directions and
-// products of matrices: measured on a Zen 3, in turns with them.
+// What weight gradients take in narrow tiles of more than their plans' cycles say, beside other directions
+// and products of matrices: measured on a Zen 3, in turns with them.
 inline double weight_grad_excess(const cl::Device& device) {
   return tile_columns(device) < kTileColumns ? 1.15 : 1;
 }

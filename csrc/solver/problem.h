@@ -20,6 +20,8 @@ class Stream;
 }
 namespace dlb::solver {
 
+class PreparedWeights;  // solver/prepared.h
+
 enum class Op : uint8_t {
   kGemm,
   kConvForward,
@@ -130,6 +132,11 @@ struct ConvProblem {
   struct Operands {
     Buffer x, w, y, bias;
     Bounds bounds{};  // of kConvForward
+    // With constant_w: where to keep what solvers make of w, of which tensor's version; and what the solver
+    // that runs has made.
+    PreparedWeights* kept = nullptr;
+    uint32_t version = 0;
+    Buffer prepared{};
   };
 
   int64_t xs[5] = {}, ws[5] = {},
@@ -141,8 +148,9 @@ struct ConvProblem {
   Op direction = Op::kConvForward;
   int8_t device = 0;
   int8_t has_bias = 0;
-  int8_t tf32 = 0;  // as GemmProblem's
-  int8_t unused[3] = {};
+  int8_t tf32 = 0;        // as GemmProblem's
+  int8_t constant_w = 0;  // 1, of kConvForward: w is the same from one run to the next
+  int8_t unused[2] = {};
 
   Op op() const { return direction; }
   int64_t taps() const { return int64_t(filter[0]) * filter[1] * filter[2]; }
@@ -158,7 +166,7 @@ struct ConvProblem {
   static void visit(Self& p, Visit&& v) {
     v("n", p.n), v("c", p.c), v("k", p.k), v("g", p.groups), v("in", p.in), v("out", p.out), v("f", p.filter);
     v("s", p.stride), v("p", p.padding), v("d", p.dilation), v("sx", p.xs), v("sw", p.ws), v("sy", p.ys);
-    v("bias", p.has_bias), v.if_set("tf32", p.tf32);
+    v("bias", p.has_bias), v.if_set("tf32", p.tf32), v.if_set("constant", p.constant_w);
   }
 };
 

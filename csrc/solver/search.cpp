@@ -17,6 +17,7 @@
 #include "cl/disk_cache.h"
 #include "cl/threads.h"
 #include "solver/background.h"
+#include "solver/prepared.h"
 #include "solver/settings.h"
 #include "solver/trial.h"
 
@@ -163,6 +164,7 @@ SolutionPtr<Problem> make_solution(const Problem& problem, cl::Device& device, c
   solution->config = config;
   solution->invoker = solver.invoker(problem, device, config);
   solution->workspace = solver.workspace(problem, device, config);
+  solution->prepared = solver.prepared(problem, device, config);
   return solution;
 }
 
@@ -751,6 +753,7 @@ void Search<Problem>::run_marked(const Solution<Problem>& solution,
   const c10::DataPtr workspace =
       solution.workspace ? allocate_bytes(solution.workspace, static_cast<c10::DeviceIndex>(device_.index))
                          : c10::DataPtr();
+  const auto ready = with_prepared<Problem>(solution, operands, stream);
   const cl_event before = mark(stream);
   DLB_CL(clFlush, stream.handle());
   const cl_int waits = cl::api().clEnqueueBarrierWithWaitList(timed.handle(), 1, &before, nullptr);
@@ -763,8 +766,7 @@ void Search<Problem>::run_marked(const Solution<Problem>& solution,
     DLB_CL(clEnqueueBarrierWithWaitList, stream.handle(), 1, &marks[1], nullptr);
   };
   try {
-    solution.invoker->run(timed, operands,
-                          solution.workspace ? resolve(workspace, workspace.get()) : MemRef{});
+    solution.invoker->run(timed, ready, solution.workspace ? resolve(workspace, workspace.get()) : MemRef{});
   } catch (...) {
     rejoin();  // the run that makes good for it comes after what is enqueued
     throw;

@@ -38,6 +38,10 @@ class Invoker {
   // Enqueues on the stream. `workspace` has the solver's workspace(problem) bytes (mem is null for none);
   // what it holds is undefined before and after.
   virtual void run(Stream& stream, const typename Problem::Operands& operands, MemRef workspace) = 0;
+  // Enqueues what makes of constant weights the solver's prepared(problem) bytes; later runs find them in
+  // operands.prepared. Equal forms have equal contents for equal weights, whatever the other sizes.
+  virtual void prepare(Stream& stream, const typename Problem::Operands& operands, MemRef to) {}
+  virtual uint64_t form() const { return 0; }
 };
 
 template <class Problem>
@@ -49,6 +53,10 @@ class Solver {
   virtual Applicability applicable(const Problem& problem, const cl::Device& device) const = 0;
   // Bytes of device memory that an invocation needs besides its operands.
   virtual uint64_t workspace(const Problem& problem, const cl::Device& device, const Config& config) const {
+    return 0;
+  }
+  // Bytes that it makes of constant weights once, in place of in every run; 0 for none.
+  virtual uint64_t prepared(const Problem& problem, const cl::Device& device, const Config& config) const {
     return 0;
   }
   // What could be tried without compiling for the problem's sizes, the best guess first. Never empty.
@@ -103,7 +111,7 @@ struct Solution {
   const Solver<Problem>* solver = nullptr;
   Config config;
   std::unique_ptr<Invoker<Problem>> invoker;
-  uint64_t workspace = 0;  // bytes
+  uint64_t workspace = 0, prepared = 0;  // bytes
 };
 
 template <class Problem>

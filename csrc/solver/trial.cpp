@@ -171,6 +171,16 @@ void Trial<Problem>::run(const Solution<Problem>& solution, const Problem& probl
     workspace_ = std::make_unique<ScratchBuffer>(device_, solution.workspace);
     workspace_bytes_ = solution.workspace;
   }
+  if constexpr (requires { operands.prepared; })
+    if (solution.prepared > 0) {
+      if (prepared_for_ != &solution) {
+        stream_.synchronize();
+        prepared_ = std::make_unique<ScratchBuffer>(device_, solution.prepared);
+        solution.invoker->prepare(stream_, operands, MemRef{prepared_->mem(), 0});
+        prepared_for_ = &solution;
+      }
+      operands.prepared = {prepared_->mem(), 0};
+    }
   solution.invoker->run(stream_, operands, solution.workspace ? MemRef{workspace_->mem(), 0} : MemRef{});
 }
 
@@ -212,6 +222,7 @@ double Trial<Problem>::compare_one(cl_mem got, cl_mem want, int64_t begin, int64
 
 template <class Problem>
 double Trial<Problem>::error_of_parts(const Solution<Problem>& solution) {
+  prepared_for_ = nullptr;
   clear(got_->mem());
   run(solution, problem_, operands_, got_->mem());
   double worst = 0;
@@ -233,6 +244,7 @@ void Trial<Problem>::expect_last() {
 
 template <class Problem>
 double Trial<Problem>::error(const Solution<Problem>& solution) {
+  prepared_for_ = nullptr;
   clear(got_->mem());
   run(solution, problem_, operands_, got_->mem());
   return compare(got_->mem(), want_->mem());
@@ -241,6 +253,7 @@ double Trial<Problem>::error(const Solution<Problem>& solution) {
 // The fastest of several batches; a batch is long enough for the clock.
 template <class Problem>
 double Trial<Problem>::time(const Solution<Problem>& solution, double hopeless) {
+  prepared_for_ = nullptr;
   double best = INFINITY, total = 0;
   int batch = 1, steady = 0;
   run(solution, problem_, operands_, got_->mem());  // builds what the driver builds at the first launch

@@ -91,8 +91,9 @@ class Trial {
   std::vector<ScratchBuffer> buffers_;
   typename Problem::Operands operands_{};
   const uint64_t bytes_;  // of a buffer of results
-  std::unique_ptr<ScratchBuffer> got_, want_, workspace_;
+  std::unique_ptr<ScratchBuffer> got_, want_, workspace_, prepared_;
   uint64_t workspace_bytes_ = 0;
+  const Solution<Problem>* prepared_for_ = nullptr;  // whose prepared weights there are
 };
 
 // Bytes of a buffer that holds all results of a problem, one behind the other.

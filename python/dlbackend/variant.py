@@ -208,21 +208,25 @@ _ACTIVATION_METHODS = {"relu": _RELU, "relu_": _RELU}
 
 
 class _Bounded:
-    """Mixin for a convolution that brings its results to [low, high] in the same kernel where that can be done."""
+    """Mixin for a convolution that brings its results to [low, high] in the same kernel where that can be done, and
+    whose weight is taken for a constant: solvers may keep it in a form of their own until it changes.
+    """
 
     low: float
     high: float
 
     def _conv_forward(self: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         tensors: list[Any] = [x, weight, bias]
+        unbounded = self.low == -math.inf and self.high == math.inf
         differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         if x.device.type != "ocl" or x.dim() != weight.dim() or differentiable:
-            return F.hardtanh(super()._conv_forward(x, weight, bias), self.low, self.high)  # type: ignore[misc]
+            result = super()._conv_forward(x, weight, bias)  # type: ignore[misc]
+            return result if unbounded else F.hardtanh(result, self.low, self.high)
         if torch.is_autocast_enabled("ocl"):
             low = torch.get_autocast_dtype("ocl")
             tensors = [t if t is None or t.dtype == torch.float64 else t.to(low) for t in tensors]
         return torch.ops.dlbackend.convolution_bounded(  # type: ignore[no-any-return]
-            *tensors, self.stride, self.padding, self.dilation, self.groups, self.low, self.high
+            *tensors, self.stride, self.padding, self.dilation, self.groups, self.low, self.high, tensors[1] is weight
         )
 
 
@@ -254,6 +258,9 @@ def fuse_activations(model: nn.Module) -> nn.Module:
     done by that one's kernel: one kernel and one pass over memory less for each. A torch.fx.GraphModule of the model's
     layers, without nn.Identity; the model itself where there is nothing to fuse. `model` stays as it is, its parameters
     are shared. ValueError when the model is in training mode or torch.fx cannot trace it.
+
+    Its convolutions take their weights for constants, which solvers may pack once for all runs. Assigning a weight,
+    load_state_dict() and operators in place are noticed; writing through `weight.data` is not.
     """
     if model.training:
         raise ValueError("activations can be fused for inference only: call eval() first")
@@ -272,11 +279,14 @@ def fuse_activations(model: nn.Module) -> nn.Module:
         node.args = (*node.args[-2:], *bounds)
         node.op, node.target = "call_function", add_bounded
     fused = fx.GraphModule(model, graph, type(model).__name__)
-    for node, _, bounds in pairs:
-        bounded: Any = copy.copy(model.get_submodule(str(node.target)))
-        bounded.__class__ = _BOUNDED[type(bounded)]
-        bounded.low, bounded.high = bounds
-        fused.set_submodule(str(node.target), bounded)
+    bounds_of = {str(node.target): bounds for node, _, bounds in pairs}
+    for name in {str(node.target) for node in graph.nodes if node.op == "call_module"}:
+        convolution: Any = model.get_submodule(name)
+        if _can_be_bounded(convolution):
+            bounded = copy.copy(convolution)
+            bounded.__class__ = _BOUNDED[type(convolution)]
+            bounded.low, bounded.high = bounds_of.get(name, (-math.inf, math.inf))
+            fused.set_submodule(name, bounded)
     return fused.eval()
 
 
@@ -309,12 +319,15 @@ def _bounded_pairs(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.
     for value, activation, bounds in _activations(model, graph):
         if value.op != "call_module" or calls.count(value.target) != 1:
             continue
-        convolution: Any = model.get_submodule(str(value.target))
-        if type(convolution) not in _BOUNDED or _has_hooks(convolution):
-            continue
-        if convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str):
+        if _can_be_bounded(model.get_submodule(str(value.target))):
             pairs.append((value, activation, bounds))
     return pairs
+
+
+def _can_be_bounded(convolution: Any) -> bool:
+    if type(convolution) not in _BOUNDED or _has_hooks(convolution):
+        return False
+    return convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str)
 
 
 def _bounded_sums(model: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, _Bounds]]:

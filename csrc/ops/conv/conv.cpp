@@ -16,6 +16,7 @@
 #include "ops/common/tensor.h"
 #include "solver/ahead.h"
 #include "solver/kernel_source.h"
+#include "solver/prepared.h"
 #include "solver/solver.h"
 
 namespace dlb {
@@ -65,13 +66,23 @@ solver::Buffer buffer_of(const Tensor& tensor) {
   return {operand.mem, operand.offset};
 }
 
+// `constant`: solvers may keep what they make of w. They notice what PyTorch counts as a change of it; an
+// inference tensor's changes are not counted.
 void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias,
-         const solver::Bounds& bounds = {}) {
+         const solver::Bounds& bounds = {}, bool constant = false) {
   p.has_bias = bias.defined();
   p.normalize();
-  const solver::Buffer added = p.has_bias ? buffer_of(bias) : solver::Buffer{};
-  solver::run(p, {buffer_of(x), buffer_of(w), buffer_of(y), added, bounds},
-              current_stream(x.device().index()));
+  Stream& stream = current_stream(x.device().index());
+  solver::ConvProblem::Operands operands{buffer_of(x), buffer_of(w), buffer_of(y),
+                                         p.has_bias ? buffer_of(bias) : solver::Buffer{}, bounds};
+  std::shared_ptr<solver::PreparedWeights> kept;
+  if (constant && !w.is_inference() && stream.device().cls == cl::DeviceClass::kCpu)  // whose solvers pack
+    kept = solver::PreparedWeights::of(w.storage());
+  if (kept) {
+    p.constant_w = 1;
+    operands.kept = kept.get(), operands.version = static_cast<uint32_t>(w._version());
+  }
+  solver::run(p, operands, stream);
 }
 
 // Convolutions that most networks have, each of another program than the others: channels, filter, stride
@@ -161,7 +172,8 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, Int
 
 Tensor convolution_within(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias_option,
                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                          IntArrayRef output_padding, int64_t groups, const solver::Bounds& bounds) {
+                          IntArrayRef output_padding, int64_t groups, const solver::Bounds& bounds,
+                          bool constant = false) {
   const Tensor bias = bias_option && bias_option->defined() ? bias_option->contiguous() : Tensor();
   check_tensors("convolution", input, {&weight, &bias});
   const Tensor output =
@@ -172,7 +184,7 @@ Tensor convolution_within(const Tensor& input, const Tensor& weight, const std::
   const ConvProblem p = problem_of(transposed ? Op::kConvInputGrad : Op::kConvForward, x, weight, y, stride,
                                    padding, dilation, groups);
   const uint64_t compiled = cl::kernel_stats().compiled;
-  run(p, x, weight, y, bias, bounds);
+  run(p, x, weight, y, bias, bounds, constant && !transposed);
   if (cl::kernel_stats().compiled != compiled) [[unlikely]] {
     const bool grad = at::GradMode::is_enabled();
     expect_what_follows(p, grad && input.requires_grad(), grad && weight.requires_grad());
@@ -213,15 +225,17 @@ void check_parameters(const Tensor& input, const Tensor& weight, const std::opti
 }
 
 // convolution() with its results brought to [low, high]: a ReLU or the like in the kernel. Without autograd.
+// With `constant_weight`, what a solver makes of the weight is kept for as long as the weight has its memory
+// and its version.
 Tensor convolution_bounded(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                            IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups,
-                           double low, double high) {
+                           double low, double high, bool constant_weight) {
   check_parameters(input, weight, bias, stride, padding, dilation, groups);
   TORCH_CHECK(low <= high, "convolution_bounded: low (", low, ") must not be above high (", high, ")");
   const std::vector<int64_t> none(stride.size(), 0);
   if (solver::is_float_storage(input.scalar_type()))
     return convolution_within(input, weight, bias, stride, padding, dilation, false, none, groups,
-                              {static_cast<float>(low), static_cast<float>(high)});
+                              {static_cast<float>(low), static_cast<float>(high)}, constant_weight);
   // bounds are float32: double precision gets its own by a kernel of its own
   return convolution(input, weight, bias, stride, padding, dilation, false, none, groups).clamp_(low, high);
 }
@@ -277,7 +291,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
   m.def(
       "convolution_bounded(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] "
-      "dilation, int groups, float low, float high) -> Tensor",
+      "dilation, int groups, float low, float high, bool constant_weight=False) -> Tensor",
       {at::Tag::pt2_compliant_tag});
 }
 TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {

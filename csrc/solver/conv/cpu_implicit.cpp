@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cl/hash.h"
 #include "solver/conv/gather.h"
 #include "solver/conv/solvers.h"
 #include "solver/cpu_tile.h"
@@ -119,6 +120,12 @@ int64_t packed_floats(const Gather& g) {
   return int64_t(g.groups) * g.red * g.taps[0] * g.taps[1] * g.taps[2] * padded16(g.cols);
 }
 
+// Cycles that copying one element of the image to scratch takes; channels that are neighbours need no
+// transposing.
+double load_cycles(const Gather& g) {
+  return g.channels < 16 ? 2.0 : g.is[1] == 1 ? 0.35 : 0.7;
+}
+
 // Of a gather whose positions and channels are set as the blocking says.
 Plan gather_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
   g.block_cols = std::min(g.cols, blocking.cols), g.packs = blocking.packs;
@@ -136,12 +143,13 @@ Plan gather_plan(Gather g, const Blocking& blocking, const cl::Device& device) {
   double loads = 1;
   for (int i = 0; i < 3; i++)
     if (g.split[i]) loads *= std::max(g.taps[i], 1);
-  const double per_task = plan.channel_blocks * (loads * pixels * g.channels * (g.channels < 16 ? 2.0 : 0.7) +
+  const double per_task = plan.channel_blocks * (loads * pixels * g.channels * load_cycles(g) +
                                                  tile_cycles(count, g.block_cols, taps * g.channels)) +
                           double(count) * g.block_cols * (g.os[4] == 1 || g.os[1] == 1 ? 0.6 : 2.0) + 2000 +
                           (g.packs ? kPackingInside * taps * g.red * pitch : 0);
   plan.cycles = waves(double(plan.blocks) * plan.col_blocks * g.groups, device) * per_task;
-  if (!g.packs) plan.cycles += kPackingBefore * packed_floats(g) / device.compute_units + 60000;  // a launch
+  if (!g.packs && !g.keeps)
+    plan.cycles += kPackingBefore * packed_floats(g) / device.compute_units + 60000;  // a launch
   return plan;
 }
 
@@ -163,7 +171,7 @@ void each_gather_plan(const Gather& gather, const cl::Device& device, Visit&& vi
         set_positions(g, positions);
         for (int cols : {512, 256, 128, 64}) {
           if (says_nothing(cols, 512, g.cols)) continue;
-          for (int packs = 0; packs <= (splits == 0); packs++) {
+          for (int packs = 0; packs <= (splits == 0 && !g.keeps); packs++) {
             const Plan plan = gather_plan(g, {positions, cols, most, packs}, device);
             if (std::isinf(plan.cycles)) continue;
             fits = true;
@@ -295,18 +303,22 @@ class GatherInvoker final : public Invoker<ConvProblem> {
       if (floats_before(g) == 0) step.pack.global[0] = 0;
       steps_.push_back(step);
     }
+    keeps_ = p.constant_w;
+    if (keeps_) form_ = cl::hash128(form_of(steps_.front().plan.gather)).low;
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const Buffer& in = input_grad_ ? o.y : o.x;
     const Buffer& out = input_grad_ ? o.x : o.y;
-    int64_t packed = workspace.offset / sizeof(float);
+    const Buffer& before =
+        keeps_ ? o.prepared : Buffer{workspace.mem, static_cast<int64_t>(workspace.offset)};
+    const cl_mem panels = before.mem ? before.mem : o.w.mem;
+    int64_t packed = before.offset / static_cast<int64_t>(sizeof(float));
     for (const Step& s : steps_) {
       const Gather& g = s.plan.gather;
       const Buffer& bias = g.has_bias ? o.bias : o.w;
-      const cl_mem panels = workspace.mem ? workspace.mem : o.w.mem;
       const int64_t weights = o.w.offset + s.weight_offset;
-      pack_.launch(stream.queue(), s.pack, o.w.mem, weights, panels, packed, g);
+      if (!keeps_) pack_.launch(stream.queue(), s.pack, o.w.mem, weights, panels, packed, g);
       s.kernel->launch(stream.queue(), s.compute, in.mem, in.offset, o.w.mem, weights, panels, packed,
                        out.mem, out.offset + s.output_offset, bias.mem, bias.offset, within(g, o.bounds),
                        cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
@@ -314,7 +326,23 @@ class GatherInvoker final : public Invoker<ConvProblem> {
     }
   }
 
+  void prepare(Stream& stream, const ConvProblem::Operands& o, MemRef to) override {
+    const Step& s = steps_.front();  // the forward pass has one
+    pack_.launch(stream.queue(), s.pack, o.w.mem, o.w.offset + s.weight_offset, to.mem,
+                 static_cast<int64_t>(to.offset / sizeof(float)), s.plan.gather);
+  }
+  uint64_t form() const override { return form_; }
+
  private:
+  // All that decides where a weight comes from and goes to.
+  static std::string form_of(const Gather& g) {
+    std::string text = "cpu_implicit";
+    for (int64_t number :
+         {g.wgroup, g.wcol, g.wred, g.wtap[0], g.wtap[1], g.wtap[2], int64_t(g.groups), int64_t(g.red),
+          int64_t(g.cols), int64_t(g.taps[0]), int64_t(g.taps[1]), int64_t(g.taps[2]), int64_t(g.channels)})
+      text += " " + std::to_string(number);
+    return text;
+  }
   struct Step {
     Plan plan;
     int64_t weight_offset, output_offset;
@@ -322,6 +350,8 @@ class GatherInvoker final : public Invoker<ConvProblem> {
     std::shared_ptr<cl::Kernel> kernel;
   };
   const bool input_grad_;
+  bool keeps_ = false;
+  uint64_t form_ = 0;
   cl::Kernel& pack_;
   std::vector<Step> steps_;
 };
@@ -373,10 +403,10 @@ class Implicit final : public ConvSolver {
       if (slices == 1 && p.dtype == c10::ScalarType::Float && dense_weights(p)) return 0;
       return sizeof(float) * slices * int64_t(p.k) * (p.c / p.groups) * p.taps();
     }
-    uint64_t floats = 0;
-    for (const Phase& phase : phases_of(p))
-      floats += floats_before(plan_of(false, phase.gather, blocking_of(config), device).gather);
-    return floats * sizeof(float);
+    return p.constant_w ? 0 : packed_bytes(p, device, config);
+  }
+  uint64_t prepared(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
+    return p.constant_w ? packed_bytes(p, device, config) : 0;
   }
 
   // Packing and planning have changed.
@@ -420,6 +450,12 @@ class Implicit final : public ConvSolver {
   }
 
  private:
+  static uint64_t packed_bytes(const ConvProblem& p, const cl::Device& device, const Config& config) {
+    uint64_t floats = 0;
+    for (const Phase& phase : phases_of(p))
+      floats += floats_before(plan_of(false, phase.gather, blocking_of(config), device).gather);
+    return floats * sizeof(float);
+  }
   static double cycles(const ConvProblem& p, const cl::Device& device) {
     if (p.direction == Op::kConvWeightGrad)
       return plan_of(true, forward_phase(p).gather, {}, device).cycles * weight_grad_excess(device);

@@ -38,6 +38,11 @@ int64_t blocks_of(const Gather& g) {
   return ceil_div(g.n, g.block[0]) * g.q[0] * ceil_div(g.q[1], g.block[2]) * ceil_div(g.q[2], g.block[3]);
 }
 
+// Cycles for one element of transformed weights: a tile of vectors of 16 floats fits wide registers only.
+double transform_cycles(const cl::Device& device) {
+  return tile_columns(device) < kTileColumns ? 0.9 : 0.35;
+}
+
 // What a work-item and all of them take, with the blocking in `plan`.
 void assess(Plan& plan, const cl::Device& device) {
   Gather& g = plan.gather;
@@ -58,7 +63,7 @@ void assess(Plan& plan, const cl::Device& device) {
                                      chunks * rows / kTileRows * ceil_div(pitch, kTileColumns) * 100);
   const double store = tiles * pitch / 16 * elements * 6 +
                        double(positions) * pitch * (g.os[4] == 1 || g.os[1] == 1 ? 0.6 : 2.0);
-  const double weights = elements * double(g.red) * pitch * 0.35;
+  const double weights = elements * double(g.red) * pitch * transform_cycles(device);
   const double tasks = double(plan.blocks) * plan.col_blocks * g.groups;
   plan.cycles =
       std::ceil(tasks / device.compute_units) * (load + transform + weights + product + store + 2000);

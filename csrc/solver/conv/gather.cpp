@@ -83,6 +83,7 @@ Phase forward_phase(const ConvProblem& p) {
   std::copy_n(p.xs, 5, g.is), std::copy_n(p.ys, 5, g.os);
   g.red = p.c / p.groups, g.cols = p.k / p.groups;
   g.wcol = p.ws[0], g.wred = p.ws[1];
+  g.keeps = p.constant_w;
   for (int i = 0; i < 3; i++) {
     g.in[i] = p.in[i], g.q[i] = p.out[i], g.step[i] = p.stride[i], g.first[i] = -p.padding[i];
     g.dilation[i] = p.dilation[i], g.taps[i] = p.filter[i], g.wtap[i] = p.ws[2 + i];
@@ -118,7 +119,7 @@ std::string constants_of(const Gather& g) {
   c.set("dilation", g.dilation), c.set("taps", g.taps), c.set("block", g.block);
   c.set("channels", g.channels), c.set("pitch", g.pitch), c.set("block_cols", g.block_cols);
   c.set("split", g.split), c.set("block_groups", g.block_groups), c.set("has_bias", g.has_bias);
-  c.set("packs", g.packs);
+  c.set("packs", g.packs), c.set("keeps", g.keeps);
   return c.text();
 }
 

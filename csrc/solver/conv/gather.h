@@ -18,7 +18,7 @@ struct Gather {
   int32_t in[3], q[3];                  // size of the gathered image, output positions
   int32_t step[3], first[3], dilation[3], taps[3];
   // Filled in by the solver: see the kernels.
-  int32_t block[4], channels, pitch, block_cols, split[3], block_groups, has_bias, packs, unused;
+  int32_t block[4], channels, pitch, block_cols, split[3], block_groups, has_bias, packs, keeps;
   Bounds bounds;  // of a call
 };
 

@@ -224,7 +224,10 @@ class Unfold final : public ConvSolver {
     const double gemm = inner_gemm_estimate(r.gemm, device) * r.repeats;
     if (device.cls != cl::DeviceClass::kCpu)  // measured on an H100: columns are written with gaps
       return 5 + bytes / 0.4e6 + gemm;
-    const double cycles = elements * (p.direction == Op::kConvInputGrad ? 1.5 : 1.0) + bytes / 4;
+    // rows of pixels whose channels are neighbours: each pixel lies in another cache line
+    const bool scattered = p.xs[1] == 1 && p.c > 1 && p.out_pixels() > 1;
+    const double each = scattered ? 12 : p.direction == Op::kConvInputGrad ? 1.5 : 1.0;
+    const double cycles = elements * each + bytes / 4;
     // the weight gradient's product is deep and its result small: it gets less out of wide tiles
     const bool wide = tile_columns(device) == kTileColumns;
     const double deep = p.direction == Op::kConvWeightGrad && wide ? 1.3 : 1.0;

@@ -1,0 +1,71 @@
+// Weights that a program says stay as they are between runs, in the forms that solvers made of them once:
+// oneDNN calls that reordered, others prepacked.
+#pragma once
+#include <c10/core/Storage.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/allocator.h"
+#include "runtime/event.h"
+#include "solver/solver.h"
+
+namespace dlb::solver {
+
+// The forms of what lies in one allocation; gone with it. Any thread may use it.
+class PreparedWeights {
+ public:
+  // Those of a storage's memory; null when that is not our allocator's.
+  static std::shared_ptr<PreparedWeights> of(const c10::Storage& storage);
+
+  // `bytes` of memory that hold `form` of the weights at this element offset, as they are since their
+  // tensor's `version`; later work of the stream may read it. What is missing or older, fill(memory) enqueues
+  // on the stream. Keeps the kMost that were asked for last. Throws c10::OutOfMemoryError.
+  template <class Fill>
+  MemRef get(uint64_t form, int64_t offset, uint32_t version, uint64_t bytes, Stream& stream, Fill&& fill) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Form* found = find(form, offset, version, stream);
+    if (found) return resolve(found->memory, found->memory.get());
+    Form made = allocate(form, offset, version, bytes, stream);
+    const MemRef memory = resolve(made.memory, made.memory.get());
+    fill(memory);
+    keep(std::move(made), stream);
+    return memory;
+  }
+
+  static constexpr size_t kMost = 2;  // where sizes change, blockings may
+
+ private:
+  struct Form {
+    uint64_t form;
+    int64_t offset;
+    uint32_t version;
+    c10::DataPtr memory;
+    c10::StreamId stream;
+    std::shared_ptr<Event> made;
+  };
+  Form* find(uint64_t form, int64_t offset, uint32_t version, Stream& stream);
+  static Form allocate(uint64_t form, int64_t offset, uint32_t version, uint64_t bytes, Stream& stream);
+  void keep(Form made, Stream& stream);
+
+  std::mutex mutex_;
+  std::vector<Form> forms_;  // the one asked for last comes last
+};
+
+// A call's operands with what the solution has made of constant weights, or makes of them now.
+template <class Problem>
+typename Problem::Operands with_prepared(const Solution<Problem>& solution,
+                                         const typename Problem::Operands& operands, Stream& stream) {
+  typename Problem::Operands ready = operands;
+  if constexpr (requires { ready.kept; })
+    if (solution.prepared > 0) {
+      const MemRef memory = operands.kept->get(
+          solution.invoker->form(), operands.w.offset, operands.version, solution.prepared, stream,
+          [&](const MemRef& to) { solution.invoker->prepare(stream, operands, to); });
+      ready.prepared = {memory.mem, static_cast<int64_t>(memory.offset)};
+    }
+  return ready;
+}
+
+}  // namespace dlb::solver
