@@ -69,8 +69,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_small_cpu(
   for (int p = first; p < last; p++)
     for (int j = n0; j < n1; j += NR) {
       // Rows of B that lie a kilobyte's multiple apart share few sets of the caches, from where they would be gone before
-      // they are read again.
-      const int crowded = sbk % 256 == 0 && K > 64 && m1 - m0 > 2 * MR;
+      // they are read again; a narrow tile also waits for rows that lie in a page each.
+      const int crowded = K > 64 && (sbk % 256 == 0 ? m1 - m0 > 2 * MR : NR == 16 && m1 - m0 > 12 * MR);
       const int jn = min(NR, n1 - j), nv = (jn + 15) / 16, direct = sbn == 1 && jn % 16 == 0 && !crowded;
       global const T* b = B + ob + p * sbb + j * sbn;
       if (!direct && sbn == 1) pack_loose(b, sbk, K, jn, nv * 16, sb);

@@ -98,10 +98,10 @@ def test_every_gemm_solver(solver, m, n, k):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_strides_of_gemm_solvers(solver, dtype):
     """Every operand with gaps, transposed, broadcast; sizes around the kernels' tiles of 6, 16 and 64, and with rows
-    of b a kilobyte apart."""
+    of b a kilobyte apart, or many rows of a."""
     tolerance = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
     _C.force_solver(f"gemm:{solver}")
-    for m, n, k in ((8, 8, 8), (13, 16, 5), (6, 64, 17), (19, 81, 33), (7, 130, 70), (20, 256, 70)):
+    for m, n, k in ((8, 8, 8), (13, 16, 5), (6, 64, 17), (19, 81, 33), (7, 130, 70), (20, 256, 70), (75, 48, 66)):
         a, b = torch.randn(5, 2 * m, k).to(dtype)[:, ::2], torch.randn(5, k, 2 * n).to(dtype)[:, :, ::2]
         for a_ in (a, a.mT.contiguous().mT, a[:1].expand(5, -1, -1)):
             for b_ in (b, b.contiguous(), b.mT.contiguous().mT):

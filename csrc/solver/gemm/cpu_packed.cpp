@@ -29,12 +29,12 @@ void fit(Blocks& b, const GemmProblem& p, const cl::Device& device) {
 Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   Blocks b;
   b.k = balanced(std::max<int64_t>(p.k, 1), 256, 32);
-  b.n = balanced(p.n, 256, kTileColumns);
+  b.n = balanced(p.n, 256, tile_columns(device));
   b.m = balanced(p.m, 210, kTileRows);
   const auto tasks = [&] { return p.batch * ceil_div(p.m, b.m) * ceil_div(p.n, b.n); };
   const int64_t wanted = 2 * device.compute_units;
   while (tasks() < wanted && b.m > 24) b.m = balanced(p.m, b.m / 2, kTileRows);
-  while (tasks() < wanted && b.n > kTileColumns) b.n = balanced(p.n, b.n / 2, kTileColumns);
+  while (tasks() < wanted && b.n > kTileColumns) b.n = balanced(p.n, b.n / 2, tile_columns(device));
   fit(b, p, device);
   return b;
 }
@@ -94,7 +94,7 @@ class Packed final : public GemmSolver {
     std::vector<Config> list = {Config{}};
     const auto add = [&](int m, int n, int k) { list.push_back(Config{{m, n, k}}); };
     if (b.m > 2 * kTileRows) add(balanced(q.m, b.m / 2, kTileRows), b.n, b.k);
-    if (b.n > kTileColumns) add(b.m, balanced(q.n, b.n / 2, kTileColumns), b.k);
+    if (b.n > kTileColumns) add(b.m, balanced(q.n, b.n / 2, tile_columns(device)), b.k);
     if (b.k < q.k)
       add(balanced(q.m, std::max(b.m / 2, kTileRows), kTileRows), b.n, balanced(q.k, 2 * b.k, 32));
     return list;
@@ -104,11 +104,15 @@ class Packed final : public GemmSolver {
     const Blocks b = choose_blocks(q, device);
     const double row_blocks = ceil_div(q.m, b.m), column_blocks = ceil_div(q.n, b.n);
     const double tasks = double(q.batch) * row_blocks * column_blocks;
-    // of a block on average: the last ones are smaller
-    const double rows = round_up(q.m, kTileRows) / row_blocks, columns = round_up(q.n, 16) / column_blocks;
+    // The last blocks are smaller, but count on average only where each core gets as many of them as others:
+    // a driver hands the first core its whole share at once.
+    const double cores = device.compute_units;
+    const double rows = q.batch * column_blocks >= cores ? round_up(q.m, kTileRows) / row_blocks : b.m;
+    const double columns =
+        q.batch >= cores ? round_up(q.n, 16) / column_blocks : std::min<int64_t>(b.n, round_up(q.n, 16));
     const double cycles =
         1.12 * q.k * rows * columns / 16 + q.k * (rows + columns) / 4 + rows * columns / 4 + 500;
-    return 15 + std::max(tasks / device.compute_units, 1.0) * cycles / kCpuMegahertz;
+    return 15 + std::max(tasks / cores, 1.0) * cycles / kCpuMegahertz;
   }
   std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
                                                 const Config& config) const override {

@@ -8,7 +8,7 @@ namespace dlb::solver {
 namespace {
 
 constexpr int kMostDepth = 1024;       // of a panel of B in scratch
-constexpr int kDepthInCache = 384;     // of a narrow panel of B that stays in 32 KiB beside A
+constexpr int kDepthInCache = 384;     // of columns of A that stay in 32 KiB beside a narrow panel of B
 constexpr double kTaskCycles = 20000;  // of a work-item: enough to hide what starting it costs
 
 struct Blocks {
@@ -19,19 +19,19 @@ struct Blocks {
 double product_cycles(const GemmProblem& p, const cl::Device& device, int64_t m, int64_t n) {
   const int64_t panels = ceil_div(n, tile_columns(device));
   const double tiles = double(ceil_div(m, kTileRows)) * panels, columns = round_up(n, 16);
+  const bool narrow = tile_columns(device) < kTileColumns;
   // rows of A that lie pages apart from one step of the reduction to the next
-  const double scattered = p.a[2] > 512 && p.k > 64 ? 1.25 : p.m * p.k > (1 << 18) ? 1.1 : 1.0;
-  // A narrow tile does little with each step of the reduction: it waits for a panel of B that is larger than
-  // the first-level cache, and for rows of A that are a cache line per step.
-  const bool waits = tile_columns(device) < kTileColumns && p.k > kDepthInCache;
-  const double deep = waits ? (p.a[2] > 1 ? 1.45 : 1.25) : 1.0;
+  const double scattered = p.a[2] > 512 && p.k > 64 ? 1.25 : !narrow && p.m * p.k > (1 << 18) ? 1.1 : 1.0;
+  // a narrow tile does too little with a step of the reduction to hide a cache line of A for each
+  const double deep = narrow && p.a[2] > 1 && p.k >= kDepthInCache ? 1.45 : 1.0;
   const double multiply = round_up(m, kTileRows) * columns / 16 * p.k * 1.05 * scattered * deep + tiles * 40;
   // A is converted one element at a time
   const double convert = (p.dtype == c10::ScalarType::Half       ? 35.0
                           : p.dtype == c10::ScalarType::BFloat16 ? 3.0
                                                                  : 0.0) *
                          round_up(m, kTileRows) * p.k * panels;
-  const bool crowded = p.b[1] % 256 == 0 && p.k > 64 && m > 2 * kTileRows;  // see the kernel
+  const bool crowded =  // see the kernel
+      p.k > 64 && (p.b[1] % 256 == 0 ? m > 2 * kTileRows : narrow && m > 12 * kTileRows);
   const bool direct = p.b[2] == 1 && n % 16 == 0 && !crowded;
   const double pack = direct ? 0 : p.k * columns / 16 * (p.b[2] == 1 ? 4.0 : p.b[1] == 1 ? 7.0 : 40.0) + 40;
   const double store = double(m) * (n / 16 * 4 + n % 16 * (n < 16 ? 1.5 : 3));
@@ -45,7 +45,7 @@ Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   const int64_t wanted = 2 * device.compute_units;
   while (tasks() < wanted && product_cycles(p, device, b.m, b.n) > kTaskCycles) {
     if (b.n > kTileColumns)
-      b.n = round_up(ceil_div(b.n, 2), kTileColumns);
+      b.n = round_up(ceil_div(b.n, 2), tile_columns(device));
     else if (b.m > kTileRows)
       b.m = round_up(ceil_div(b.m, 2), kTileRows);
     else
@@ -95,7 +95,7 @@ class SmallInvoker final : public Invoker<GemmProblem> {
 class Small final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_small"; }
-  int revision() const override { return 2; }
+  int revision() const override { return 3; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
