@@ -36,6 +36,14 @@ constexpr uint32_t kSpecialiseAfter = 30;  // runs
 
 constexpr double kRepaid = 100;  // runs: a solution that takes over pays for more with what it saves in these
 
+// Measuring before the first run: after the first turn, the second and so on a candidate that takes more than
+// so many times the fastest's time is out. Microseconds of a batch, and of one long enough to be believed: a
+// short kernel run alone takes up to three times its time. No more turns once one took so many microseconds
+// in all, or when two in a row made nothing faster by this share.
+constexpr double kBehind[] = {2, 1.4, 1.2, 1.1};
+constexpr double kBatch = 200, kLong = 100, kEnough = 20e3, kSteady = 0.02;
+constexpr size_t kMostTurns = 12;
+
 // What the search may cost beside find_share(), which is low: a program that has its fastest solutions
 // already shall not notice, and one that has not gets more from kRepaid.
 struct Allowance {
@@ -358,6 +366,47 @@ bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem
   return right;
 }
 
+namespace {
+
+// Times the candidates that are right in turns, a batch of runs each, so that a change of the machine's pace
+// meets all alike; the fastest batch counts. After each turn those that have fallen behind are out.
+template <class Problem>
+void race(Trial<Problem>& trial, std::vector<Candidate<Problem>>& candidates) {
+  struct Runner {
+    Candidate<Problem>* candidate;
+    int batch = 1;
+  };
+  std::vector<Runner> runners;
+  for (Candidate<Problem>& c : candidates)
+    if (c.state == Candidate<Problem>::kReady) {
+      c.time = INFINITY;
+      runners.push_back({&c});
+    }
+  find_stats().measured += runners.size();
+  double best = INFINITY, spent = 0;  // spent on one candidate
+  int steady = 0;
+  for (size_t turn = 0; turn < kMostTurns; turn++) {
+    double fell = 0, longest = 0;
+    for (Runner& r : runners) {
+      const double each = trial.time(*r.candidate->solution, r.batch);
+      longest = std::max(longest, each * r.batch);
+      fell = std::max(fell, 1 - each / r.candidate->time);
+      r.candidate->time = std::min(r.candidate->time, each);
+      best = std::min(best, each);
+    }
+    spent += longest;
+    steady = turn > 0 && fell < kSteady ? steady + 1 : 0;
+    const double behind = kBehind[std::min(turn, std::size(kBehind) - 1)] * best;
+    std::erase_if(runners, [&](const Runner& r) {
+      return r.candidate->time > behind && r.candidate->time * r.batch > kLong;
+    });
+    for (Runner& r : runners) r.batch = static_cast<int>(std::clamp(kBatch / r.candidate->time, 1.0, 50.0));
+    if (turn >= 2 && (runners.size() == 1 || steady == 2 || spent > kEnough)) break;
+  }
+}
+
+}  // namespace
+
 template <class Problem>
 void measure_all(const Problem& problem, cl::Device& device, std::vector<Candidate<Problem>>& candidates) {
   const auto start = std::chrono::steady_clock::now();
@@ -368,13 +417,7 @@ void measure_all(const Problem& problem, cl::Device& device, std::vector<Candida
     synchronize_device(static_cast<c10::DeviceIndex>(device.index));  // nothing else runs meanwhile
     Trial<Problem> trial(problem, device);
     check_all(trial, problem, candidates);
-    double best = INFINITY;
-    for (Candidate<Problem>& c : candidates) {
-      if (c.state != Candidate<Problem>::kReady) continue;
-      c.time = trial.time(*c.solution, best * 2);
-      find_stats().measured++;
-      best = std::min(best, c.time);
-    }
+    race(trial, candidates);
   }
   // Not-a-gain is decided in the order of the estimates, as everywhere.
   Candidate<Problem>* taken = nullptr;

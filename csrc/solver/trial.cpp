@@ -11,12 +11,6 @@
 namespace dlb::solver {
 namespace {
 
-constexpr double kEnough = 20e3, kSteady = 0.02;
-constexpr int kMostRuns = 12;
-// Microseconds of a batch, and of one that is long enough to give up a solution for: a short kernel run alone
-// takes up to three times its time.
-constexpr double kBatch = 200, kLong = 100;
-
 // The reference solver stands last in every list.
 template <class Problem>
 const Solver<Problem>& reference_for(const Problem& problem) {
@@ -159,6 +153,21 @@ void Trial<Problem>::clear(cl_mem results) {
   DLB_CL(clEnqueueFillBuffer, stream_.handle(), results, &zero, 1, 0, bytes_, 0, nullptr, nullptr);
 }
 
+// Workspace, and prepared weights, for a solution.
+template <class Problem>
+void Trial<Problem>::make_room(const Solution<Problem>& solution) {
+  if (solution.workspace > workspace_bytes_) {
+    stream_.synchronize();
+    workspace_ = std::make_unique<ScratchBuffer>(device_, solution.workspace);
+    workspace_bytes_ = solution.workspace;
+  }
+  if (solution.prepared == 0 || prepared_for_ == &solution) return;
+  stream_.synchronize();
+  prepared_ = std::make_unique<ScratchBuffer>(device_, solution.prepared);
+  solution.invoker->prepare(stream_, operands_, MemRef{prepared_->mem(), 0});
+  prepared_for_ = &solution;
+}
+
 template <class Problem>
 void Trial<Problem>::run(const Solution<Problem>& solution, const Problem& problem,
                          typename Problem::Operands operands, cl_mem result,
@@ -166,21 +175,9 @@ void Trial<Problem>::run(const Solution<Problem>& solution, const Problem& probl
   redirect_results(problem_, operands, MemRef{result, 0});
   if (shift)
     for (const auto& span : problem.spans()) (operands.*span.buffer).offset += (shift->*span.buffer).offset;
-  if (solution.workspace > workspace_bytes_) {
-    stream_.synchronize();
-    workspace_ = std::make_unique<ScratchBuffer>(device_, solution.workspace);
-    workspace_bytes_ = solution.workspace;
-  }
+  make_room(solution);
   if constexpr (requires { operands.prepared; })
-    if (solution.prepared > 0) {
-      if (prepared_for_ != &solution) {
-        stream_.synchronize();
-        prepared_ = std::make_unique<ScratchBuffer>(device_, solution.prepared);
-        solution.invoker->prepare(stream_, operands, MemRef{prepared_->mem(), 0});
-        prepared_for_ = &solution;
-      }
-      operands.prepared = {prepared_->mem(), 0};
-    }
+    if (solution.prepared > 0) operands.prepared = {prepared_->mem(), 0};
   solution.invoker->run(stream_, operands, solution.workspace ? MemRef{workspace_->mem(), 0} : MemRef{});
 }
 
@@ -250,28 +247,16 @@ double Trial<Problem>::error(const Solution<Problem>& solution) {
   return compare(got_->mem(), want_->mem());
 }
 
-// The fastest of several batches; a batch is long enough for the clock.
 template <class Problem>
-double Trial<Problem>::time(const Solution<Problem>& solution, double hopeless) {
-  prepared_for_ = nullptr;
-  double best = INFINITY, total = 0;
-  int batch = 1, steady = 0;
-  run(solution, problem_, operands_, got_->mem());  // builds what the driver builds at the first launch
-  stream_.synchronize();
-  for (int i = 0; i < kMostRuns && total < kEnough && steady < 2; i++) {
-    const cl_event begin = mark(stream_);
-    for (int j = 0; j < batch; j++) run(solution, problem_, operands_, got_->mem());
-    const cl_event end = mark(stream_);
-    stream_.check_wait(cl::api().clWaitForEvents(1, &end), "clWaitForEvents");
-    const double all = microseconds_between(begin, end), each = all / batch;
-    cl::api().clReleaseEvent(begin), cl::api().clReleaseEvent(end);
-    total += all;
-    if (each > hopeless && all > kLong) return each;
-    steady = i > 0 && each > best * (1 - kSteady) && each < best * (1 + kSteady) ? steady + 1 : 0;
-    best = std::min(best, each);
-    batch = static_cast<int>(std::clamp(kBatch / std::max(each, 1.0), 1.0, 50.0));
-  }
-  return best;
+double Trial<Problem>::time(const Solution<Problem>& solution, int runs) {
+  make_room(solution);
+  const cl_event begin = mark(stream_);
+  for (int i = 0; i < runs; i++) run(solution, problem_, operands_, got_->mem());
+  const cl_event end = mark(stream_);
+  stream_.check_wait(cl::api().clWaitForEvents(1, &end), "clWaitForEvents");
+  const double all = microseconds_between(begin, end);
+  cl::api().clReleaseEvent(begin), cl::api().clReleaseEvent(end);
+  return all / runs;
 }
 
 template class Trial<GemmProblem>;

@@ -74,12 +74,14 @@ class Trial {
   // Error of a solution against the expected result, everywhere, gaps and bytes behind it included.
   double error(const Solution<Problem>& solution);
 
-  // Microseconds of one run, of several measured one after the other. Gives up early above `hopeless`.
-  double time(const Solution<Problem>& solution, double hopeless);
+  // Microseconds of one run, of so many one after the other. The first run of a solution in a process takes
+  // longer: check it before.
+  double time(const Solution<Problem>& solution, int runs);
 
  private:
   void run(const Solution<Problem>& solution, const Problem& problem, typename Problem::Operands operands,
            cl_mem result, const typename Problem::Operands* shift = nullptr);
+  void make_room(const Solution<Problem>& solution);
   double compare(cl_mem got, cl_mem want);
   double compare_one(cl_mem got, cl_mem want, int64_t begin, int64_t elements, c10::ScalarType dtype);
   void clear(cl_mem results);
