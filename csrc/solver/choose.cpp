@@ -236,6 +236,19 @@ const Solver<Problem>* usable(const FindResult& result, const Problem& problem, 
   return nullptr;
 }
 
+// What is known of a problem. Nothing where the solution to take is of a solver, or a revision of one, that
+// is no more: the next one measured may be several times slower than what an estimate would choose.
+template <class Problem>
+std::optional<FindRecord> valid_record(const Problem& problem, const cl::Device& device,
+                                       const std::string& key) {
+  auto record = load_record(device, key);
+  if (!record || record->results.empty()) return std::nullopt;
+  const std::string& taken = record->results.front().solver;
+  for (const auto* solver : solvers_for(problem))
+    if (revision_name(*solver) == taken) return record;
+  return std::nullopt;
+}
+
 // True when a solver has come that the record's measurements knew nothing of, or another library made them.
 template <class Problem>
 bool outdated(const FindRecord& record, const Problem& problem, const cl::Device& device) {
@@ -287,7 +300,7 @@ void recall(const FindRecord& record, std::vector<Candidate<Problem>>& candidate
 // one of a program of its own is fetched behind it.
 template <class Problem>
 ChoicePtr<Problem> from_store(const Problem& problem, cl::Device& device, const std::string& key) {
-  const auto record = load_record(device, key);
+  const auto record = valid_record(problem, device, key);
   if (!record) return nullptr;
   const Preference preference = preference_of(problem.op());
   const FindMode mode = find_mode();
@@ -526,15 +539,15 @@ void run_timed(const Solution<Problem>& solution, const Problem& problem,
       std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   char time[32];
   std::snprintf(time, sizeof time, "%.1f us", us);
-  say(2, "run,ocl:" + std::to_string(problem.device) + "," + solution.solver->name() + "," + key(problem) +
-             "," + time);
+  say(2, "run,ocl:" + std::to_string(problem.device) + "," + solution.solver->name() + "," +
+             config_text(solution.config) + "," + key(problem) + "," + time);
 }
 
 // While programs are recorded: asks for those that choosing would build for the problem, and chooses nothing.
 template <class Problem>
 void ask_for_programs(const Problem& problem, cl::Device& device) {
   const bool estimate_only = deterministic_now();
-  const auto record = estimate_only ? std::nullopt : load_record(device, key(problem));
+  const auto record = estimate_only ? std::nullopt : valid_record(problem, device, key(problem));
   for (const FindResult& result : record ? record->results : std::vector<FindResult>{}) {
     const auto* solver = usable(result, problem, device, preference_of(problem.op()));
     if (!solver || result.config.specialised) continue;  // those have programs that nobody shares
@@ -617,7 +630,7 @@ std::string solution_line(const std::string& solver, const Config& config, doubl
 template <class Problem>
 std::string solutions_any(const Problem& problem) {
   cl::Device& device = device_of(problem.device);
-  const auto record = load_record(device, key(problem));
+  const auto record = valid_record(problem, device, key(problem));
   const ChoicePtr<Problem> known = cache<Problem>().find(problem);
   const auto state = [&](const std::string& solver, const Config& config) {
     const bool taken =

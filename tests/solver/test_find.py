@@ -243,6 +243,74 @@ run(3)
     assert state["misses"] == 1
 
 
+@pytest.mark.parametrize("mode", ["fast", "hybrid"])
+def test_record_whose_best_solver_is_gone_is_a_miss(process, mode):
+    """The next one that it knows may be far slower than what an estimate chooses."""
+    first = process("run()\nkey, = dlbackend.solvers.problems()\nprint(json.dumps([state(), key]))")
+    code = """
+from dlbackend import _C
+place = "gone@3 0,0,0,0,0,0 1.5 0 0\\nreference@1 0,0,0,0,0,0 900 0 0\\n"
+_C.store_find_record(PROBLEM, f"dlbackend-find 1 {dlbackend._build.VERSION}\\nconsidered gone@3 reference@1\\n" + place)
+run(2)
+"""
+    state = process(f"PROBLEM = {first[1]!r}\n" + code + STATE, DLBACKEND_FIND_MODE=mode)
+    assert state["hits"] == 0
+    assert state["misses"] == 1
+    assert state["taken"] == first[0]["taken"]
+    assert not state["taken"].startswith("reference")
+
+
+@pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid", "trust_verify"])
+def test_a_faster_solver_takes_over(process, mode):
+    """The first by its estimate is right, and slow: what measures finds out, before the first run or between runs."""
+    code = """
+dlbackend.solvers.force("-clblast")
+run()
+first = state()
+settle()
+print(json.dumps([first, state()]))
+"""
+    first, last = process(code, DLBACKEND_TEST_SOLVERS="test_slow", DLBACKEND_FIND_MODE=mode)
+    assert first["taken"].startswith("test_slow") == (mode != "normal")
+    assert last["taken"].startswith("test_slow") == (mode == "fast")
+    assert last["swapped"] >= (mode not in ("fast", "normal"))
+    if mode != "fast":
+        again = process("run()\n" + STATE, DLBACKEND_TEST_SOLVERS="test_slow", DLBACKEND_FIND_MODE="fast")
+        assert again["hits"] == 1
+        assert not again["taken"].startswith("test_slow")
+
+
+@pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])
+def test_programs_of_one_problem(process, mode):
+    """The only solver is slow unless made for the problem, which not every mode does; where reusable kernels are
+    preferred, those run."""
+    code = """
+import sys
+def labelled(label):
+    run()
+    print(label, file=sys.stderr, flush=True)
+settle()
+labelled("plain")
+with dlbackend.prefer_reusable(): labelled("here")
+torch.backends.ocl.prefer_reusable = "gemm",
+labelled("op")
+torch.backends.ocl.prefer_reusable = "conv_fwd",
+labelled("other op")
+torch.backends.ocl.prefer_reusable = True
+labelled("all")
+"""
+    names = {"DLBACKEND_TEST_SOLVERS": "test_slow", "DLBACKEND_SOLVER": "gemm:test_slow"}
+    process(code + STATE, DLBACKEND_FIND_MODE=mode, DLBACKEND_VERBOSE="2", **names)
+    builds = mode in ("normal", "hybrid")
+    specialised, config = {}, ""
+    for line in process.stderr.splitlines():
+        if line.startswith("dlbackend,run,"):
+            config = line.split(",")[4]
+        elif not line.startswith("dlbackend,"):
+            specialised[line] = config.startswith("s")
+    assert specialised == {"plain": builds, "here": False, "op": False, "other op": builds, "all": False}
+
+
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])
 def test_wrong_solver_is_never_taken(process, mode):
     """It is the fastest, and its estimate the lowest."""
