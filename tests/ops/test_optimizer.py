@@ -1,5 +1,5 @@
-"""Every optimizer of torch.optim, plain, foreach and fused, for some steps against float64 on the CPU; PyTorch's own
-samples; fused steps with gradient scaling, tensor learning rates and low precision."""
+"""Every optimizer of torch.optim, plain, foreach and fused, for some steps against float64 on the CPU, without a
+fallback; PyTorch's own samples; fused steps with gradient scaling, tensor learning rates and low precision."""
 
 import pytest
 import torch
@@ -37,7 +37,9 @@ def train(make, dtype, device, steps=STEPS, layout=None):
 
 def compare(make, dtype=torch.float32, reference=None, **options):
     expected, _ = train(reference or make, torch.float64, "cpu")
+    dlbackend.reset_fallback_report()
     actual, optimizer = train(make, dtype, DEVICE, **options)
+    assert dlbackend.fallback_report() == {}
     # Each step rounds a parameter of size about 1 a few times: 2^-24 (2^-8 for bfloat16, 2^-11 for float16) times
     # steps and operations; squared gradients and their roots add some.
     tolerance = {torch.float32: 3e-6, torch.float64: 1e-12, torch.bfloat16: 6e-2, torch.float16: 1e-2}[dtype]
