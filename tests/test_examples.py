@@ -1,5 +1,6 @@
 """The example programs as a user runs them."""
 
+import os
 import re
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def stub_torchvision(folder: Path, models: str) -> dict[str, str]:
     (folder / "torchvision").mkdir()
     (folder / "torchvision" / "__init__.py").touch()
     (folder / "torchvision" / "models.py").write_text(models)
-    return {"PYTHONPATH": str(folder), "DLBACKEND_AUTOLOAD": "0"}
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path, "DLBACKEND_AUTOLOAD": "0"}
 
 
 def test_classify_says_how_to_get_torchvision(tmp_path: Path) -> None:
@@ -70,7 +72,8 @@ def get_model(name, weights): raise URLError("no network")
     assert "Traceback" not in done.stderr
 
 
-def test_classify_names_pictures(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "ocl:0"])
+def test_classify_names_pictures(device: str, tmp_path: Path) -> None:
     bright = """
 import torch
 class Weights:
@@ -88,7 +91,7 @@ def get_model(name, weights): return Net()
     picture = tmp_path / "white.png"
     Image.new("L", (8, 8), 255).save(picture)
     variables = stub_torchvision(tmp_path, bright)
-    run = [str(EXAMPLES / "classify.py"), "--device", "cpu", "--top", "2"]
+    run = [str(EXAMPLES / "classify.py"), "--device", device, "--top", "2"]
     done = run_python(*run, str(picture), **variables)
     assert done.stdout.split() == ["white.png", "73.1%", "bright", "26.9%", "dark"], done.stderr
     done = run_python(*run, **variables)
@@ -96,3 +99,10 @@ def get_model(name, weights): return Net()
     assert "flower.jpg" in done.stdout
     done = run_python(*run, str(tmp_path / "none.png"), **variables)
     assert "cannot read a picture" in done.stderr
+
+
+def test_mean_and_variance_by_a_template() -> None:
+    done = run_python(str(EXAMPLES / "template_mean_var.py"), "--shape", "3", "5", "7", "9")
+    found = re.search(r"largest error ([\d.e-]+); [\d.]+ GB/s", done.stdout)
+    assert found, done.stderr
+    assert float(found[1]) < 1e-5
