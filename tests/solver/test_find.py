@@ -430,6 +430,21 @@ def test_verbose_says_what_was_found(process):
     assert sum(line.startswith("dlbackend,run,ocl:0,") and line.endswith(" us") for line in lines) == 2
 
 
+def test_what_is_remembered_of_sizes_is_bounded(process):
+    code = """
+rows, columns = torch.ones(120, 8, device="ocl"), torch.ones(8, 72, device="ocl")
+for m in range(1, 121):
+    for n in range(1, 73): z = rows[:m] @ columns[:, :n]
+known = dlbackend.solvers.problems()
+again = rows[:1] @ columns[:, :1], rows[:17] @ columns[:, :23], z
+assert all((t == 8).all() for t in again)
+print(json.dumps([len(known), len(set(known)), dlbackend.kernel_stats()["evicted"]]))
+"""
+    known, different, evicted = process(code)
+    assert known == different < 120 * 72
+    assert known + evicted == 120 * 72
+
+
 def test_many_threads_meet_a_new_problem(process):
     code = """
 import threading
