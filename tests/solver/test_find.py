@@ -280,6 +280,9 @@ print(json.dumps([first, state()]))
         assert not again["taken"].startswith("test_slow")
 
 
+ONLY_SLOW = {"DLBACKEND_TEST_SOLVERS": "test_slow", "DLBACKEND_SOLVER": "gemm:test_slow"}
+
+
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])
 def test_programs_of_one_problem(process, mode):
     """The only solver is slow unless made for the problem, which not every mode does; where reusable kernels are
@@ -299,8 +302,7 @@ labelled("other op")
 torch.backends.ocl.prefer_reusable = True
 labelled("all")
 """
-    names = {"DLBACKEND_TEST_SOLVERS": "test_slow", "DLBACKEND_SOLVER": "gemm:test_slow"}
-    process(code + STATE, DLBACKEND_FIND_MODE=mode, DLBACKEND_VERBOSE="2", **names)
+    process(code + STATE, DLBACKEND_FIND_MODE=mode, DLBACKEND_VERBOSE="2", **ONLY_SLOW)
     builds = mode in ("normal", "hybrid")
     specialised, config = {}, ""
     for line in process.stderr.splitlines():
@@ -309,6 +311,18 @@ labelled("all")
         elif not line.startswith("dlbackend,"):
             specialised[line] = config.startswith("s")
     assert specialised == {"plain": builds, "here": False, "op": False, "other op": builds, "all": False}
+
+
+@pytest.mark.parametrize(("others", "builds"), [(1, True), (7, False)])
+def test_where_sizes_change_nothing_is_made_for_one(process, others, builds):
+    code = f"""
+for columns in range(40, 40 + {others}): x @ y[:, :columns]
+settle()
+print("{{}}")
+"""
+    process(code, DLBACKEND_FIND_MODE="normal", DLBACKEND_VERBOSE="2", **ONLY_SLOW)
+    runs = [line for line in process.stderr.splitlines() if line.startswith("dlbackend,run,")]
+    assert runs[-1].split(",")[4].startswith("s") == builds
 
 
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])

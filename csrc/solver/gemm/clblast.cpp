@@ -147,7 +147,8 @@ class Clblast final : public GemmSolver {
   const char* name() const override { return "clblast"; }
   Applicability applicable(const GemmProblem& problem, const cl::Device& device) const override {
     if (!library().loaded)
-      return Applicability::no("libclblast.so.1 is not installed (or not beside a libOpenCL)");
+      return Applicability::no(
+          "libclblast.so.1 is not installed (Debian: libclblast1), or not beside a libOpenCL");
     const bool wide =
         problem.dtype == c10::ScalarType::Double || problem.dtype == c10::ScalarType::ComplexDouble;
     if (problem.dtype != c10::ScalarType::Float && problem.dtype != c10::ScalarType::ComplexFloat && !wide)
