@@ -1,7 +1,11 @@
 // Precompiled header: what nearly every translation unit under csrc/ops needs, parsed once.
 #pragma once
+#include <ATen/Context.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
