@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "cl/rounding.h"
 #include "ops/fallback.h"
 #include "ops/reduce/results.h"
 
@@ -76,10 +77,6 @@ struct Launch {
   ReduceParams params;
   cl_mem mem[3];
 };
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 void enqueue(Launch& launch, ReduceForm form, const cl::Range& range, Stream& stream, cl_mem workspace) {
   reduce_kernel(launch.key, form, stream.device())

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cl/program.h"
+#include "cl/rounding.h"
 #include "runtime/event.h"
 #include "runtime/stream.h"
 
@@ -31,10 +32,6 @@ constexpr size_t kLargeRound = 2ull << 20;
 // Large segments hold many tensors: a multi-tensor kernel takes the segments as arguments, so few are better.
 // A larger request gets a segment of its own size.
 constexpr size_t kLargeSegment = 64ull << 20;
-
-size_t round_up(size_t value, size_t to) {
-  return (value + to - 1) / to * to;
-}
 
 struct Block;
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cl/program.h"
+#include "cl/rounding.h"
 #include "solver/problem.h"
 
 namespace dlb::solver {
@@ -63,12 +64,6 @@ inline cl::Range range3(int64_t x, int64_t y, int64_t z) {
 // The clock that estimates for CPU-like devices assume, in cycles per microsecond.
 constexpr double kCpuMegahertz = 3000;
 
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-inline int64_t round_up(int64_t a, int64_t b) {
-  return ceil_div(a, b) * b;
-}
 // The size of the parts of `extent` when they are as few and as alike as possible: of at most `most`, rounded
 // up to a multiple of `multiple`.
 inline int balanced(int64_t extent, int64_t most, int64_t multiple) {

@@ -21,12 +21,6 @@ CASES = [  # channels, filters, groups, size, filter, stride, padding, dilation
 ]
 
 
-@pytest.fixture(autouse=True)
-def give_choice_back():
-    yield
-    _C.force_solver("")
-
-
 def bounded(x, w, bias, stride, padding, dilation, groups, low, high):
     two = ([stride] * 2, [padding] * 2, [dilation] * 2)
     return torch.ops.dlbackend.convolution_bounded(x, w, bias, *two, groups, low, high)

@@ -19,12 +19,6 @@ FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float64: 1e-13}
 
 
-@pytest.fixture(autouse=True)
-def give_choice_back():
-    yield
-    _C.force_solver("")
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_configs_of_gpu_tiled(dtype):
     a, b = torch.randn(2, 33, 401).to(dtype), torch.randn(2, 401, 130).to(dtype)

@@ -173,12 +173,6 @@ CASES = [
 FAMILIES = sorted({case.op for case in CASES})
 
 
-@pytest.fixture(autouse=True)
-def give_choice_back():
-    yield
-    _C.force_solver("")
-
-
 def inputs_of(case: Case, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(shape, generator=generator) * 2 for shape in case.shapes]

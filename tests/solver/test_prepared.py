@@ -15,12 +15,6 @@ CPU_LIKE = torch.ocl.get_device_properties(0).type == "cpu" if torch.ocl.is_avai
 only_where_kept = pytest.mark.skipif(not CPU_LIKE, reason="solvers for GPUs read weights where they lie")
 
 
-@pytest.fixture(autouse=True)
-def give_choice_back():
-    yield
-    _C.force_solver("")
-
-
 def convolve(x, w, stride=1):
     f = w.size(-1)
     return torch.ops.dlbackend.convolution_bounded(x, w, None, [stride] * 2, [f // 2] * 2, [1, 1], 1, 0.0, 6.0, True)

@@ -17,12 +17,6 @@ CONV_KEY = (
 CPU_LIKE = torch.ocl.get_device_properties(0).type == "cpu" if torch.ocl.is_available() else False
 
 
-@pytest.fixture(autouse=True)
-def give_choice_back():
-    yield
-    _C.force_solver("")
-
-
 def solvers(key: str) -> dict[str, str]:
     """Name -> "applicable" or the reason why not."""
     lines = _C.explain_problem(key).splitlines()[1:]

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "cl/rounding.h"
 #include "ops/common/reduce_plan.h"
 
 namespace dlb {
@@ -93,10 +94,6 @@ bool is_unit(const Dim& dim, const ReduceKey& key) {
 void note_constants(const Dim& dim, ReduceKey& key) {
   for (size_t i = key.outputs; i < key.operands(); ++i)
     if (dim.stride[i] == 0) key.constants = static_cast<uint16_t>(key.constants | 1u << i);
-}
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 
 // Splits the reduction so that about `parts` work-items share it, none with less than `least` elements.
