@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <sstream>
@@ -20,6 +19,7 @@
 #include "solver/find_record.h"
 #include "solver/invoker_cache.h"
 #include "solver/prepared.h"
+#include "solver/recent_map.h"
 #include "solver/search.h"
 #include "solver/settings.h"
 #include "solver/solver.h"
@@ -33,8 +33,11 @@ constexpr size_t kMostSpecialised = 256;  // problems at once that have a progra
 // estimate is at most kMostForBuilt times the lowest.
 constexpr size_t kSizesOfLayers = 2;
 constexpr double kMostForBuilt = 3;
-constexpr size_t kMostNeighbourhoods = 4096;
-constexpr int64_t kRunsOfOneInput = 4;  // of one problem in a network; with more, its size comes again
+constexpr size_t kNeighbourhoods = 4096;  // of a generation
+constexpr int64_t kRunsOfOneInput = 4;    // of one problem in a network; with more, its size comes again
+
+// Counts the programs made for single problems: how long ago a choice last ran.
+std::atomic<uint32_t> g_round{0};
 
 // What runs for a problem now. Never changed, but for the count: a better one replaces it in the cache.
 template <class Problem>
@@ -43,6 +46,7 @@ struct Choice {
   std::shared_ptr<Search<Problem>> search;         // null when there is none
   mutable std::atomic<int64_t> runs_to_search{0};  // until one begins; at most 0: never
   bool unsettled = false;                          // taken from a like size: the store was not asked
+  mutable std::atomic<uint32_t> last_run{0};       // in rounds, see g_round
 };
 template <class Problem>
 using ChoicePtr = std::shared_ptr<const Choice<Problem>>;
@@ -75,14 +79,13 @@ class Precedents {
   std::optional<Precedent> find(const Problem& problem) {
     const uint64_t neighbourhood = problem.neighbourhood();
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto it = known_.find(neighbourhood);
-    return it == known_.end() ? std::nullopt : std::optional(it->second);
+    const Precedent* precedent = known_.find(neighbourhood);
+    return precedent ? std::optional(*precedent) : std::nullopt;
   }
   void note(const Problem& problem, const Solution<Problem>& solution) {
     const uint64_t neighbourhood = problem.neighbourhood();
     std::lock_guard<std::mutex> lock(mutex_);
-    if (known_.size() >= kMostNeighbourhoods) known_.clear();
-    known_.insert_or_assign(neighbourhood, Precedent{solution.solver, solution.config});
+    known_.insert(neighbourhood, Precedent{solution.solver, solution.config});
   }
   void clear() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -91,7 +94,7 @@ class Precedents {
 
  private:
   std::mutex mutex_;
-  std::unordered_map<uint64_t, Precedent> known_;
+  RecentMap<uint64_t, Precedent> known_{kNeighbourhoods};
 };
 
 template <class Problem>
@@ -468,18 +471,24 @@ ChoicePtr<Problem> choose_deterministic(const Problem& problem, cl::Device& devi
   return choice;
 }
 
-// Bounds the programs made for single problems: the oldest goes when a new one comes.
+// Bounds the programs made for single problems: the least recently run is given up when a new one comes.
 template <class Problem>
 void note_specialised(const Problem& problem, const ChoicePtr<Problem>& choice) {
+  using Entry = std::pair<Problem, ChoicePtr<Problem>>;
   static std::mutex mutex;
-  static auto* list = new std::deque<std::pair<Problem, ChoicePtr<Problem>>>;
+  static auto* list = new std::vector<Entry>;
   std::lock_guard<std::mutex> lock(mutex);
+  choice->last_run = ++g_round;  // it is about to
   list->emplace_back(problem, choice);
   if (list->size() <= kMostSpecialised) return;
-  const auto [old, its_choice] = list->front();
-  list->pop_front();
-  cache<Problem>().replace(old, its_choice, make_choice<Problem>(its_choice->reusable, its_choice->reusable));
-  find_stats().evicted++;
+  const auto oldest = std::min_element(list->begin(), list->end(), [](const Entry& a, const Entry& b) {
+    return a.second->last_run < b.second->last_run;
+  });
+  const auto [old, its_choice] = *oldest;
+  list->erase(oldest);
+  if (cache<Problem>().replace(old, its_choice,
+                               make_choice<Problem>(its_choice->reusable, its_choice->reusable)))
+    find_stats().evicted++;
 }
 
 // Takes over what the search has found out.
@@ -590,6 +599,9 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
   }
 
   const Solution<Problem>& solution = prefers_reusable(problem.op()) ? *choice->reusable : *choice->taken;
+  const uint32_t round = g_round.load(std::memory_order_relaxed);
+  if (choice->last_run.load(std::memory_order_relaxed) != round) [[unlikely]]
+    choice->last_run.store(round, std::memory_order_relaxed);
   at::RecordFunction profiled(at::RecordScope::FUNCTION);
   if (profiled.isActive()) [[unlikely]]
     profiled.before(std::string("ocl::") + op_name(problem.op()) + "::" + solution.solver->name());

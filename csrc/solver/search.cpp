@@ -18,6 +18,7 @@
 #include "cl/threads.h"
 #include "solver/background.h"
 #include "solver/prepared.h"
+#include "solver/recent_map.h"
 #include "solver/settings.h"
 #include "solver/trial.h"
 
@@ -25,11 +26,13 @@ namespace dlb::solver {
 namespace {
 
 constexpr double kMinimumGain = 0.97;  // a solution takes over below this share of the other's time
-constexpr double kHopeless = 1.15;     // one measurement above this share is enough
+constexpr double kHopeless = 1.15;     // a solution is given up above this share, before all is measured
 constexpr double kNear = 1.3;          // a solver whose first config is within this share has others tried
 constexpr size_t kMeasurements = 3, kMeasurementsOfShort = 7;  // before a solution takes over
 constexpr double kShort = 150;                                 // microseconds
-constexpr size_t kMostPairs = 8;                               // of runs under way, for one problem
+// Of short kernels on CPUs, of which one in thirty is held up by a thread that the system did not let run.
+constexpr size_t kInterrupted = 3;
+constexpr size_t kMostPairs = 8;           // of runs under way, for one problem
 constexpr double kUsualExcess = 0.3;       // of a candidate's time over the solution in use
 constexpr uint32_t kSearchAfter = 2;       // runs at least
 constexpr uint32_t kSpecialiseAfter = 30;  // runs
@@ -57,7 +60,7 @@ struct Allowance {
 constexpr Allowance kCpuAllowance = {100e3, 20e3, 40, 1e6}, kGpuAllowance = {10e3, 5e3, 150, 5e6};
 
 constexpr const char* kRight = "right";  // payload of a voucher
-constexpr size_t kMostFamilies = 4096;
+constexpr size_t kFamilies = 4096;       // of a generation
 
 // Share of a device's time that measuring may take.
 class Budget {
@@ -434,12 +437,12 @@ void measure_all(const Problem& problem, cl::Device& device, std::vector<Candida
 
 size_t sizes_met(uint64_t family, uint64_t problem) {
   static std::mutex mutex;
-  static auto* families = new std::unordered_map<uint64_t, std::unordered_set<uint64_t>>;
+  static auto* families = new RecentMap<uint64_t, std::unordered_set<uint64_t>>(kFamilies);
   std::lock_guard<std::mutex> lock(mutex);
-  if (families->size() > kMostFamilies) families->clear();
-  auto& members = (*families)[family];
-  if (members.size() <= kManySizes) members.insert(problem);
-  return members.size();
+  auto* members = families->find(family);
+  if (!members) members = &families->insert(family, {});
+  if (members->size() <= kManySizes) members->insert(problem);
+  return members->size();
 }
 
 namespace {
@@ -693,7 +696,9 @@ void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_ti
   c.ratios.push_back(ratio);
   const double middle = median(c.ratios);
   c.time = current.time * middle;
-  if (middle > kHopeless || (c.ratios.size() >= needed() && middle > kMinimumGain))
+  const bool believed =
+      device_.cls != cl::DeviceClass::kCpu || current.time >= kShort || c.ratios.size() >= kInterrupted;
+  if ((middle > kHopeless && believed) || (c.ratios.size() >= needed() && middle > kMinimumGain))
     c.state = Candidate<Problem>::kSlower;
   else if (c.ratios.size() >= needed()) {
     take(c);

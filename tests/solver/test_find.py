@@ -325,6 +325,53 @@ print("{{}}")
     assert runs[-1].split(",")[4].startswith("s") == builds
 
 
+def test_two_programs_made_for_a_problem_in_vain_are_the_last(process):
+    """What is slower when it is made for a problem is not taken, and soon not tried any more."""
+    code = """
+for rows in range(30, 80, 10):
+    for _ in range(8):
+        for _ in range(10): torch.ones(rows, 16, device="ocl") @ y[:16, :8]; torch.ocl.synchronize()
+        dlbackend.solvers.wait()
+print(json.dumps(dlbackend.solvers.stats()))
+"""
+    only = {"DLBACKEND_TEST_SOLVERS": "test_vain", "DLBACKEND_SOLVER": "gemm:test_vain"}
+    stats = process(code, DLBACKEND_FIND_MODE="normal", DLBACKEND_VERBOSE="2", **only)
+    configs = [line.split(",")[4] for line in process.stderr.splitlines() if line.startswith("dlbackend,run,")]
+    assert len(configs) > 300
+    assert not any(config.startswith("s") for config in configs)
+    assert stats["swapped"] == 0
+    assert stats["misses"] == 5
+    tried = [line for line in process.stderr.splitlines() if "test_vain,s" in line]
+    assert len(tried) == 2
+
+
+def test_of_programs_of_single_problems_the_least_recently_run_are_given_up(process):
+    code = """
+def product(rows): return torch.ones(rows, 4, device="ocl") @ torch.ones(4, 8, device="ocl")
+def swapped(): return dlbackend.solvers.stats()["swapped"]
+def settle(rows):
+    for _ in range(10):
+        for _ in range(10): product(rows); torch.ocl.synchronize()
+        dlbackend.solvers.wait()
+        if swapped() > len(made): return made.append(rows)
+made = []
+for rows in range(16, 296):
+    settle(rows)
+    if made: product(made[0])
+evicted = dlbackend.kernel_stats()["evicted"]
+import sys
+print("now", file=sys.stderr, flush=True)
+for rows in (made[0], made[1], made[-1]): assert (product(rows) == 4).all()
+print(json.dumps([len(made), evicted]))
+"""
+    made, evicted = process(code, DLBACKEND_FIND_MODE="normal", DLBACKEND_VERBOSE="2", **ONLY_SLOW)
+    assert made > 256
+    assert evicted == made - 256
+    last = process.stderr[process.stderr.index("\nnow\n") :].splitlines()
+    runs = [line.split(",")[4].startswith("s") for line in last if line.startswith("dlbackend,run,")]
+    assert runs == [True, False, True]
+
+
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])
 def test_wrong_solver_is_never_taken(process, mode):
     """It is the fastest, and its estimate the lowest."""

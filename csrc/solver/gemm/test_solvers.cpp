@@ -9,7 +9,7 @@
 namespace dlb::solver {
 namespace {
 
-enum class Fault { kWrong, kFails, kSlow };
+enum class Fault { kWrong, kFails, kSlow, kVain };
 
 // Leaves the result as it finds it: as fast as can be.
 class DoesNothing final : public Invoker<GemmProblem> {
@@ -47,20 +47,23 @@ class Faulty final : public GemmSolver {
     return is_float_storage(p.dtype) ? Applicability::yes() : Applicability::no("only for tests");
   }
   double estimate(const GemmProblem& problem, const cl::Device& device) const override {
-    return fault_ == Fault::kSlow ? lowest_estimate(problem, device, *this) : estimate_;
+    return is_right() ? lowest_estimate(problem, device, *this) : estimate_;
   }
-  // what is slow is not when compiled for one problem
   bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override {
-    return fault_ == Fault::kSlow;
+    return is_right();
   }
   std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
                                                 const Config& config) const override {
     if (fault_ == Fault::kFails) cl::get_kernel(device, "this is no program", "", "none");
     if (fault_ == Fault::kSlow) return std::make_unique<Repeats>(problem, device, config.specialised ? 1 : 5);
+    if (fault_ == Fault::kVain)
+      return std::make_unique<Repeats>(problem, device, config.specialised ? 60 : 40);
     return std::make_unique<DoesNothing>();
   }
 
  private:
+  bool is_right() const { return fault_ == Fault::kSlow || fault_ == Fault::kVain; }
+
   const char* name_;
   const Fault fault_;
   const double estimate_;
@@ -69,11 +72,13 @@ class Faulty final : public GemmSolver {
 }  // namespace
 
 std::vector<const GemmSolver*> gemm_test_solvers(const std::string& which) {
-  // "wrong" and "slow" come first by their estimates, "late" behind what is right
+  // "wrong", "slow" and "vain" come first by their estimates, "late" behind what is right. Compiled for one
+  // problem, "slow" is not slow, and "vain" slower.
   static const Faulty wrong("test_wrong", Fault::kWrong, 1e-3), late("test_late", Fault::kWrong, 20),
-      fails("test_fails", Fault::kFails, 20), slow("test_slow", Fault::kSlow, 0);
+      fails("test_fails", Fault::kFails, 20), slow("test_slow", Fault::kSlow, 0),
+      vain("test_vain", Fault::kVain, 0);
   std::vector<const GemmSolver*> list;
-  for (const Faulty* solver : {&wrong, &late, &fails, &slow})
+  for (const Faulty* solver : {&wrong, &late, &fails, &slow, &vain})
     if (which.find(solver->name()) != std::string::npos) list.push_back(solver);
   return list;
 }
