@@ -111,6 +111,49 @@ void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
   if (!there.is_same(destination)) device_to_device(there, destination);
 }
 
+bool lacks_double(const at::Tensor& t) {
+  return t.device().type() == kDeviceType && !current_stream(t.device().index()).device().fp64;
+}
+
+bool is_wide(const at::Tensor& t) {
+  return t.scalar_type() == at::kDouble || t.scalar_type() == at::kComplexDouble;
+}
+
+// The memory that a tensor's elements lie in, from first to last, as one dense dimension.
+at::Tensor span_of(const at::Tensor& t) {
+  int64_t last = 0;
+  for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+  return t.as_strided({last + 1}, {1});
+}
+
+// Where a device without double precision would have to read or write it: such tensors are kept there, and
+// converted and rearranged here.
+void copy_through_host(const at::Tensor& source, const at::Tensor& destination) {
+  const auto on_host = [](const at::Tensor& t) {
+    const at::Tensor span = span_of(t), here = empty_like_on(span, c10::Device(c10::kCPU));
+    device_to_host(span, here, false);
+    return here;
+  };
+  at::Tensor plain = source.is_conj() ? source.conj() : source;  // as_strided() would keep the bits
+  if (source.is_neg()) plain = plain._neg_view();
+  at::Tensor values =
+      plain.device().is_cpu() ? plain : on_host(plain).as_strided(plain.sizes(), plain.strides());
+  if (source.is_conj()) values = values.conj();
+  if (source.is_neg()) values = values._neg_view();
+  if (destination.device().is_cpu()) {
+    destination.copy_(values);
+    return;
+  }
+  at::Tensor target = destination.is_conj() ? destination.conj() : destination;
+  if (destination.is_neg()) target = target._neg_view();
+  const at::Tensor span = on_host(target);  // with what lies between the elements
+  at::Tensor here = span.as_strided(target.sizes(), target.strides());
+  if (destination.is_conj()) here = here.conj();
+  if (destination.is_neg()) here = here._neg_view();
+  here.copy_(values);
+  host_to_device(span, span_of(target), false);
+}
+
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
   if (destination.numel() == 0) return destination;
   const at::Tensor source =
@@ -121,7 +164,10 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
   TORCH_CHECK((from_here || source.device().is_cpu()) && (to_here || destination.device().is_cpu()),
               "copies between ", source.device(), " and ", destination.device(),
               " are not supported: go through the CPU");
-  if (from_here && to_here)
+  if ((is_wide(source) || is_wide(destination)) && (lacks_double(source) || lacks_double(destination)))
+      [[unlikely]]
+    copy_through_host(source, destination);
+  else if (from_here && to_here)
     device_to_device(source, destination);
   else if (to_here)
     host_to_device(source, destination, non_blocking);

@@ -5,6 +5,8 @@ import os
 import sys
 import types
 
+from dlbackend import printing
+
 REINSTALL = "Build it for the torch you have, in the source folder: pip install --no-build-isolation --no-deps ."
 
 
@@ -47,4 +49,5 @@ def take_slot(torch: types.ModuleType, c: types.ModuleType, ocl: types.ModuleTyp
     for part in ("memory", "random", "streams"):
         sys.modules[f"torch.ocl.{part}"] = getattr(ocl, part)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    printing.install(torch, ocl)
     torch.backends.ocl = sys.modules["torch.backends.ocl"] = backend

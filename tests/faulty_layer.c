@@ -1,0 +1,95 @@
+/* An OpenCL layer (CL/cl_layer.h; loaders take the libraries that OPENCL_LAYERS names) that makes a driver fail, or
+ * less capable, as environment variables say when a function is called:
+ *   FAULTY_CALL=clFinish:2:-5  the second call of clFinish from then on returns -5, once; with 0 every call does
+ *   FAULTY_NO_FP64=1           no device has cl_khr_fp64 */
+#include <CL/cl_layer.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct _cl_icd_dispatch* next;
+static struct _cl_icd_dispatch mine;
+
+static int countdown(const char* name) {
+  static char seen[128];
+  static int left, always;
+  const char* wanted = getenv("FAULTY_CALL");
+  const size_t length = strlen(name);
+  if (!wanted || strncmp(wanted, name, length) != 0 || wanted[length] != ':') return 0;
+  if (strcmp(seen, wanted) != 0) {
+    strncpy(seen, wanted, sizeof seen - 1);
+    left = atoi(wanted + length + 1);
+    always = left == 0;
+  }
+  if (!always && --left != 0) return 0;
+  return atoi(strchr(wanted + length + 1, ':') + 1);
+}
+
+static cl_int CL_API_CALL finish(cl_command_queue queue) {
+  const cl_int status = next->clFinish(queue), fault = countdown("clFinish");
+  return fault ? fault : status;
+}
+
+static cl_int CL_API_CALL launch(cl_command_queue queue, cl_kernel kernel, cl_uint dims, const size_t* offset,
+                                 const size_t* global, const size_t* local, cl_uint waits, const cl_event* list,
+                                 cl_event* event) {
+  const cl_int fault = countdown("clEnqueueNDRangeKernel");
+  if (fault) return fault;
+  return next->clEnqueueNDRangeKernel(queue, kernel, dims, offset, global, local, waits, list, event);
+}
+
+static cl_int CL_API_CALL read_buffer(cl_command_queue queue, cl_mem buffer, cl_bool blocking, size_t offset,
+                                      size_t bytes, void* to, cl_uint waits, const cl_event* list,
+                                      cl_event* event) {
+  const cl_int fault = countdown("clEnqueueReadBuffer");
+  if (fault) return fault;
+  return next->clEnqueueReadBuffer(queue, buffer, blocking, offset, bytes, to, waits, list, event);
+}
+
+static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, size_t bytes, void* host,
+                                        cl_int* status) {
+  const cl_int fault = countdown("clCreateBuffer");
+  if (!fault) return next->clCreateBuffer(context, flags, bytes, host, status);
+  if (status) *status = fault;
+  return NULL;
+}
+
+static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_device_id* devices, const char* options,
+                                void(CL_CALLBACK* notify)(cl_program, void*), void* user) {
+  const cl_int fault = countdown("clBuildProgram");
+  return fault ? fault : next->clBuildProgram(program, count, devices, options, notify, user);
+}
+
+static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info what, size_t size, void* value,
+                                      size_t* size_needed) {
+  const cl_int status = next->clGetDeviceInfo(device, what, size, value, size_needed);
+  if (status != CL_SUCCESS || !value || !getenv("FAULTY_NO_FP64")) return status;
+  if (what == CL_DEVICE_EXTENSIONS) {
+    char* found = strstr(value, "cl_khr_fp64");
+    if (found) memset(found, ' ', strlen("cl_khr_fp64"));
+  } else if (what == CL_DEVICE_DOUBLE_FP_CONFIG) {
+    memset(value, 0, size);
+  }
+  return status;
+}
+
+CL_API_ENTRY cl_int CL_API_CALL clGetLayerInfo(cl_layer_info what, size_t size, void* value, size_t* size_needed) {
+  if (what != CL_LAYER_API_VERSION) return CL_INVALID_VALUE;
+  if (value && size >= sizeof(cl_layer_api_version)) *(cl_layer_api_version*)value = CL_LAYER_API_VERSION_100;
+  if (size_needed) *size_needed = sizeof(cl_layer_api_version);
+  return CL_SUCCESS;
+}
+
+CL_API_ENTRY cl_int CL_API_CALL clInitLayer(cl_uint entries, const struct _cl_icd_dispatch* target,
+                                            cl_uint* entries_made, const struct _cl_icd_dispatch** made) {
+  next = target;
+  memcpy(&mine, target, entries * sizeof(void*) < sizeof mine ? entries * sizeof(void*) : sizeof mine);
+  mine.clFinish = finish;
+  mine.clEnqueueNDRangeKernel = launch;
+  mine.clEnqueueReadBuffer = read_buffer;
+  mine.clCreateBuffer = create_buffer;
+  mine.clBuildProgram = build;
+  mine.clGetDeviceInfo = device_info;
+  *made = &mine;
+  *entries_made = sizeof mine / sizeof(void*);
+  return CL_SUCCESS;
+}

@@ -1,0 +1,152 @@
+"""Drivers that fail, or lack double precision: simulated by an OpenCL layer (faulty_layer.c) between loader and
+driver."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from fresh_process import fresh_python
+
+SOURCE = Path(__file__).parents[1] / "faulty_layer.c"
+PRELUDE = """
+import json, os, torch, dlbackend
+x = torch.arange(100, dtype=torch.float32).to("ocl")
+torch.ocl.synchronize()
+"""
+
+
+@pytest.fixture(scope="module")
+def layer(tmp_path_factory):
+    """Runs code, with environment variables, in a process whose OpenCL calls pass the layer."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    library = tmp_path_factory.mktemp("layer") / "faulty.so"
+    build = [compiler, "-shared", "-fPIC", "-Wall", "-DCL_TARGET_OPENCL_VERSION=300", SOURCE, "-o", library]
+    built = subprocess.run(build, check=False, capture_output=True, text=True)
+    if "cl_layer.h" in built.stderr:
+        pytest.skip("these OpenCL headers know no layers")
+    assert built.returncode == 0, built.stderr
+
+    def run(code: str, **variables: str):
+        done = fresh_python(PRELUDE + code, OPENCL_LAYERS=str(library), **variables)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    if run("print(json.dumps(torch.ocl.get_device_properties(0).has_fp64))", FAULTY_NO_FP64="1"):
+        pytest.skip("this OpenCL loader takes no layers")
+    return run
+
+
+# What is done while a call fails, and what must still be right afterwards.
+FAILS = """
+def attempt(fault, action):
+    os.environ["FAULTY_CALL"] = fault
+    try:
+        action()
+        raised = ["", ""]
+    except BaseException as error:
+        raised = [type(error).__name__, str(error)]
+    del os.environ["FAULTY_CALL"]
+    for _ in range(3):
+        assert ((x * 2 + 1).cpu() == torch.arange(100) * 2 + 1).all()
+    assert (x.view(10, 10) @ x.view(10, 10)).cpu()[0, 0] == sum(k * 10 * k for k in range(10))
+    torch.ocl.synchronize()
+    return raised
+"""
+
+
+def test_an_error_that_comes_late_names_the_last_kernels(layer):
+    code = """
+def work():
+    y = (x + 1).exp()
+    torch.ocl.synchronize()
+print(json.dumps([attempt("clFinish:1:-5", work), attempt("clEnqueueReadBuffer:1:-5", lambda: (x + 1).exp().cpu())]))
+"""
+    for name, message in layer(FAILS + code):
+        assert name == "RuntimeError"
+        assert "CL_OUT_OF_RESOURCES (-5)" in message
+        assert re.search(r"reported late.*pointwise_add\w*, pointwise_exp", message)
+        assert "free tensors" in message
+
+
+def test_a_launch_that_fails_names_its_kernel(layer):
+    code = 'print(json.dumps(attempt("clEnqueueNDRangeKernel:1:-5", lambda: x.exp())))'
+    name, message = layer(FAILS + code)
+    assert name == "RuntimeError"
+    assert re.search(
+        r"clEnqueueNDRangeKernel failed with CL_OUT_OF_RESOURCES \(-5\) for kernel pointwise_exp on", message
+    )
+
+
+def test_memory_is_asked_for_again_before_it_is_an_error(layer):
+    """Once what is cached has gone back to the driver; then OutOfMemoryError, and the device goes on."""
+    code = """
+def allocate(): torch.empty(1 << 26, device="ocl")
+once = attempt("clCreateBuffer:1:-4", allocate)
+retries = torch.ocl.memory_stats()["num_alloc_retries"]
+torch.ocl.empty_cache()
+print(json.dumps([once, retries, attempt("clCreateBuffer:0:-4", allocate)]))
+"""
+    once, retries, always = layer(FAILS + code)
+    assert once == ["", ""]
+    assert retries == 1
+    assert always[0] == "OutOfMemoryError"
+    assert "0.25 GiB" in always[1]
+
+
+def test_a_program_that_does_not_build_is_named_and_built_again_later(layer):
+    code = """
+failed = attempt("clBuildProgram:1:-6", lambda: torch.logaddexp(x, x))
+again = torch.logaddexp(x, x).cpu()
+assert torch.allclose(again, torch.logaddexp(x.cpu(), x.cpu()))
+print(json.dumps(failed))
+"""
+    cache = {"DLBACKEND_CACHE_DIR": "", "DLBACKEND_PACKS": ""}
+    name, message = layer(FAILS + code, **cache)
+    assert name == "RuntimeError"
+    assert "CL_OUT_OF_HOST_MEMORY (-6)" in message
+
+
+def test_without_double_precision(layer):
+    """Everything up to float32 and complex64 works; float64 is kept, converted, copied and printed, not computed."""
+    code = """
+refused = {}
+d = torch.randn(3, 4, dtype=torch.float64)
+z = torch.randn(3, 4, dtype=torch.complex128)
+dd, zz = d.to("ocl"), z.to("ocl")
+def same(a, b): assert torch.equal(a.cpu(), b), (a, b)
+same(dd.t(), d.t()); same(dd[:, 1:3], d[:, 1:3]); same(dd.clone(), d)
+same(dd.expand(2, 3, 4).contiguous(), d.expand(2, 3, 4))
+same(d.to("ocl", torch.float32), d.float()); same(dd.float(), d.float()); same(dd.float().double(), d.float().double())
+wide, here = torch.zeros(4, 6, dtype=torch.float64).to("ocl"), torch.zeros(4, 6, dtype=torch.float64)
+wide[:, ::2] = dd.float().t(); here[:, ::2] = d.float().t(); same(wide, here)
+same(zz.conj(), z.conj()); same(zz.mT.contiguous(), z.mT.contiguous())
+same(zz.conj().imag.float(), z.conj().imag.float())
+zz.conj().copy_(z); same(zz, z.conj())
+model = torch.nn.Linear(4, 2).double()
+narrow = torch.nn.Linear(4, 2).to("ocl")
+narrow.load_state_dict(model.state_dict())
+same(narrow.weight.detach(), model.weight.detach().float())
+texts = [repr(t) for t in (x[:3], x[:3].half(), x[:3].to(torch.complex64), dd, x)]
+torch.nn.functional.cross_entropy(narrow(dd.float()), torch.tensor([0, 1, 1], device="ocl")).backward()
+torch.optim.Adam(narrow.parameters()).step()
+assert torch.isfinite(x.std() + x.softmax(0).sum() + torch.linspace(0, 1, 5, device="ocl").sum()).item()
+for name, action in {"add": lambda: dd + 1, "mm": lambda: dd @ dd.mT, "sum": lambda: dd.sum(), "randn":
+        lambda: torch.randn(3, dtype=torch.float64, device="ocl"), "abs": lambda: zz.abs(),
+        "sum to float64": lambda: x.sum(dtype=torch.float64), "conv":
+        lambda: torch.nn.functional.conv1d(dd[None], torch.ones(2, 3, 1, dtype=torch.float64).to("ocl"))}.items():
+    try: refused[name] = ["", str(action())]
+    except Exception as error: refused[name] = [type(error).__name__, str(error)]
+print(json.dumps([texts, refused]))
+"""
+    texts, refused = layer(code, FAULTY_NO_FP64="1", DLBACKEND_FALLBACK="error")
+    assert texts[0] == "tensor([0., 1., 2.], device='ocl:0')"
+    assert all(text.startswith("tensor(") and "device='ocl:0'" in text for text in texts)
+    for name, (kind, message) in refused.items():
+        assert kind == "NotImplementedError", (name, kind, message)
+        assert "double precision" in message
+        assert "float32" in message or "float64" in message
