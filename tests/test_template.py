@@ -1,11 +1,15 @@
 """The template API: expressions, broadcasting, reductions, dtypes, autograd, errors."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from common import DEVICE
 
 import dlbackend
-from dlbackend.template import Reduction, pointwise, pointwise_reduce
+from dlbackend.template import Reduction, pointwise, pointwise_reduce, source
 
 
 def make(*shape, dtype=torch.float32):
@@ -132,3 +136,55 @@ def test_autograd():
         ours(a).sum().backward()
         theirs(b).sum().backward()
         torch.testing.assert_close(a.grad.cpu(), b.grad)
+
+
+CPP = """
+#include <ATen/ops/empty_like.h>
+#include <dlbackend/template.h>
+#include <torch/library.h>
+
+at::Tensor normalised(const at::Tensor& x, double eps) {
+  const auto moments = dlb::run_template({.expression = "y0 = x0; y1 = x0 * x0;",
+                                          .outputs = {dlb::Reduction::sum(), dlb::Reduction::sum()},
+                                          .dims = {-1},
+                                          .keepdim = true,
+                                          .finish = "y0 = y0 / n; y1 = y1 / n - y0 * y0;"},
+                                         {x});
+  at::Tensor out = at::empty_like(x);
+  const dlb::Template scaled{.expression = "y0 = (x0 - x1) * rsqrt(x2 + s0);", .outputs = {std::nullopt}};
+  dlb::run_template_out(scaled, {x, moments[0], moments[1]}, {eps}, {out});
+  return out;
+}
+
+TORCH_LIBRARY(dlbackend_cpp_test, m) {
+  m.def("normalised(Tensor x, float eps) -> Tensor", normalised);
+  m.def("source(str expression) -> str", [](std::string expression) {
+    return dlb::template_source({.expression = expression, .outputs = {std::nullopt}}, {at::kHalf}, 0,
+                                dlb::TemplateDevice::kGpu);
+  });
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="g++'s options")
+def test_from_cpp(tmp_path):
+    """The installed header and library alone, as docs/template-api.md builds with them."""
+    package, theirs = Path(dlbackend.__file__).parent, Path(torch.__file__).parent
+    include = package / "include"
+    if not include.exists():  # the source folder
+        include = tmp_path / "include"
+        include.mkdir()
+        (include / "dlbackend").symlink_to(package.parents[1] / "csrc" / "ops")
+    (tmp_path / "mine.cpp").write_text(CPP)
+    library = tmp_path / "mine.so"
+    includes = [include, theirs / "include", theirs / "include/torch/csrc/api/include"]
+    subprocess.run(
+        ["g++", "-std=c++20", "-shared", "-fPIC", tmp_path / "mine.cpp", "-o", library, package / "libdlbackend.so"]
+        + [f"-I{folder}" for folder in includes],
+        check=True,
+    )
+    torch.ops.load_library(library)
+    x, dx = make(5, 70)
+    actual = torch.ops.dlbackend_cpp_test.normalised(dx, 1e-5)
+    torch.testing.assert_close(actual.cpu(), torch.nn.functional.layer_norm(x, (70,)), rtol=1e-4, atol=1e-5)
+    assert torch.ops.dlbackend_cpp_test.source("y0 = x0;") == source("y0 = x0;", [torch.float16])

@@ -240,6 +240,10 @@ std::string divider_source() {
          "inline uint dlb_divide(uint n, dlb_divider d) { return (mul_hi(n, d.magic) + n) >> d.shift; }\n";
 }
 
+bool fits_vectors(DType type) {
+  return class_of(type) != DClass::Complex;
+}
+
 bool can_stream(const PointwiseKey& key) {
   if (key.cls != cl::DeviceClass::kCpu || key.outputs != 1 || key.op->functions || size_of(key.types[0]) > 8)
     return false;

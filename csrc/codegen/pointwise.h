@@ -79,6 +79,10 @@ struct PointwiseParams {
   uint32_t streamed;  // CPU, where can_stream(): whether results go past the cache
 };
 
+// GPUs: whether the vectorised form takes operands of that type that are not a Value or Zero: of complex
+// numbers kGpuVector would be wider than any device loads at once.
+bool fits_vectors(DType type);
+
 // CPUs: whether the kernel can write its results past the cache, as the caller asks where they are larger
 // than that: no line is read before it is written, and what others will read stays. Not of ops with functions
 // of their own, which memory does not bound.

@@ -89,23 +89,35 @@ const Rows& rows_of(const Template& what, size_t scalars) {
   return *rows;
 }
 
+void check_counts(const Template& what, size_t inputs, size_t scalars) {
+  TORCH_CHECK_VALUE(inputs > 0, "template: at least one input is needed");
+  TORCH_CHECK_VALUE(!what.outputs.empty(), "template: at least one output is needed");
+  TORCH_CHECK_VALUE(inputs + what.outputs.size() <= codegen::kMaxReduceOperands && inputs <= 8 &&
+                        what.outputs.size() <= codegen::kMaxResults,
+                    "template: at most 8 inputs, 8 outputs and 10 of both together, not ", inputs, " and ",
+                    what.outputs.size());
+  TORCH_CHECK_VALUE(scalars <= codegen::kMaxScalars, "template: at most ", codegen::kMaxScalars,
+                    " scalars, not ", scalars);
+}
+
+bool reduces(const Template& what) {
+  return std::any_of(what.outputs.begin(), what.outputs.end(), [](const auto& o) { return o.has_value(); });
+}
+
+at::ScalarType output_dtype(const Template& what, size_t output, at::ScalarType compute) {
+  return output < what.dtypes.size() ? what.dtypes[output] : compute;
+}
+
 struct Plan {
   at::DimVector shape;    // of the broadcast inputs
   at::DimVector reduced;  // of reduced outputs
   DimMask mask;
-  bool reduces = false;
   at::ScalarType compute{};
 
-  Plan(const Template& what, at::TensorList inputs) {
-    TORCH_CHECK_VALUE(!inputs.empty(), "template: at least one input is needed");
-    TORCH_CHECK_VALUE(!what.outputs.empty(), "template: at least one output is needed");
-    TORCH_CHECK_VALUE(inputs.size() + what.outputs.size() <= codegen::kMaxReduceOperands &&
-                          inputs.size() <= 8 && what.outputs.size() <= codegen::kMaxResults,
-                      "template: at most 8 inputs, 8 outputs and 10 of both together, not ", inputs.size(),
-                      " and ", what.outputs.size());
+  Plan(const Template& what, at::TensorList inputs, size_t scalars) {
+    check_counts(what, inputs.size(), scalars);
     shape = at::DimVector(inputs[0].sizes());
     for (const at::Tensor& input : inputs) shape = at::infer_size_dimvector(shape, input.sizes());
-    for (const auto& output : what.outputs) reduces |= output.has_value();
     const auto rank = static_cast<int64_t>(shape.size());
     mask = at::native::make_dim_mask(at::IntArrayRef(what.dims), rank);
     for (int64_t d = 0; d < rank; ++d) {
@@ -128,16 +140,14 @@ std::vector<at::Tensor> make_outputs(const Template& what, const Plan& plan,
                                      const at::TensorOptions& options) {
   std::vector<at::Tensor> outputs;
   for (size_t k = 0; k < what.outputs.size(); ++k) {
-    const auto dtype = k < what.dtypes.size() ? what.dtypes[k] : plan.compute;
-    outputs.push_back(at::empty(what.outputs[k] ? plan.reduced : plan.shape, options.dtype(dtype)));
+    const at::DimVector& shape = what.outputs[k] ? plan.reduced : plan.shape;
+    outputs.push_back(at::empty(shape, options.dtype(output_dtype(what, k, plan.compute))));
   }
   return outputs;
 }
 
 void launch(const Template& what, const Plan& plan, at::TensorList inputs, c10::ArrayRef<c10::Scalar> scalars,
             at::TensorList outputs) {
-  TORCH_CHECK_VALUE(scalars.size() <= codegen::kMaxScalars, "template: at most ", codegen::kMaxScalars,
-                    " scalars, not ", scalars.size());
   TORCH_CHECK_VALUE(outputs.size() == what.outputs.size(), "template: ", what.outputs.size(),
                     " outputs are computed, but ", outputs.size(), " tensors given");
   for (size_t k = 0; k < outputs.size(); ++k) {
@@ -148,7 +158,7 @@ void launch(const Template& what, const Plan& plan, at::TensorList inputs, c10::
   }
   const Rows& rows = rows_of(what, scalars.size());
   const c10::DeviceGuard guard(outputs[0].device());
-  if (!plan.reduces) {
+  if (!reduces(what)) {
     at::TensorIteratorConfig config;
     for (const at::Tensor& output : outputs) config.add_output(output);
     for (const at::Tensor& input : inputs) config.add_const_input(input);
@@ -202,11 +212,61 @@ void template_out_op(std::string expression, at::TensorList inputs, at::ArrayRef
   run_template_out(what, inputs, scalars, outputs);
 }
 
+std::string source_op(std::string expression, std::vector<at::ScalarType> inputs, int64_t scalars,
+                      const c10::List<std::string>& inits, const c10::List<std::string>& combines,
+                      std::string finish, std::optional<at::ScalarType> compute,
+                      std::vector<at::ScalarType> dtypes, bool cpu) {
+  const auto what = template_of(expression, inits, combines, {}, false, finish, compute, std::move(dtypes));
+  return template_source(what, inputs, static_cast<size_t>(scalars),
+                         cpu ? TemplateDevice::kCpu : TemplateDevice::kGpu);
+}
+
+// The types of all operands: reduced outputs first, then the other outputs, then the inputs.
+template <size_t N>
+void fill_types(std::array<codegen::DType, N>& types, const Template& what,
+                c10::ArrayRef<at::ScalarType> inputs, at::ScalarType compute) {
+  size_t at = 0;
+  for (const bool reduced : {true, false})
+    for (size_t k = 0; k < what.outputs.size(); ++k)
+      if (what.outputs[k].has_value() == reduced)
+        types[at++] = dtype_of(output_dtype(what, k, compute), "template");
+  for (const at::ScalarType input : inputs) types[at++] = dtype_of(input, "template");
+}
+
 }  // namespace
+
+std::string template_source(const Template& what, c10::ArrayRef<at::ScalarType> inputs, size_t scalars,
+                            TemplateDevice device) {
+  check_counts(what, inputs.size(), scalars);
+  at::ScalarType compute = what.compute.value_or(inputs[0]);
+  if (!what.compute)
+    for (const at::ScalarType input : inputs) compute = c10::promoteTypes(compute, input);
+  const Rows& rows = rows_of(what, scalars);
+  const auto cls = device == TemplateDevice::kCpu ? cl::DeviceClass::kCpu : cl::DeviceClass::kGpu;
+  const auto in_kernel = codegen::compute_type(dtype_of(compute, "template"));
+  if (reduces(what)) {
+    codegen::ReduceKey key{.op = &rows.reduce, .cls = cls, .compute = in_kernel};
+    key.outputs = 0;
+    for (const auto& output : what.outputs) ++(output ? key.outputs : key.mapped);
+    key.inputs = static_cast<uint8_t>(inputs.size());
+    fill_types(key.types, what, inputs, compute);
+    return codegen::reduce_source(key);
+  }
+  codegen::PointwiseKey key{.op = &rows.pointwise, .cls = cls, .compute = in_kernel};
+  key.outputs = static_cast<uint8_t>(what.outputs.size());
+  key.inputs = static_cast<uint8_t>(inputs.size());
+  fill_types(key.types, what, inputs, compute);
+  key.vectorised = cls == cl::DeviceClass::kGpu &&
+                   std::all_of(key.types.begin(), key.types.begin() + key.outputs + key.inputs,
+                               [](codegen::DType type) { return codegen::fits_vectors(type); });
+  if (cls == cl::DeviceClass::kGpu && !key.vectorised)
+    std::fill_n(key.inner.begin(), key.outputs + key.inputs, codegen::Inner::Strided);
+  return codegen::pointwise_source(key);
+}
 
 std::vector<at::Tensor> run_template(const Template& what, at::TensorList inputs,
                                      c10::ArrayRef<c10::Scalar> scalars) {
-  const Plan plan(what, inputs);
+  const Plan plan(what, inputs, scalars.size());
   at::TensorOptions options = inputs[0].options();
   for (const at::Tensor& input : inputs)
     if (!input.device().is_cpu()) options = input.options();
@@ -220,7 +280,7 @@ std::vector<at::Tensor> run_template(const Template& what, at::TensorList inputs
 
 void run_template_out(const Template& what, at::TensorList inputs, c10::ArrayRef<c10::Scalar> scalars,
                       at::TensorList outputs) {
-  launch(what, Plan(what, inputs), inputs, scalars, outputs);
+  launch(what, Plan(what, inputs, scalars.size()), inputs, scalars, outputs);
 }
 
 TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
@@ -232,6 +292,10 @@ TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
       "template_out(str expression, Tensor[] inputs, Scalar[] scalars, str[] inits, str[] combines, int[] "
       "dims, "
       "bool keepdim, str finish, ScalarType? compute, Tensor(a!)[] outputs) -> ()");
+  m.def(
+      "template_source(str expression, ScalarType[] inputs, int scalars, str[] inits, str[] combines, "
+      "str finish, ScalarType? compute, ScalarType[] dtypes, bool cpu) -> str",
+      source_op);
 }
 TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {
   m.impl("template", template_op);

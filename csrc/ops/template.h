@@ -52,4 +52,11 @@ std::vector<at::Tensor> run_template(const Template& what, at::TensorList inputs
 void run_template_out(const Template& what, at::TensorList inputs, c10::ArrayRef<c10::Scalar> scalars,
                       at::TensorList outputs);
 
+// The OpenCL C source of the kernel that run_template() compiles for inputs of these dtypes and as many
+// scalars, contiguous, on devices of that class; for other layouts it differs in how elements are addressed.
+// Needs no device. Throws c10::ValueError as run_template().
+enum class TemplateDevice { kCpu, kGpu };
+std::string template_source(const Template& what, c10::ArrayRef<at::ScalarType> inputs, size_t scalars,
+                            TemplateDevice device);
+
 }  // namespace dlb

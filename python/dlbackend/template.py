@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Reduction", "pointwise", "pointwise_reduce"]
+__all__ = ["Reduction", "pointwise", "pointwise_reduce", "source"]
 
 Number = bool | int | float | complex
 
@@ -96,10 +96,8 @@ def pointwise_reduce(
         ValueError: numbers of outputs, reductions or dimensions that do not fit together.
     """
     text, count = _statements(expression)
-    how: list[How] = [reduce] * count if reduce is None or isinstance(reduce, (str, Reduction)) else list(reduce)
+    how = _reductions_of_outputs(reduce, count)
     over = _dims_of_outputs(dims, count)
-    if len(how) != count:
-        raise ValueError(f"the expression sets {count} outputs, but reduce has {len(how)} entries")
     given = _as_list(out)
     results: dict[int, Tensor] = {}
     groups = list(_groups(how, over))
@@ -115,6 +113,39 @@ def pointwise_reduce(
     return _one_or_all([results[k] for k in range(count)])
 
 
+def source(
+    expression: str,
+    inputs: Sequence[torch.dtype],
+    *,
+    reduce: How | Sequence[How] = None,
+    finish: str = "",
+    scalars: int = 0,
+    compute: torch.dtype | None = None,
+    dtypes: Sequence[torch.dtype] = (),
+    device: str = "gpu",
+) -> str:
+    """The OpenCL C source that `pointwise`, or with `reduce` `pointwise_reduce`, compiles. Needs no OpenCL device.
+
+    Operands are taken to be contiguous: for other layouts the source differs in how elements are addressed.
+
+    Args:
+        inputs: the inputs' dtypes.
+        reduce, finish, compute, dtypes: as for `pointwise_reduce`, of outputs that share their dimensions.
+        scalars: how many there are.
+        device: the class of device that the kernel is for, "cpu" or "gpu".
+    """
+    if device not in ("cpu", "gpu"):
+        raise ValueError(f"unknown class of devices {device!r}: use cpu or gpu")
+    text, count = _statements(expression)
+    is_complex = any(dtype.is_complex for dtype in (inputs if compute is None else [compute]))
+    reductions = [_reduction(how, is_complex) for how in _reductions_of_outputs(reduce, count)]
+    inits, combines = [r.init for r in reductions], [r.combine for r in reductions]
+    made: str = torch.ops.dlbackend.template_source(
+        text, list(inputs), scalars, inits, combines, finish, compute, list(dtypes), device == "cpu"
+    )
+    return made
+
+
 def _statements(expression: str) -> tuple[str, int]:
     """The text as statements, and how many outputs it sets."""
     set_outputs = {int(k) for k in re.findall(r"\by(\d+)\s*[-+*/&|^]?=(?!=)", expression)}
@@ -125,6 +156,13 @@ def _statements(expression: str) -> tuple[str, int]:
     if missing:
         raise ValueError(f"the expression sets y{count - 1} but not y{missing[0]}")
     return expression, count
+
+
+def _reductions_of_outputs(reduce: How | Sequence[How], count: int) -> list[How]:
+    how: list[How] = [reduce] * count if reduce is None or isinstance(reduce, (str, Reduction)) else list(reduce)
+    if len(how) != count:
+        raise ValueError(f"the expression sets {count} outputs, but reduce has {len(how)} entries")
+    return how
 
 
 def _dims_of_outputs(dims: Dims | Sequence[Dims], count: int) -> list[Dims]:
@@ -181,11 +219,8 @@ def _run(
 ) -> list[Tensor]:
     if not inputs:
         raise ValueError("at least one input is needed")
-    reductions = (
-        [_reduction(h, any(t.is_complex() for t in inputs)) for h in how]
-        if compute is None
-        else [_reduction(h, compute.is_complex) for h in how]
-    )
+    is_complex = any(t.is_complex() for t in inputs) if compute is None else compute.is_complex
+    reductions = [_reduction(h, is_complex) for h in how]
     inits, combines = [r.init for r in reductions], [r.combine for r in reductions]
     axes = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
     if dims is not None and not axes:

@@ -109,8 +109,7 @@ bool vectorisable(const Launch& launch) {
     const Inner inner = launch.key.inner[i];
     if (inner == Inner::Value || inner == Inner::Zero) continue;
     if (inner != Inner::Unit || p.offset[i] % kGpuVector != 0) return false;
-    // Vectors of 16-byte elements would be wider than any device loads at once.
-    if (codegen::size_of(launch.key.types[i]) > 8 || launch.key.types[i] == codegen::DType::C64) return false;
+    if (!codegen::fits_vectors(launch.key.types[i])) return false;
     for (uint32_t d = 1; d < p.rank; ++d)
       if (p.stride[i][d] % static_cast<int32_t>(kGpuVector) != 0) return false;
   }
