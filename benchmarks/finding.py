@@ -20,7 +20,7 @@ import sys
 import tempfile
 from typing import Any
 
-TURN, TURNS = 0.3, 24  # seconds, at least, of half a process's turn; turns of each
+TURN, TURNS = 0.3, 36  # seconds, at least, of half a process's turn; turns of each mode, over all rounds
 
 # So many iterations, whose times it prints; then a turn for every line that it reads; at the end what was counted. The
 # first half of a turn does not count: a search for solvers then spends the time that it was granted while stopped.
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--net", default="resnet50", help="a torchvision classification net")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=32, help="of a training loop in hybrid mode")
-    parser.add_argument("--rounds", type=int, default=3, help="processes in hybrid mode, with empty caches")
+    parser.add_argument("--rounds", type=int, default=3, help="of processes, those in hybrid mode with empty caches")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--gpu", action="store_true", help="show the goals for GPUs")
     parser.add_argument("--losses", type=int, default=0, metavar="N", help="show the N worst choices by estimate")
@@ -195,24 +195,28 @@ def main() -> None:
 
     short = 8
     ratios: dict[str, list[float]] = {"fast": [], "hybrid": [], "reusable": []}  # normal's time over theirs
+    first: dict[str, dict[str, Any]] = {}  # of each mode's first process: what it counted
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b, tempfile.TemporaryDirectory() as c:
-        others: dict[str, _Process] = {}
-        others["fast"], fast_times = _train(options, a, short, DLBACKEND_FIND_MODE="fast")
-        normal_process, _ = _train(options, c, short, DLBACKEND_FIND_MODE="normal")
-        others["reusable"], _ = _train(options, c, short, DLBACKEND_FIND_MODE="dynamic_hybrid")
-        hybrid: dict[str, Any] = {}
         for i in range(options.rounds):
+            # New processes every round: one may have been given better memory than another.
+            processes: dict[str, _Process] = {}
             with tempfile.TemporaryDirectory() as other:
-                others["hybrid"], hybrid_times = _train(options, other if i else b, options.iterations)
-                # In turns, because a machine's speed drifts.
-                for _ in range(TURNS):
-                    normal_seconds = normal_process.turn()
-                    for name, process in others.items():
-                        ratios[name].append(normal_seconds / process.turn())
-                counts = others.pop("hybrid").end()
-                hybrid = hybrid or {**counts, "first": hybrid_times[0]}
-        fast, normal = others["fast"].end(), normal_process.end()
-        others["reusable"].end()
+                processes["fast"], fast_times = _train(options, a, short, DLBACKEND_FIND_MODE="fast")
+                processes["normal"], _ = _train(options, c, short, DLBACKEND_FIND_MODE="normal")
+                processes["reusable"], _ = _train(options, c, short, DLBACKEND_FIND_MODE="dynamic_hybrid")
+                processes["hybrid"], hybrid_times = _train(options, other if i else b, options.iterations)
+                order = list(processes)
+                for _ in range(TURNS // options.rounds):  # in turns, because a machine's speed drifts
+                    seconds = {name: processes[name].turn() for name in order}
+                    order.append(order.pop(0))
+                    for name, found in ratios.items():
+                        found.append(seconds["normal"] / seconds[name])
+                for name, process in processes.items():
+                    counts = process.end()
+                    first.setdefault(name, counts)
+                first["fast"].setdefault("first", fast_times[0])
+                first["hybrid"].setdefault("first", hybrid_times[0])
+        fast, normal, hybrid = first["fast"], first["normal"], first["hybrid"]
         second_process, second_times = _train(options, b, short)
         second = second_process.end()
         sizes = _Process(SIZES, options, b, 0).end()
@@ -226,7 +230,7 @@ def main() -> None:
     for name, result in (("fast", fast), ("hybrid", hybrid), ("normal", normal)):
         counts = {key: value for key, value in result.items() if key not in ("first", "solutions")}
         print(f"{name}, first process: {counts}")
-    report("first iteration, hybrid over fast, caches empty", hybrid["first"] / fast_times[0], "x", 1.3, True)
+    report("first iteration, hybrid over fast, caches empty", hybrid["first"] / fast["first"], "x", 1.3, True)
     report(
         f"steady speed after {options.iterations} iterations of hybrid, over normal's",
         speed["hybrid"],

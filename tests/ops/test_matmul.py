@@ -14,6 +14,7 @@ TOLERANCE = {
     torch.float16: 2e-3,
     torch.bfloat16: 1.6e-2,
     torch.complex64: 1e-5,
+    torch.complex128: 1e-12,
 }
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
@@ -21,7 +22,7 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 def make(shape, dtype=torch.float32):
     if dtype in INTEGERS:
         return torch.randint(0 if dtype == torch.uint8 else -9, 10, shape, dtype=dtype)
-    return torch.randn(shape, dtype=torch.complex64 if dtype.is_complex else torch.float32).to(dtype)
+    return torch.randn(shape, dtype=wide(dtype)).to(dtype)
 
 
 def layout(tensor, seed):
