@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import startup
+from benchmarks import host_cost, startup
 from benchmarks.cases import SUITES, Case, cases
 
 UNITS = {"GB/s": 1e9, "GFLOP/s": 1e9}
@@ -110,6 +110,8 @@ def main() -> None:
         if worker.process.stdin:
             worker.process.stdin.close()
         worker.process.wait()
+    if "host" in chosen:
+        results += host_cost.run(options.device, options.peer)
     if "startup" in chosen:
         results += startup.run(options.device, options.peer)
     if options.json:

@@ -11,6 +11,8 @@ import sys
 import tempfile
 from typing import Any
 
+from benchmarks.report import figure
+
 FIRST_OP = """
 import time, json, torch, dlbackend
 start = time.perf_counter()
@@ -77,9 +79,7 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
 
     def report(name: str, value: float, unit: str, goal: float, detail: str = "") -> None:
-        rows.append({"suite": "startup", "case": name, "unit": unit, "ocl": value, "goal": goal})
-        verdict = "met" if value <= goal else "MISSED"
-        print(f"{name:52s} {value:10.3f} {unit:8s} goal {goal} {verdict} {detail}", flush=True)
+        rows.append(figure("startup", name, value, unit, goal, detail))
 
     with tempfile.TemporaryDirectory() as cache:
         first_cold = _run(FIRST_OP, device, cache)
