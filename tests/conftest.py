@@ -3,8 +3,17 @@ processes that tests start are as many as a worker's share. With all cores' thre
 training step of a net takes minutes.
 """
 
+import gc
 import os
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if WORKERS > 1:  # read by OpenMP when torch is loaded, which is after this file
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays: without looking at it again, at millions of objects, collecting
+    garbage takes a tenth of the tests' time less.
+    """
+    gc.collect()
+    gc.freeze()

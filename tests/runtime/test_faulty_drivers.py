@@ -112,7 +112,8 @@ print(json.dumps(failed))
 
 
 def test_without_double_precision(layer):
-    """Everything up to float32 and complex64 works; float64 is kept, converted, copied and printed, not computed."""
+    """Everything up to float32 and complex64 works; float64 is kept, converted, copied and printed. What is computed
+    in float64 is refused, but for most elementwise ops, which fall back to the CPU."""
     code = """
 refused = {}
 d = torch.randn(3, 4, dtype=torch.float64)
@@ -135,7 +136,7 @@ texts = [repr(t) for t in (x[:3], x[:3].half(), x[:3].to(torch.complex64), dd, x
 torch.nn.functional.cross_entropy(narrow(dd.float()), torch.tensor([0, 1, 1], device="ocl")).backward()
 torch.optim.Adam(narrow.parameters()).step()
 assert torch.isfinite(x.std() + x.softmax(0).sum() + torch.linspace(0, 1, 5, device="ocl").sum()).item()
-for name, action in {"add": lambda: dd + 1, "mm": lambda: dd @ dd.mT, "sum": lambda: dd.sum(), "randn":
+for name, action in {"mm": lambda: dd @ dd.mT, "sum": lambda: dd.sum(), "randn":
         lambda: torch.randn(3, dtype=torch.float64, device="ocl"), "abs": lambda: zz.abs(),
         "sum to float64": lambda: x.sum(dtype=torch.float64), "conv":
         lambda: torch.nn.functional.conv1d(dd[None], torch.ones(2, 3, 1, dtype=torch.float64).to("ocl"))}.items():
@@ -150,3 +151,30 @@ print(json.dumps([texts, refused]))
         assert kind == "NotImplementedError", (name, kind, message)
         assert "double precision" in message
         assert "float32" in message or "float64" in message
+
+
+def test_elementwise_float64_without_double_precision(layer):
+    """Runs on the CPU and is counted; so does the one such step of training with a gradient scaler."""
+    code = """
+d = torch.rand(3, 4, dtype=torch.float64) + 0.5
+z = torch.randn(3, 4, dtype=torch.complex128)
+dd, zz = d.to("ocl"), z.to("ocl")
+def same(a, b): assert a.device.type == "ocl" and torch.equal(a.cpu(), b), (a, b)
+same(dd + 1, d + 1); same(dd.t() * dd[0, 0], d.t() * d[0, 0]); same(dd.float() + dd, d.float() + d)
+same(zz * zz, z * z); same(dd > 1, d > 1); same(dd / 3, d / 3); same(dd ** 2, d ** 2); same(dd ** dd, d ** d)
+same(dd // 0.3, d // 0.3); same(dd.exp(), d.exp())
+dd.mul_(2); d.mul_(2); same(dd, d)
+torch.add(dd, dd, out=dd); torch.add(d, d, out=d); same(dd, d)
+counted = dlbackend.fallback_report()
+dlbackend.reset_fallback_report()
+net = torch.nn.Linear(8, 4).to("ocl")
+before = net.weight.detach().cpu()
+optimizer, scaler = torch.optim.SGD(net.parameters(), 0.1), torch.amp.GradScaler("ocl", init_scale=1024.0)
+with torch.autocast("ocl", torch.float16): loss = net(torch.ones(2, 8, device="ocl")).float().square().mean()
+scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()
+assert scaler.get_scale() == 1024 and not torch.equal(net.weight.detach().cpu(), before)
+print(json.dumps([counted, dlbackend.fallback_report()]))
+"""
+    counted, of_scaler = layer(code, FAULTY_NO_FP64="1", DLBACKEND_FALLBACK="silent")
+    assert {"aten::add.Tensor", "aten::exp.out", "aten::div.Tensor", "aten::mul_.Tensor"} <= set(counted)
+    assert of_scaler == {"aten::reciprocal.out": 1}

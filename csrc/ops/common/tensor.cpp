@@ -42,6 +42,11 @@ codegen::DType dtype_of(c10::ScalarType type, const char* op) {
   }
 }
 
+bool device_computes(c10::Device device, c10::ScalarType type) {
+  const bool wide = type == at::kDouble || type == at::kComplexDouble;
+  return !wide || device_of(device.index()).fp64;
+}
+
 void check_device_supports(const cl::Device& device, codegen::DType type, const char* op) {
   const bool wide = type == codegen::DType::F64 || type == codegen::DType::C128;
   TORCH_CHECK_NOT_IMPLEMENTED(!wide || device.fp64, "\"", op, "\" needs double precision, which ",

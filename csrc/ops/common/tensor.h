@@ -15,6 +15,9 @@ namespace dlb {
 // handle (quantised, float8, complex half), naming the op.
 codegen::DType dtype_of(c10::ScalarType type, const char* op);
 
+// False for float64 and complex128 on a device without cl_khr_fp64.
+bool device_computes(c10::Device device, c10::ScalarType type);
+
 // Raises NotImplementedError when the device lacks double precision and the dtype needs it.
 void check_device_supports(const cl::Device& device, codegen::DType type, const char* op);
 

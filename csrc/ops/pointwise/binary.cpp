@@ -222,7 +222,7 @@ void check_divisor(const at::Tensor& divisor, c10::ScalarType common) {
 bool run_division(const codegen::PointwiseOp& on_float, const codegen::PointwiseOp& on_int,
                   at::TensorIteratorBase& iter, const at::Tensor& divisor) {
   const codegen::PointwiseOp& op = c10::isIntegralType(iter.common_dtype(), true) ? on_int : on_float;
-  if (!has_body(op, iter.common_dtype())) return false;
+  if (!has_kernel(op, iter.common_dtype(), iter.device(0))) return false;
   check_divisor(divisor, iter.common_dtype());
   run_pointwise(op, iter);
   return true;
@@ -233,7 +233,8 @@ using Mode = std::optional<std::string_view>;
 at::Tensor& div_out_mode(const at::Tensor& self, const at::Tensor& other, Mode mode, at::Tensor& out) {
   Structured<at::meta::structured_div_Tensor_mode> op(out);
   op.meta(self, other, mode);
-  const bool done = !mode              ? has_body(kDiv, op.common_dtype()) && (run_pointwise(kDiv, op), true)
+  const bool done = !mode
+                        ? has_kernel(kDiv, op.common_dtype(), out.device()) && (run_pointwise(kDiv, op), true)
                     : *mode == "trunc" ? run_division(kDivTruncFloat, kDivTruncInt, op, other)
                                        : run_division(kDivFloorFloat, kDivFloorInt, op, other);
   if (!done)
@@ -300,7 +301,7 @@ constexpr std::array kPowers = {
 at::Tensor& pow_tensor_tensor_out(const at::Tensor& base, const at::Tensor& exponent, at::Tensor& out) {
   Structured<at::meta::structured_pow_Tensor_Tensor> op(out);
   op.meta(base, exponent);
-  if (!has_body(kPow, op.common_dtype()))
+  if (!has_kernel(kPow, op.common_dtype(), out.device()))
     return call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&>(
         "aten::pow", "Tensor_Tensor_out", base, exponent, out);
   run_pointwise(kPow, op);
@@ -315,11 +316,11 @@ at::Tensor& pow_tensor_scalar_out(const at::Tensor& base, const c10::Scalar& exp
   const c10::ScalarType type = op.common_dtype();
   if (!exponent.isComplex())
     for (const Power& power : kPowers)
-      if (exponent.equal(power.exponent) && has_body(power.op, type)) {
+      if (exponent.equal(power.exponent) && has_kernel(power.op, type, out.device())) {
         run_pointwise(power.op, op);
         return out;
       }
-  if (!has_body(kPow, type))
+  if (!has_kernel(kPow, type, out.device()))
     return call_cpu_fallback<at::Tensor&, const at::Tensor&, const c10::Scalar&, at::Tensor&>(
         "aten::pow", "Tensor_Scalar_out", base, exponent, out);
   auto iter = at::TensorIteratorConfig()

@@ -63,7 +63,7 @@ bool run_op(const codegen::PointwiseOp& op, Promote promote, Inputs inputs, Scal
   auto iter = build_iterator(promote, inputs, out);
   const c10::ScalarType common = promote == Promote::Fixed ? inputs[0]->scalar_type() : iter.common_dtype();
   if (check) check(inputs, scalars, common);
-  if (!has_body(op, common)) return false;
+  if (!has_kernel(op, common, iter.device(0))) return false;
   run_pointwise(op, iter, common, scalars);
   if (!out.defined()) out = iter.output();
   return true;
@@ -80,7 +80,7 @@ bool run_row_flat(const PointwiseRow& row, Inputs inputs, Scalars scalars, at::T
   if (!reference) return false;
   const c10::ScalarType dtype = reference->scalar_type();
   if (row.promote == Promote::Float && c10::isIntegralType(dtype, true)) return false;
-  if (!has_body(row.op, dtype)) return false;
+  if (!has_kernel(row.op, dtype, reference->device())) return false;
   if (out.defined()) {
     if (&out != inputs[0] || reference != inputs[0] || row.promote == Promote::Bool) return false;
     for (const at::Tensor* input : inputs)

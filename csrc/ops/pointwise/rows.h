@@ -61,9 +61,14 @@ inline bool has_body(const codegen::PointwiseOp& op, c10::ScalarType type) {
   return op.body(codegen::class_of(codegen::compute_type(dtype_of(type, op.name)))) != nullptr;
 }
 
+// Whether the device computes the op in the dtype; where not, the op runs on the CPU.
+inline bool has_kernel(const codegen::PointwiseOp& op, c10::ScalarType type, c10::Device device) {
+  return has_body(op, type) && device_computes(device, type);
+}
+
 // Computes an op into `out` (undefined: a new tensor; one of the inputs: in place) through a TensorIterator.
-// `op` must live as long as the process: kernels are found by its address. False when it has no body for the
-// common dtype.
+// `op` must live as long as the process: kernels are found by its address. False when it has no kernel for
+// the common dtype.
 bool run_op(const codegen::PointwiseOp& op, Promote promote, Inputs inputs, Scalars scalars, at::Tensor& out,
             Check check = nullptr);
 inline bool run_row(const PointwiseRow& row, Inputs inputs, Scalars scalars, at::Tensor& out) {

@@ -241,7 +241,7 @@ constexpr codegen::PointwiseOp kLogit = float_op(
 // Without eps nothing is clamped: bounds that every number is within.
 at::Tensor& logit_out(const at::Tensor& self, std::optional<double> eps, at::Tensor& out) {
   auto iter = at::TensorIterator::unary_float_op(out, self);
-  if (!has_body(kLogit, iter.common_dtype()))
+  if (!has_kernel(kLogit, iter.common_dtype(), iter.device(0)))
     return call_cpu_fallback<at::Tensor&, const at::Tensor&, std::optional<double>, at::Tensor&>(
         "aten::logit", "out", self, eps, out);
   const bool clamps = eps && *eps >= 0;
