@@ -1,6 +1,6 @@
 """What `a + b` of 16 elements costs the host, and how much of it is not the driver's.
 
-An OpenCL layer (driver_time.c, which needs a C compiler and a loader that takes layers) measures the time within
+An OpenCL layer (driver_time.c, which needs a C compiler and a loader that takes layers: NVIDIA's does not) measures the time within
 clEnqueueNDRangeKernel and clSetKernelArg; what remains of an op is Python, PyTorch's dispatcher and dlbackend.
 """
 
@@ -32,7 +32,6 @@ for batch in range(150):
     start = time.perf_counter()
     for _ in range(OPS): a + b
     whole, driver = time.perf_counter() - start, spent()
-    assert driver > 0, "this OpenCL loader takes no layers"
     if batch >= 10: rows.append([seconds / OPS * 1e6 for seconds in (whole - driver, whole, driver)])
 own, whole, driver = min(rows)
 median_own, median_whole, _ = (statistics.median(times) for times in zip(*rows))
@@ -64,10 +63,13 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
     if "error" in times:
         print(f"{name}: {times['error']}", flush=True)
         return [{"suite": "host", "case": name, **times}]
+    if peer == "cuda":
+        return [figure("host", name, times["whole"], "us", 8, "(median {median:.2f})".format(**times)) | times]
+    if times["driver"] == 0:
+        print(f"{name}: this OpenCL loader takes no layers", flush=True)
+        return [{"suite": "host", "case": name, **times}]
     detail = (
         "(whole {whole:.2f}, in clEnqueueNDRangeKernel and clSetKernelArg {driver:.2f}; "
         "median own {median_own:.2f}, whole {median:.2f})".format(**times)
     )
-    if peer == "cuda":
-        return [figure("host", name, times["whole"], "us", 8, detail) | times]
     return [figure("host", name + ", our own part", times["own"], "us", 3.5, detail) | times]
