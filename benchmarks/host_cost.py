@@ -1,7 +1,8 @@
 """What `a + b` of 16 elements costs the host, and how much of it is not the driver's.
 
-An OpenCL layer (driver_time.c, which needs a C compiler and a loader that takes layers: NVIDIA's does not) measures the time within
-clEnqueueNDRangeKernel and clSetKernelArg; what remains of an op is Python, PyTorch's dispatcher and dlbackend.
+An OpenCL layer (driver_time.c; it needs a C compiler and a loader that takes layers, which NVIDIA's does not) measures
+the time within clEnqueueNDRangeKernel and clSetKernelArg; what remains of an op is Python, PyTorch's dispatcher and
+dlbackend.
 """
 
 from __future__ import annotations

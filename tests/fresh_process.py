@@ -10,7 +10,7 @@ def fresh_python(code: str, *options: str, **variables: str) -> subprocess.Compl
     return run_python(*options, "-c", code, **variables)
 
 
-def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_python(*arguments: str, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
     """The finished process of `python arguments`, with these environment variables added."""
     return subprocess.run(
         [sys.executable, *arguments],
@@ -18,5 +18,5 @@ def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         env={**os.environ, **variables},
-        timeout=300,
+        timeout=timeout,
     )

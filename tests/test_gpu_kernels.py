@@ -21,11 +21,12 @@ MORE = {"solver/test_gpu_mma.py": {"DLBACKEND_TENSOR_CORES": "emulated"}}  # env
 @pytest.mark.skipif(
     torch.ocl.get_device_properties(0).type == "gpu", reason="the device is a GPU: the tests themselves run them"
 )
+@pytest.mark.timeout(1300)  # emulated, a file takes minutes
 @pytest.mark.parametrize("file", [*CHOSEN, *MORE])
 def test_gpu_kernels(file: str, request: pytest.FixtureRequest) -> None:
     tests = request.path.parent
     options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN.get(file, "test")]
     variables = {"DLBACKEND_DEVICE_CLASS": "gpu", **MORE.get(file, {})}
-    done = run_python("-m", "pytest", str(tests / file), *options, **variables)
+    done = run_python("-m", "pytest", str(tests / file), *options, timeout=1200, **variables)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
