@@ -1,6 +1,7 @@
 /* An OpenCL layer (CL/cl_layer.h; loaders take the libraries that OPENCL_LAYERS names) that makes a driver fail, or
  * less capable, as environment variables say when a function is called:
  *   FAULTY_CALL=clFinish:2:-5  the second call of clFinish from then on returns -5, once; with 0 every call does
+ *   FAULTY_CALL=clGetEventProfilingInfo:2:5000000  the second time that is asked for is 5 ms later than it was
  *   FAULTY_NO_FP64=1           no device has cl_khr_fp64 */
 #include <CL/cl_layer.h>
 #include <stdlib.h>
@@ -72,6 +73,13 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info what, 
   return status;
 }
 
+static cl_int CL_API_CALL event_time(cl_event event, cl_profiling_info what, size_t size, void* value,
+                                     size_t* size_needed) {
+  const cl_int status = next->clGetEventProfilingInfo(event, what, size, value, size_needed);
+  if (status == CL_SUCCESS && value) *(cl_ulong*)value += (cl_ulong)countdown("clGetEventProfilingInfo");
+  return status;
+}
+
 CL_API_ENTRY cl_int CL_API_CALL clGetLayerInfo(cl_layer_info what, size_t size, void* value, size_t* size_needed) {
   if (what != CL_LAYER_API_VERSION) return CL_INVALID_VALUE;
   if (value && size >= sizeof(cl_layer_api_version)) *(cl_layer_api_version*)value = CL_LAYER_API_VERSION_100;
@@ -89,6 +97,7 @@ CL_API_ENTRY cl_int CL_API_CALL clInitLayer(cl_uint entries, const struct _cl_ic
   mine.clCreateBuffer = create_buffer;
   mine.clBuildProgram = build;
   mine.clGetDeviceInfo = device_info;
+  mine.clGetEventProfilingInfo = event_time;
   *made = &mine;
   *entries_made = sizeof mine / sizeof(void*);
   return CL_SUCCESS;

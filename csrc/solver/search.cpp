@@ -30,8 +30,11 @@ constexpr double kHopeless = 1.15;     // a solution is given up above this shar
 constexpr double kNear = 1.3;          // a solver whose first config is within this share has others tried
 constexpr size_t kMeasurements = 3, kMeasurementsOfShort = 7;  // before a solution takes over
 constexpr double kShort = 150;                                 // microseconds
-// Of short kernels on CPUs, of which one in thirty is held up by a thread that the system did not let run.
+// Before a solution is given up whose run may have been held up: a short kernel on a CPU, where one in thirty
+// is by a thread that the system did not let run, and on a GPU one that took so many times what it should,
+// for another process had its turn, which is milliseconds.
 constexpr size_t kInterrupted = 3;
+constexpr double kHeldUp = 4;
 constexpr size_t kMostPairs = 8;           // of runs under way, for one problem
 constexpr double kUsualExcess = 0.3;       // of a candidate's time over the solution in use
 constexpr uint32_t kSearchAfter = 2;       // runs at least
@@ -696,8 +699,8 @@ void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_ti
   c.ratios.push_back(ratio);
   const double middle = median(c.ratios);
   c.time = current.time * middle;
-  const bool believed =
-      device_.cls != cl::DeviceClass::kCpu || current.time >= kShort || c.ratios.size() >= kInterrupted;
+  const bool may_be_held_up = device_.cls == cl::DeviceClass::kCpu ? current.time < kShort : middle > kHeldUp;
+  const bool believed = !may_be_held_up || c.ratios.size() >= kInterrupted;
   if ((middle > kHopeless && believed) || (c.ratios.size() >= needed() && middle > kMinimumGain))
     c.state = Candidate<Problem>::kSlower;
   else if (c.ratios.size() >= needed()) {

@@ -178,3 +178,29 @@ print(json.dumps([counted, dlbackend.fallback_report()]))
     counted, of_scaler = layer(code, FAULTY_NO_FP64="1", DLBACKEND_FALLBACK="silent")
     assert {"aten::add.Tensor", "aten::exp.out", "aten::div.Tensor", "aten::mul_.Tensor"} <= set(counted)
     assert of_scaler == {"aten::reciprocal.out": 1}
+
+
+@pytest.mark.parametrize("late", [0, 500_000_000])
+def test_a_measurement_that_is_held_up(layer, tmp_path, late):
+    """On a GPU, by another process that has its turn: what one run says that took a hundred times what it should does
+    not decide. The only solver is slow unless compiled for the problem, and that program's first run ends late.
+    """
+    code = """
+a, b = torch.randn(96, 80).to("ocl"), torch.randn(80, 72).to("ocl")
+for _ in range(100):
+    for _ in range(20): a @ b
+    torch.ocl.synchronize()
+    dlbackend.solvers.wait()
+problem, = dlbackend.solvers.problems()
+print(json.dumps([[s.specialised, s.taken] for s in dlbackend.solvers.solutions(problem)]))
+"""
+    solutions = layer(
+        code,
+        FAULTY_CALL=f"clGetEventProfilingInfo:2:{late}",
+        DLBACKEND_TEST_SOLVERS="test_slow",
+        DLBACKEND_SOLVER="gemm:test_slow",
+        DLBACKEND_CACHE_DIR=str(tmp_path),
+        DLBACKEND_DEVICE_CLASS="gpu",
+        DLBACKEND_FIND_SHARE="1",
+    )
+    assert sorted(solutions) == [[False, False], [True, True]]
