@@ -131,7 +131,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   say "installing build tools: scikit-build-core, cmake, ninja"
   logged "${pip[@]}" install 'scikit-build-core>=1.0' cmake ninja
   say "building dlbackend with $CMAKE_BUILD_PARALLEL_LEVEL jobs, and installing what '$extra' needs (pyproject.toml)"
-  say "the first build takes about 8 minutes on two cores; progress: tail -f ${log#"$PWD"/}"
+  say "the first build takes 6 to 8 minutes on two cores; progress: tail -f ${log#"$PWD"/}"
   "${pip[@]}" install -v --no-build-isolation ".[$extra]" 2>&1 | tee -a "$log" | show_progress ||
     { tail -n 40 "$log" >&2; fail "the build failed (whole output in $log)"; }
   (cd / && logged "$python" -c 'import dlbackend')
