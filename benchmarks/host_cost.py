@@ -2,7 +2,8 @@
 
 An OpenCL layer (driver_time.c; it needs a C compiler and a loader that takes layers, which NVIDIA's does not) measures
 the time within clEnqueueNDRangeKernel and clSetKernelArg; what remains of an op is Python, PyTorch's dispatcher and
-dlbackend.
+dlbackend. The time of a turn of a plain Python loop tells processes apart that had a core to themselves from those
+whose core's other hardware thread was busy, where all of this takes half as long again: compare only runs alike in it.
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ import ctypes, json, statistics, time, torch, dlbackend
 spent = ctypes.CDLL(LAYER).driver_seconds
 spent.restype = ctypes.c_double
 a, b = torch.randn(16).to(DEVICE), torch.randn(16).to(DEVICE)
-OPS, rows = 300, []
+OPS, rows, paces = 300, [], []
 for batch in range(150):
     torch.ocl.synchronize()
     spent()
     start = time.perf_counter()
     for _ in range(OPS): a + b
     whole, driver = time.perf_counter() - start, spent()
+    start = time.perf_counter()
+    for turn in range(3000): pass
+    paces.append((time.perf_counter() - start) / 3000 * 1e9)
     if batch >= 10: rows.append([seconds / OPS * 1e6 for seconds in (whole - driver, whole, driver)])
 own, whole, driver = min(rows)
 median_own, median_whole, _ = (statistics.median(times) for times in zip(*rows))
-print(json.dumps({"own": own, "whole": whole, "driver": driver, "median_own": median_own, "median": median_whole}))
+print(json.dumps({"own": own, "whole": whole, "driver": driver, "median_own": median_own, "median": median_whole,
+                  "turn": statistics.median(paces)}))
 """
 
 
@@ -65,12 +70,13 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
         print(f"{name}: {times['error']}", flush=True)
         return [{"suite": "host", "case": name, **times}]
     if peer == "cuda":
-        return [figure("host", name, times["whole"], "us", 8, "(median {median:.2f})".format(**times)) | times]
+        detail = "(median {median:.2f}; a turn of a Python loop {turn:.0f} ns)".format(**times)
+        return [figure("host", name, times["whole"], "us", 8, detail) | times]
     if times["driver"] == 0:
         print(f"{name}: this OpenCL loader takes no layers", flush=True)
         return [{"suite": "host", "case": name, **times}]
     detail = (
         "(whole {whole:.2f}, in clEnqueueNDRangeKernel and clSetKernelArg {driver:.2f}; "
-        "median own {median_own:.2f}, whole {median:.2f})".format(**times)
+        "median own {median_own:.2f}, whole {median:.2f}; a turn of a Python loop {turn:.0f} ns)".format(**times)
     )
     return [figure("host", name + ", our own part", times["own"], "us", 3.5, detail) | times]
