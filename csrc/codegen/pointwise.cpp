@@ -276,7 +276,8 @@ DType result_type(const PointwiseOp& op, DType compute) {
 
 std::string op_function(const PointwiseOp& op, DType compute, size_t inputs, size_t outputs) {
   const std::string body = op.body(class_of(compute));
-  std::string s = "inline void dlb_op_" + std::string(op.name) + "(";
+  std::string s =
+      std::string(op.functions ? "DLB_INLINE" : "inline") + " void dlb_op_" + std::string(op.name) + "(";
   for (size_t i = 0; i < inputs; ++i) s += "const T x" + num(i) + ", ";
   for (size_t i = 0; i < op.scalars; ++i) s += "const T s" + num(i) + ", ";
   const std::string result = result_name(op, compute);

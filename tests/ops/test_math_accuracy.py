@@ -40,7 +40,8 @@ ENDS = [
 
 # What OpenCL C's full profile promises in ulp (section 7.4 of its specification), where the driver's functions run.
 OPENCL = {"exp": 3, "exp2": 3, "expm1": 3, "log": 3, "log2": 3, "log10": 3, "log1p": 2, "sin": 4, "cos": 4, "tan": 5,
-          "tanh": 5, "erf": 16, "erfc": 16, "pow": 16}  # fmt: skip
+          "tanh": 5, "erf": 16, "erfc": 16, "asin": 4, "acos": 4, "atan": 5, "sinh": 4, "cosh": 4, "asinh": 4,
+          "acosh": 4, "atanh": 5, "pow": 16, "atan2": 6, "hypot": 4}  # fmt: skip
 OWN_FUNCTIONS = torch.ocl.get_device_properties(0).type == "cpu"
 
 # name: largest error of our own functions in ulp, intervals to draw from; all functions also see random bit patterns.
@@ -58,6 +59,14 @@ FUNCTIONS = {
     "tanh": (2, [(-1, 1), (-11, 11)]),
     "erf": (2, [(-1, 1), (-4.5, 4.5)]),
     "erfc": (5, [(-5, 10.5)]),
+    "asin": (2.5, [(-1, 1), (-1e-3, 1e-3)]),
+    "acos": (2.5, [(-1, 1), (0.99, 1)]),
+    "atan": (2, [(-1, 1), (-10, 10)]),
+    "sinh": (2.5, [(-1.5, 1.5), (-95, 95)]),
+    "cosh": (2, [(-1.5, 1.5), (-95, 95)]),
+    "asinh": (3, [(-1, 1), (-1e4, 1e4)]),
+    "acosh": (3, [(1, 1.1), (1, 1e4)]),
+    "atanh": (3, [(-1, 1), (-0.1, 0.1)]),
 }
 
 
@@ -87,13 +96,20 @@ def test_unary(name):
     check(getattr(torch, name)(x.to(DEVICE)).cpu(), getattr(torch, name)(x.double()), limit)
 
 
-def test_pow():
+# name: largest error of our own functions in ulp, what to draw both arguments from beside random bit patterns.
+FUNCTIONS_OF_TWO = {
+    "pow": (1, lambda: torch.rand(N) * 20, lambda: torch.randn(N) * 8),
+    "atan2": (3, lambda: torch.randn(N), lambda: torch.randn(N)),
+    "hypot": (0.51, lambda: torch.randn(N), lambda: torch.randn(N)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_OF_TWO)
+def test_binary(name):
     torch.manual_seed(0)
-    ends = torch.tensor(ENDS)
-    x = torch.cat([torch.rand(N) * 20, random_bits(N), ends.repeat_interleave(len(ends))])
-    y = torch.cat([torch.randn(N) * 8, random_bits(N), ends.repeat(len(ends))])
-    check(
-        torch.pow(x.to(DEVICE), y.to(DEVICE)).cpu(),
-        torch.pow(x.double(), y.double()),
-        1 if OWN_FUNCTIONS else OPENCL["pow"],
-    )
+    limit, draw_x, draw_y = FUNCTIONS_OF_TWO[name]
+    ends, function = torch.tensor(ENDS), getattr(torch, name)
+    x = torch.cat([draw_x(), random_bits(N), ends.repeat_interleave(len(ends))])
+    y = torch.cat([draw_y(), random_bits(N), ends.repeat(len(ends))])
+    got = function(x.to(DEVICE), y.to(DEVICE)).cpu()
+    check(got, function(x.double(), y.double()), limit if OWN_FUNCTIONS else OPENCL[name])

@@ -15,18 +15,19 @@ import dlbackend
 NAMES = """
     abs add addcdiv addcmul angle acos acosh asin asinh atan atan2 atanh bitwise_and bitwise_or bitwise_xor
     bitwise_not bitwise_left_shift bitwise_right_shift ceil clamp clamp_min clamp_max complex conj_physical
-    copysign cos cosh div eq ne lt le gt ge erf erfc exp exp2 expm1 float_power floor floor_divide fmax fmin
-    fmod frac gcd lcm heaviside hypot isinf isnan isneginf isposinf isfinite lerp lgamma log log10 log1p log2
-    logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit masked_fill maximum minimum mul
-    nan_to_num neg nextafter polar positive pow __rpow__ __radd__ __rsub__ __rmul__ __rdiv__ __rmod__ reciprocal
-    remainder round rsqrt rsub sgn sigmoid sign signbit sin sinc sinh sqrt square sub tan tanh true_divide trunc
-    where xlogy special.xlog1py special.entr nn.functional.relu nn.functional.relu6 nn.functional.gelu
-    nn.functional.silu nn.functional.mish nn.functional.elu nn.functional.celu nn.functional.selu
-    nn.functional.hardtanh nn.functional.hardswish nn.functional.hardsigmoid nn.functional.hardshrink
-    nn.functional.softshrink nn.functional.leaky_relu nn.functional.softplus nn.functional.logsigmoid
-    nn.functional.prelu nn.functional.glu nn.functional.threshold nn.functional.mse_loss
-    nn.functional.smooth_l1_loss nn.functional.huber_loss nn.functional.binary_cross_entropy
-    nn.functional.binary_cross_entropy_with_logits nn.functional.soft_margin_loss
+    copysign cos cosh digamma div eq ne lt le gt ge erf erfc erfinv exp exp2 expm1 float_power floor
+    floor_divide fmax fmin fmod frac gcd lcm heaviside hypot isinf isnan isneginf isposinf isfinite lerp lgamma
+    log log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit masked_fill
+    maximum minimum mul nan_to_num neg nextafter polar positive pow __rpow__ __radd__ __rsub__ __rmul__ __rdiv__
+    __rmod__ reciprocal remainder round rsqrt rsub sgn sigmoid sign signbit sin sinc sinh sqrt square sub tan
+    tanh true_divide trunc where xlogy special.xlog1py special.entr nn.functional.relu nn.functional.relu6
+    nn.functional.gelu nn.functional.silu nn.functional.mish nn.functional.elu nn.functional.celu
+    nn.functional.selu nn.functional.hardtanh nn.functional.hardswish nn.functional.hardsigmoid
+    nn.functional.hardshrink nn.functional.softshrink nn.functional.leaky_relu nn.functional.softplus
+    nn.functional.logsigmoid nn.functional.prelu nn.functional.glu nn.functional.threshold
+    nn.functional.mse_loss nn.functional.smooth_l1_loss nn.functional.huber_loss
+    nn.functional.binary_cross_entropy nn.functional.binary_cross_entropy_with_logits
+    nn.functional.soft_margin_loss
 """
 OPS = set(NAMES.split())
 DTYPES = [
