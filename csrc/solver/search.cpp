@@ -30,10 +30,10 @@ constexpr double kHopeless = 1.15;     // a solution is given up above this shar
 constexpr double kNear = 1.3;          // a solver whose first config is within this share has others tried
 constexpr size_t kMeasurements = 3, kMeasurementsOfShort = 7;  // before a solution takes over
 constexpr double kShort = 150;                                 // microseconds
-// Before a solution is given up whose run may have been held up: a short kernel on a CPU, where one in thirty
-// is by a thread that the system did not let run, and on a GPU one that took so many times what it should,
-// for another process had its turn, which is milliseconds.
-constexpr size_t kInterrupted = 3;
+// Measurements before a solution is given up whose run may have been held up: a short kernel on a CPU, where
+// one in thirty is by a thread that the system did not let run; any on a GPU that other processes use as
+// well, and more of one that took so many times what it should, for another's turn takes milliseconds.
+constexpr size_t kInterrupted = 3, kShared = 2;
 constexpr double kHeldUp = 4;
 constexpr size_t kMostPairs = 8;           // of runs under way, for one problem
 constexpr double kUsualExcess = 0.3;       // of a candidate's time over the solution in use
@@ -151,9 +151,10 @@ double thread_cpu_microseconds() {
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
 }
 
+// Of an even number the lower one of the middle: what interrupts makes longer.
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return values[(values.size() - 1) / 2];
 }
 
 template <class Problem>
@@ -699,9 +700,10 @@ void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_ti
   c.ratios.push_back(ratio);
   const double middle = median(c.ratios);
   c.time = current.time * middle;
-  const bool may_be_held_up = device_.cls == cl::DeviceClass::kCpu ? current.time < kShort : middle > kHeldUp;
-  const bool believed = !may_be_held_up || c.ratios.size() >= kInterrupted;
-  if ((middle > kHopeless && believed) || (c.ratios.size() >= needed() && middle > kMinimumGain))
+  const size_t enough = device_.cls == cl::DeviceClass::kCpu ? (current.time < kShort ? kInterrupted : 1)
+                                                             : (middle > kHeldUp ? kInterrupted : kShared);
+  if ((middle > kHopeless && c.ratios.size() >= enough) ||
+      (c.ratios.size() >= needed() && middle > kMinimumGain))
     c.state = Candidate<Problem>::kSlower;
   else if (c.ratios.size() >= needed()) {
     take(c);

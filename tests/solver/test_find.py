@@ -313,7 +313,9 @@ labelled("all")
             config = line.split(",")[4]
         elif not line.startswith("dlbackend,"):
             specialised[line] = config.startswith("s")
-    assert specialised == {"plain": builds, "here": False, "op": False, "other op": builds, "all": False}
+    measured = [line for line in process.stderr.splitlines() if line.startswith("dlbackend,measured,")]
+    wanted = {"plain": builds, "here": False, "op": False, "other op": builds, "all": False}
+    assert specialised == wanted, "\n".join(measured)
 
 
 @pytest.mark.parametrize(("others", "builds"), [(1, True), (7, False)])
