@@ -6,9 +6,16 @@ training step of a net takes minutes.
 import gc
 import os
 
+import pytest
+
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if WORKERS > 1:  # read by OpenMP when torch is loaded, which is after this file
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first: at the end a worker would be busy with one for minutes, and the others done."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:

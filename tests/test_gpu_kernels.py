@@ -21,6 +21,7 @@ MORE = {"solver/test_gpu_mma.py": {"DLBACKEND_TENSOR_CORES": "emulated"}}  # env
 @pytest.mark.skipif(
     torch.ocl.get_device_properties(0).type == "gpu", reason="the device is a GPU: the tests themselves run them"
 )
+@pytest.mark.slow
 @pytest.mark.timeout(1300)  # emulated, a file takes minutes
 @pytest.mark.parametrize("file", [*CHOSEN, *MORE])
 def test_gpu_kernels(file: str, request: pytest.FixtureRequest) -> None:
