@@ -113,3 +113,15 @@ def test_binary(name):
     y = torch.cat([draw_y(), random_bits(N), ends.repeat(len(ends))])
     got = function(x.to(DEVICE), y.to(DEVICE)).cpu()
     check(got, function(x.double(), y.double()), limit if OWN_FUNCTIONS else OPENCL[name])
+
+
+def test_gelu():
+    """x times the normal distribution function: an error of a rounding of 1/2 in that, and tails of exactly 0 and 1."""
+    torch.manual_seed(0)
+    x = torch.cat([torch.empty(N).uniform_(-6.5, 6.5), random_bits(N), torch.tensor(ENDS)])
+    got, exact = torch.nn.functional.gelu(x.to(DEVICE)).cpu(), torch.nn.functional.gelu(x.double())
+    assert torch.equal(got.isnan(), x.isnan() | (x == -float("inf")))
+    finite = x.isfinite()
+    assert ((got - exact).abs()[finite] <= 2 * 2.0**-23 * x.double().abs()[finite] + 2.0**-149).all()
+    assert (got[finite & (x < -6)] == 0).all()
+    assert torch.equal(got[x > 6], x[x > 6])
