@@ -116,16 +116,19 @@ bool vectorisable(const Launch& launch) {
   return true;
 }
 
-// CPU: whether results are too large for the cache, and of no operand that is read.
+// CPU: whether results go past the cache: of no operand that is read, and with the operands too large to be
+// there when they are wanted next.
 bool to_stream(const Launch& launch, const cl::Device& device) {
   const PointwiseKey& key = launch.key;
-  if (launch.params.count * codegen::size_of(key.types[0]) < device.cache || !codegen::can_stream(key))
-    return false;
-  for (size_t i = 1; i <= key.inputs; ++i)
-    if (key.inner[i] != Inner::Value && launch.mem[i] == launch.mem[0] &&
-        launch.params.offset[i] == launch.params.offset[0])
+  if (!codegen::can_stream(key)) return false;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i <= key.inputs; ++i) {
+    if (key.inner[i] != Inner::Unit) continue;
+    if (i > 0 && launch.mem[i] == launch.mem[0] && launch.params.offset[i] == launch.params.offset[0])
       return false;
-  return true;
+    bytes += uint64_t{launch.params.count} * codegen::size_of(key.types[i]);
+  }
+  return bytes >= device.cache;
 }
 
 // Chooses the form for a filled-in launch (sizes, strides, offsets) and enqueues it.
