@@ -57,7 +57,7 @@ class Faulty final : public GemmSolver {
     if (fault_ == Fault::kFails) cl::get_kernel(device, "this is no program", "", "none");
     if (fault_ == Fault::kSlow) return std::make_unique<Repeats>(problem, device, config.specialised ? 1 : 5);
     if (fault_ == Fault::kVain)
-      return std::make_unique<Repeats>(problem, device, config.specialised ? 60 : 40);
+      return std::make_unique<Repeats>(problem, device, config.specialised ? 20 : 5);
     return std::make_unique<DoesNothing>();
   }
 
