@@ -32,7 +32,8 @@ constexpr size_t kMeasurements = 3, kMeasurementsOfShort = 7;  // before a solut
 constexpr double kShort = 150;                                 // microseconds
 // Measurements before a solution is given up whose run may have been held up: a short kernel on a CPU, where
 // one in thirty is by a thread that the system did not let run; any on a GPU that other processes use as
-// well, and more of one that took so many times what it should, for another's turn takes milliseconds.
+// well, and more of one that took so many times what it should, for another's turn takes milliseconds. Of
+// what was compiled for the problem too: against that, two runs more cost nothing.
 constexpr size_t kInterrupted = 3, kShared = 2;
 constexpr double kHeldUp = 4;
 constexpr size_t kMostPairs = 8;           // of runs under way, for one problem
@@ -700,8 +701,9 @@ void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_ti
   c.ratios.push_back(ratio);
   const double middle = median(c.ratios);
   c.time = current.time * middle;
-  const size_t enough = device_.cls == cl::DeviceClass::kCpu ? (current.time < kShort ? kInterrupted : 1)
-                                                             : (middle > kHeldUp ? kInterrupted : kShared);
+  const bool interrupted = device_.cls == cl::DeviceClass::kCpu ? current.time < kShort : middle > kHeldUp;
+  size_t enough = device_.cls == cl::DeviceClass::kCpu ? 1 : kShared;
+  if (interrupted || c.config.specialised) enough = kInterrupted;
   if ((middle > kHopeless && c.ratios.size() >= enough) ||
       (c.ratios.size() >= needed() && middle > kMinimumGain))
     c.state = Candidate<Problem>::kSlower;
