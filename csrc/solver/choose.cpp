@@ -38,6 +38,8 @@ constexpr int64_t kRunsOfOneInput = 4;    // of one problem in a network; with m
 
 // Counts the programs made for single problems: how long ago a choice last ran.
 std::atomic<uint32_t> g_round{0};
+// Counts what makes earlier choices void: a choice that was begun before is not remembered.
+std::atomic<uint32_t> g_generation{0};
 
 // What runs for a problem now. Never changed, but for the count: a better one replaces it in the cache.
 template <class Problem>
@@ -252,17 +254,33 @@ std::optional<FindRecord> valid_record(const Problem& problem, const cl::Device&
   return std::nullopt;
 }
 
-// True when a solver has come that the record's measurements knew nothing of, or another library made them.
 template <class Problem>
-bool outdated(const FindRecord& record, const Problem& problem, const cl::Device& device) {
-  if (record.version != cl::library_version()) return true;
+bool considered(const FindRecord& record, const Solver<Problem>& solver) {
+  return std::find(record.considered.begin(), record.considered.end(), revision_name(solver)) !=
+         record.considered.end();
+}
+
+// True when a solver may be taken that the record's measurements knew nothing of: it came since, or was
+// forbidden.
+template <class Problem>
+bool lacks_solvers(const FindRecord& record, const Problem& problem, const cl::Device& device) {
   const Preference preference = preference_of(problem.op());
   for (const auto* solver : solvers_for(problem))
     if (preference.allows(solver->name()) && solver->applicable(problem, device) &&
-        std::find(record.considered.begin(), record.considered.end(), revision_name(*solver)) ==
-            record.considered.end())
+        !considered(record, *solver))
       return true;
   return false;
+}
+
+// Whether a record stands for what the mode would find: in `normal` all is measured before the first run, and
+// in `fast` nothing is ever measured, so that what would be taken by estimate has to be among what was.
+template <class Problem>
+bool stands(const FindRecord& record, const Problem& problem, const cl::Device& device, FindMode mode) {
+  if (record.version != cl::library_version()) return true;  // better than an estimate
+  if (mode == FindMode::kNormal) return !lacks_solvers(record, problem, device);
+  if (mode != FindMode::kFast) return true;
+  const auto ranking = ranking_of(problem, device);
+  return ranking.empty() || considered(record, *ranking.front().solver);
 }
 
 bool searches(FindMode mode) {
@@ -295,8 +313,18 @@ void recall(const FindRecord& record, std::vector<Candidate<Problem>>& candidate
         c.time = result.time, c.workspace = result.workspace, c.error = result.error;
         return false;
       }
-    return std::find(record.considered.begin(), record.considered.end(), name) != record.considered.end();
+    return considered(record, *c.solver);
   });
+}
+
+// Whether a solver has the config, compiled for a problem's sizes or not: a record may come from elsewhere.
+template <class Problem>
+bool has_config(const Problem& problem, const cl::Device& device, const Solver<Problem>& solver,
+                Config config) {
+  if (config.specialised && !solver.can_specialise(problem, device, config)) return false;
+  config.specialised = false;
+  const auto configs = solver.configs(problem, device);
+  return std::find(configs.begin(), configs.end(), config) != configs.end();
 }
 
 // What the store knows, or null. The fastest solution that compiles nothing for these sizes starts; a faster
@@ -304,40 +332,50 @@ void recall(const FindRecord& record, std::vector<Candidate<Problem>>& candidate
 template <class Problem>
 ChoicePtr<Problem> from_store(const Problem& problem, cl::Device& device, const std::string& key) {
   const auto record = valid_record(problem, device, key);
-  if (!record) return nullptr;
-  const Preference preference = preference_of(problem.op());
   const FindMode mode = find_mode();
+  if (!record || !stands(*record, problem, device, mode)) return nullptr;
+  const Preference preference = preference_of(problem.op());
   SolutionPtr<Problem> taken;
   std::vector<Candidate<Problem>> faster;
+  bool specialised_before = false;
   for (const FindResult& result : record->results) {
     const Solver<Problem>* solver = usable(result, problem, device, preference);
     if (!solver) continue;
+    if (!has_config(problem, device, *solver, result.config)) {
+      say(1, "stored solution is none," + key + "," + solver->name() + "," + config_text(result.config));
+      continue;
+    }
     if (result.config.specialised) {
+      specialised_before = true;
       Candidate<Problem> candidate;
       candidate.solver = solver, candidate.config = result.config;
       candidate.estimate = solver->estimate(problem, device);
       if (!taken && specialises(mode, problem.op())) faster.push_back(candidate);
       continue;
     }
+    if (taken) continue;
     try {
       SolutionPtr<Problem> solution = make_solution(problem, device, *solver, result.config);
       if (record->of_another_driver() && !vouch(problem, device, solution)) continue;
       taken = std::move(solution);
-      break;
-    } catch (
-        const cl::Error& error) {  // of a config that the solver has no more, or a kernel that fails to build
+    } catch (const cl::Error& error) {
       say(1, "stored solution fails," + key + "," + error.what());
     }
   }
   if (!taken) return nullptr;
   find_stats().hits++;
   std::shared_ptr<Search<Problem>> search;
-  if (searches(mode) && (mode == FindMode::kTrustVerify || outdated(*record, problem, device))) {
+  const bool again = mode == FindMode::kTrustVerify || record->version != cl::library_version();
+  // What the record's process did not live to try.
+  const bool could_specialise = !specialised_before && specialises(mode, problem.op()) &&
+                                taken->solver->can_specialise(problem, device, taken->config);
+  if (searches(mode) &&
+      (again || !faster.empty() || could_specialise || lacks_solvers(*record, problem, device))) {
     std::vector<Candidate<Problem>> others = candidates_of(problem, device);
-    if (mode != FindMode::kTrustVerify && record->version == cl::library_version()) recall(*record, others);
+    if (!again) recall(*record, others);
+    others.insert(others.end(), faster.begin(), faster.end());
     search = search_from(problem, device, key, taken, std::move(others));
-  } else if (!faster.empty())
-    search = std::make_shared<Search<Problem>>(problem, device, key, taken, faster, false);
+  }
   say_found("hit", device, key, *taken);
   return make_choice<Problem>(taken, taken, search);
 }
@@ -360,7 +398,7 @@ ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, cons
   const auto taken = std::find_if(candidates.begin(), candidates.end(),
                                   [](const auto& c) { return c.state == Candidate<Problem>::kTaken; });
   if (taken == candidates.end()) return nullptr;
-  store_record(device, key, record_of(problem, device, candidates));
+  remember(problem, device, key, record_of(problem, device, candidates));
   const SolutionPtr<Problem> solution = taken->solution;
   std::shared_ptr<Search<Problem>> search;
   if (specialises(find_mode(), problem.op())) {
@@ -414,7 +452,7 @@ ChoicePtr<Problem> choose_alone(const Problem& problem, cl::Device& device, size
 
 template <class Problem>
 ChoicePtr<Problem> choose_new(const Problem& problem, cl::Device& device) {
-  const size_t sizes = sizes_met(problem.family(), hash(problem));
+  const size_t sizes = sizes_met(problem);
   if (sizes > kSizesOfLayers && find_mode() != FindMode::kNormal)
     if (ChoicePtr<Problem> choice = by_precedent(problem, device)) return choice;
   return choose_alone(problem, device, sizes);
@@ -426,8 +464,9 @@ ChoicePtr<Problem> choose_once(const Problem& problem, cl::Device& device) {
   static auto* mutexes = new std::array<std::mutex, 64>;
   std::lock_guard<std::mutex> lock((*mutexes)[hash(problem) % mutexes->size()]);
   if (ChoicePtr<Problem> found = cache<Problem>().find(problem)) return found;
+  const uint32_t generation = g_generation;
   ChoicePtr<Problem> made = choose_new(problem, device);
-  cache<Problem>().insert(problem, made);
+  cache<Problem>().insert_if(problem, made, [&] { return generation == g_generation; });
   return made;
 }
 
@@ -437,7 +476,7 @@ template <class Problem>
 std::shared_ptr<Search<Problem>> search_behind(const Problem& problem, cl::Device& device,
                                                const SolutionPtr<Problem>& taken) {
   std::vector<Candidate<Problem>> others = candidates_of(problem, device);
-  if (sizes_met(problem.family(), hash(problem)) > kManySizes) {
+  if (sizes_met(problem) > kManySizes) {
     const Solver<Problem>* last = nullptr;
     std::erase_if(others, [&](const auto& c) {
       const bool further = std::exchange(last, c.solver) == c.solver;
@@ -451,10 +490,10 @@ std::shared_ptr<Search<Problem>> search_behind(const Problem& problem, cl::Devic
 // For a problem that has run as often as its choice says: now it is chosen for, or a search begins.
 template <class Problem>
 ChoicePtr<Problem> reconsider(const Problem& problem, cl::Device& device, const ChoicePtr<Problem>& choice) {
-  const ChoicePtr<Problem> next =
-      choice->unsettled ? choose_alone(problem, device, sizes_met(problem.family(), hash(problem)))
-                        : make_choice<Problem>(choice->taken, choice->reusable,
-                                               search_behind(problem, device, choice->taken));
+  const ChoicePtr<Problem> next = choice->unsettled
+                                      ? choose_alone(problem, device, sizes_met(problem))
+                                      : make_choice<Problem>(choice->taken, choice->reusable,
+                                                             search_behind(problem, device, choice->taken));
   cache<Problem>().replace(problem, choice, next);
   return next;
 }
@@ -464,10 +503,11 @@ ChoicePtr<Problem> choose_deterministic(const Problem& problem, cl::Device& devi
   auto& known = deterministic_cache<Problem>();
   ChoicePtr<Problem> choice = known.find(problem);
   if (choice) return choice;
+  const uint32_t generation = g_generation;
   const SolutionPtr<Problem> solution = by_estimate(problem, device, ranking_for(problem, device, true));
   say_found("deterministic", device, key(problem), *solution);
   choice = make_choice<Problem>(solution, solution);
-  known.insert(problem, choice);
+  known.insert_if(problem, choice, [&] { return generation == g_generation; });
   return choice;
 }
 
@@ -523,18 +563,30 @@ void run_solution(const Solution<Problem>& solution, const Problem& problem,
   run_with_workspace(solution, problem, operands, stream);
 }
 
-// The solution that needs least memory, for when there is none for the workspace of the one taken.
+// The solution that needs least memory and less than `bytes`, for when there is none for the workspace of the
+// one taken; null when there is none. As right and as deterministic as any that is chosen.
 template <class Problem>
-SolutionPtr<Problem> leanest(const Problem& problem, cl::Device& device) {
-  const Candidate<Problem>* best = nullptr;
-  uint64_t least = 0;
+SolutionPtr<Problem> leaner(const Problem& problem, cl::Device& device, uint64_t bytes) {
+  struct Lean {
+    uint64_t bytes;
+    const Candidate<Problem>* candidate;
+  };
   const auto candidates = candidates_of(problem, device);
+  std::vector<Lean> list;
   for (const auto& c : candidates) {
-    const uint64_t bytes =
+    const uint64_t needed =
         c.solver->workspace(problem, device, c.config) + c.solver->prepared(problem, device, c.config);
-    if (!best || bytes < least) best = &c, least = bytes;
+    if (needed < bytes && (!deterministic_now() || c.solver->is_deterministic(problem)))
+      list.push_back({needed, &c});
   }
-  return make_solution(problem, device, *best->solver, best->config);
+  std::stable_sort(list.begin(), list.end(), [](const Lean& a, const Lean& b) { return a.bytes < b.bytes; });
+  for (const auto& [needed, candidate] : list) try {
+      SolutionPtr<Problem> solution = make_solution(problem, device, *candidate->solver, candidate->config);
+      if (is_trusted(problem, device, solution)) return solution;
+    } catch (const cl::Error& error) {
+      say(1, std::string("build failed,") + candidate->solver->name() + "," + error.what());
+    }
+  return nullptr;
 }
 
 template <class Problem>
@@ -592,13 +644,14 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
   if (choice->runs_to_search.load(std::memory_order_relaxed) > 0 && --choice->runs_to_search == 0)
       [[unlikely]]
     choice = reconsider(problem, device, choice);
+  const bool reusable_only = prefers_reusable(problem.op());
   if (choice->search) {
-    const auto step = choice->search->step(operands, stream);
+    const auto step = choice->search->step(operands, stream, reusable_only);
     if (step.changed) adopt(problem, choice);
     if (step.ran) return;
   }
 
-  const Solution<Problem>& solution = prefers_reusable(problem.op()) ? *choice->reusable : *choice->taken;
+  const Solution<Problem>& solution = reusable_only ? *choice->reusable : *choice->taken;
   const uint32_t round = g_round.load(std::memory_order_relaxed);
   if (choice->last_run.load(std::memory_order_relaxed) != round) [[unlikely]]
     choice->last_run.store(round, std::memory_order_relaxed);
@@ -612,8 +665,8 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
     else
       run_solution(solution, problem, operands, stream);
   } catch (const c10::OutOfMemoryError&) {
-    const SolutionPtr<Problem> lean = leanest(problem, device);
-    if (lean->workspace + lean->prepared >= solution.workspace + solution.prepared) throw;
+    const SolutionPtr<Problem> lean = leaner(problem, device, solution.workspace + solution.prepared);
+    if (!lean) throw;
     run_solution(*lean, problem, operands, stream);
   }
 }
@@ -743,6 +796,7 @@ uint64_t evicted_choices() {
 }
 
 void forget_choices() {
+  g_generation++;
   cache<GemmProblem>().clear();
   cache<ConvProblem>().clear();
   cache<LaunchProblem>().clear();

@@ -5,9 +5,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
@@ -54,10 +56,11 @@ void check_share(double share) {
 double initial_share() {
   const char* text = std::getenv("DLBACKEND_FIND_SHARE");
   if (!text || !*text) return 0.03;
-  char* end = nullptr;
-  const double share = std::strtod(text, &end);
+  double share = 0;  // from_chars, because strtod follows the locale
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, share);
   try {
-    check_share(*end ? NAN : share);
+    check_share(error != std::errc{} || stop != end ? NAN : share);
   } catch (const std::invalid_argument& error) {
     TORCH_CHECK_VALUE(false, "DLBACKEND_FIND_SHARE=", text, ": ", error.what());
   }

@@ -5,8 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
+#include <locale>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -33,6 +34,13 @@ std::optional<Config> parse_config(const std::string& text) {
     if (!(in >> config.values[i])) return std::nullopt;
   }
   return in.peek() == std::istringstream::traits_type::eof() ? std::optional(config) : std::nullopt;
+}
+
+// As "%.2f" or "%.3g", whatever the locale.
+std::string number_text(double number, std::chars_format format, int precision) {
+  char text[400];  // the largest double has 309 digits
+  const auto end = std::to_chars(text, text + sizeof text, number, format, precision).ptr;
+  return {text, end};
 }
 
 // Records that the process was given. A problem's place is the first line of its key in the store.
@@ -103,10 +111,9 @@ std::string FindRecord::text() const {
   for (const std::string& name : considered) out += " " + name;
   out += "\n";
   for (const FindResult& r : results) {
-    char numbers[96];
-    std::snprintf(numbers, sizeof numbers, " %.2f %llu %.3g\n", r.time,
-                  static_cast<unsigned long long>(r.workspace), r.error);
-    out += r.solver + " " + config_text(r.config) + numbers;
+    out += r.solver + " " + config_text(r.config) + " " + number_text(r.time, std::chars_format::fixed, 2) +
+           " " + std::to_string(r.workspace) + " " + number_text(r.error, std::chars_format::general, 3) +
+           "\n";
   }
   return out;
 }
@@ -126,6 +133,7 @@ std::optional<FindRecord> FindRecord::parse(const std::string& text) {
   while (std::getline(lines, line)) {
     FindResult r;
     std::istringstream in(line);
+    in.imbue(std::locale::classic());
     std::string config;
     if (!(in >> r.solver >> config >> r.time >> r.workspace >> r.error)) return std::nullopt;
     const auto parsed = parse_config(config);

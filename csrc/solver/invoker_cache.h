@@ -26,6 +26,13 @@ class InvokerCache {
     known_.insert(problem, std::move(entry));
   }
 
+  // Unless `valid`, asked while nobody can clear the cache, says no.
+  template <class Valid>
+  void insert_if(const Problem& problem, Entry entry, const Valid& valid) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (valid()) known_.insert(problem, std::move(entry));
+  }
+
   // Puts `entry` in the place of `expected`, unless that was forgotten or replaced meanwhile. Returns whether
   // it did.
   bool replace(const Problem& problem, const Entry& expected, const Entry& entry) {

@@ -66,10 +66,10 @@ void LaunchProblem::prepare(const Operands& operands, Stream& stream) const {
   if (const auto prepare = family_of(what).prepare) prepare(*this, operands, stream);
 }
 
-uint64_t LaunchProblem::family() const {
+std::vector<uint64_t> LaunchProblem::families() const {
   LaunchProblem p;
   p.what = what, p.dtype = dtype;
-  return hash(p);
+  return {hash(p)};
 }
 
 uint64_t LaunchProblem::neighbourhood() const {

@@ -223,8 +223,25 @@ int64_t coarse_stride(int64_t stride) {
   return stride <= 1 ? stride : 2 + (stride % 4 == 0);
 }
 
-constexpr int kWindow = 8;              // of a part, along each dimension of the result
-constexpr double kMostPartFlops = 1e8;  // what a part may cost the reference solver
+constexpr int kWindow = 8;  // of a part, along each dimension of the result, at most
+// What a part may cost the reference solver. One result may cost more, and is checked all the same.
+constexpr double kMostPartFlops = 1e8;
+constexpr int64_t kSibling = 512;  // sizes of a sibling at most
+
+// The strides that a tensor of these sizes has without gaps, its dimensions in the order that `strides` says;
+// a stride of zero stays.
+void close_gaps(std::initializer_list<int64_t> sizes, int64_t* strides) {
+  std::vector<std::pair<int64_t, int64_t>> order;  // stride, dimension
+  for (size_t i = 0; i < sizes.size(); i++)
+    if (strides[i] != 0) order.emplace_back(strides[i], static_cast<int64_t>(i));
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  int64_t next = 1;
+  for (const auto& [stride, dimension] : order) {
+    strides[dimension] = next;
+    next *= sizes.begin()[dimension];
+  }
+}
 
 }  // namespace
 
@@ -241,8 +258,12 @@ std::vector<Part<GemmProblem>> GemmProblem::parts() const {
   for (const bool last : {false, true}) {
     Part<GemmProblem> part{*this};
     GemmProblem& p = part.problem;
-    p.batch = 1, p.m = std::min<int64_t>(m, 2 * kWindow), p.n = std::min<int64_t>(n, 2 * kWindow);
-    if (p.flops() > kMostPartFlops) continue;
+    p.batch = 1;
+    int64_t window = 4 * kWindow;
+    do {
+      window /= 2;
+      p.m = std::min(m, window), p.n = std::min(n, window);
+    } while (window > 1 && p.flops() > kMostPartFlops);
     const int64_t at = last ? batch - 1 : 0, row = last ? m - p.m : 0, column = last ? n - p.n : 0;
     part.shift.a.offset = at * a[0] + row * a[1];
     part.shift.b.offset = at * b[0] + column * b[2];
@@ -253,19 +274,37 @@ std::vector<Part<GemmProblem>> GemmProblem::parts() const {
   return list;
 }
 
-uint64_t GemmProblem::family() const {
-  GemmProblem p = *this;  // the smaller of m and n, and batch, follow the input; the weight's sizes stay
-  (m < n ? p.m : p.n) = 0;
+GemmProblem GemmProblem::sibling() const {
+  GemmProblem p = *this;
+  p.batch = std::min<int64_t>(batch, 2);
+  for (int64_t* size : {&p.m, &p.n, &p.k}) *size = std::min(*size, kSibling);
+  close_gaps({p.batch, p.m, p.k}, p.a), close_gaps({p.batch, p.k, p.n}, p.b);
+  close_gaps({p.batch, p.m, p.n}, p.c), close_gaps({p.batch, p.m, p.n}, p.d);
+  p.normalize();
+  return p;
+}
+
+std::vector<uint64_t> GemmProblem::families() const {
+  GemmProblem p = *this;
   p.batch = batch > 1;
   for (int64_t* strides : {p.a, p.b, p.c, p.d})
     for (int i = 0; i < 3; i++) strides[i] = std::min<int64_t>(strides[i], 2);
-  return hash(p);
+  std::vector<uint64_t> list;
+  const auto without = [&](int64_t GemmProblem::*size) {
+    GemmProblem member = p;
+    member.*size = 0;
+    list.push_back(hash(member));
+  };
+  without(&GemmProblem::m);  // the rows of a linear layer and of its input's gradient
+  without(&GemmProblem::k);  // the rows, in the weight's gradient; what attention reads
+  // Not of every product: a network has layers of several widths with one input.
+  if (n <= m || batch > 1) without(&GemmProblem::n);
+  return list;
 }
 
 uint64_t GemmProblem::neighbourhood() const {
   GemmProblem p = *this;
-  int64_t& smaller = m < n ? p.m : p.n;
-  smaller = coarse(smaller), p.batch = coarse(batch);
+  for (int64_t* size : {&p.batch, &p.m, &p.n, &p.k}) *size = coarse(*size);
   for (int64_t* strides : {p.a, p.b, p.c, p.d})
     for (int i = 0; i < 3; i++) strides[i] = coarse_stride(strides[i]);
   return hash(p);
@@ -282,8 +321,8 @@ std::vector<Span<ConvProblem::Operands>> ConvProblem::spans() const {
 }
 
 std::vector<Part<ConvProblem>> ConvProblem::parts() const {
-  std::vector<Part<ConvProblem>> list;
-  for (const bool last : {false, true}) {
+  // The first or the last of the result, with at most `window` along each of its dimensions.
+  const auto part_of = [this](bool last, int32_t window) {
     Part<ConvProblem> part{*this};
     ConvProblem& p = part.problem;
     ConvProblem::Operands& shift = part.shift;
@@ -294,8 +333,9 @@ std::vector<Part<ConvProblem>> ConvProblem::parts() const {
       begin = last && size > most ? size - most : 0;
       size = std::min(size, most);
     };
-    if (direction != Op::kConvInputGrad) crop(p.k, direction == Op::kConvForward ? kWindow : 4, k0);
-    if (direction != Op::kConvForward) crop(p.c, direction == Op::kConvInputGrad ? kWindow : 4, c0);
+    const int32_t channels = direction == Op::kConvWeightGrad ? std::max(1, window / 2) : window;
+    if (direction != Op::kConvInputGrad) crop(p.k, channels, k0);
+    if (direction != Op::kConvForward) crop(p.c, channels, c0);
     if (direction != Op::kConvWeightGrad) crop(p.n, 1, n0);
     shift.x.offset = n0 * xs[0] + (group * (c / groups) + c0) * xs[1];
     shift.y.offset = n0 * ys[0] + (group * (k / groups) + k0) * ys[1];
@@ -303,30 +343,56 @@ std::vector<Part<ConvProblem>> ConvProblem::parts() const {
     shift.bias.offset =
         direction == Op::kConvInputGrad ? group * (c / groups) + c0 : group * (k / groups) + k0;
     // A window of the image is one with another padding.
-    for (int i = 0; i < 3 && direction != Op::kConvWeightGrad; i++) {
+    for (int i = 0; i < 3; i++) {
       int64_t begin = 0;
       if (direction == Op::kConvForward) {
-        crop(p.out[i], kWindow, begin);
+        crop(p.out[i], window, begin);
         p.padding[i] = padding[i] - static_cast<int32_t>(begin) * stride[i];
         shift.y.offset += begin * ys[2 + i];
-      } else {
-        crop(p.in[i], kWindow, begin);
+      } else if (direction == Op::kConvInputGrad) {
+        crop(p.in[i], window, begin);
         p.padding[i] = padding[i] + static_cast<int32_t>(begin);
         shift.x.offset += begin * xs[2 + i];
+      } else {  // and so is a window of the filter
+        crop(p.filter[i], window, begin);
+        p.padding[i] = padding[i] - static_cast<int32_t>(begin) * dilation[i];
+        shift.w.offset += begin * ws[2 + i];
       }
     }
-    if (p.flops() <= kMostPartFlops) list.push_back(part);
+    return part;
+  };
+  std::vector<Part<ConvProblem>> list;
+  for (const bool last : {false, true}) {
+    int32_t window = kWindow;
+    while (window > 1 && part_of(last, window).problem.flops() > kMostPartFlops) window /= 2;
+    list.push_back(part_of(last, window));
   }
   return list;
 }
 
-uint64_t ConvProblem::family() const {
+ConvProblem ConvProblem::sibling() const {
+  constexpr int32_t kPixels = 32;  // in each direction
+  ConvProblem p = *this;
+  p.n = std::min(n, 2);
+  for (int i = 0; i < 3; i++) {
+    p.out[i] = std::min(out[i], kPixels);
+    const int32_t reached = (p.out[i] - 1) * stride[i] - padding[i] + dilation[i] * (filter[i] - 1) + 1;
+    p.in[i] = std::clamp(reached, 1, in[i]);
+  }
+  close_gaps({p.n, p.c, p.in[0], p.in[1], p.in[2]}, p.xs);
+  close_gaps({p.k, p.c / p.groups, p.filter[0], p.filter[1], p.filter[2]}, p.ws);
+  close_gaps({p.n, p.k, p.out[0], p.out[1], p.out[2]}, p.ys);
+  p.normalize();
+  return p;
+}
+
+std::vector<uint64_t> ConvProblem::families() const {
   ConvProblem p = *this;
   p.n = 0;
   for (int i = 0; i < 3; i++) p.in[i] = in[i] > 1, p.out[i] = out[i] > 1;
   for (int64_t* strides : {p.xs, p.ws, p.ys})
     for (int i = 0; i < 5; i++) strides[i] = std::min<int64_t>(strides[i], 2);
-  return hash(p);
+  return {hash(p)};
 }
 
 uint64_t ConvProblem::neighbourhood() const {

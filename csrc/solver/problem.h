@@ -106,11 +106,15 @@ struct GemmProblem {
   Op op() const { return Op::kGemm; }
   double flops() const { return 2.0 * batch * m * n * k; }
   std::vector<Span<Operands>> spans() const;
-  // Small parts at both ends of the result, for checking against the reference solver.
+  // Small parts at both ends of the result, for checking against the reference solver; at least one.
   std::vector<Part<GemmProblem>> parts() const;
-  // Hash of what networks hardly change between calls, without the sizes that follow the input.
-  uint64_t family() const;
-  // Hash of the family and of those sizes as far as choices depend on them: to a factor of two, and whether
+  // The same op on less of the same kind: sizes at most so large that it fits any device's memory, operands
+  // in the same order without gaps. For checking a solver where the problem itself is too large.
+  GemmProblem sibling() const;
+  // Hashes of what networks hardly change between calls, without sizes that may follow the input: one for
+  // each way to tell those.
+  std::vector<uint64_t> families() const;
+  // Hash of the problem with such sizes as far as choices depend on them: to a factor of two, and whether
   // vectors of four divide them.
   uint64_t neighbourhood() const;
   // Makes the strides of dimensions with one element zero, so that they do not make two problems of one.
@@ -159,7 +163,8 @@ struct ConvProblem {
   double flops() const { return 2.0 * n * k * (c / groups) * taps() * out_pixels(); }
   std::vector<Span<Operands>> spans() const;
   std::vector<Part<ConvProblem>> parts() const;  // see GemmProblem
-  uint64_t family() const;
+  ConvProblem sibling() const;
+  std::vector<uint64_t> families() const;
   uint64_t neighbourhood() const;
   void normalize();
   template <class Self, class Visit>
@@ -198,9 +203,11 @@ struct LaunchProblem {
   Op op() const { return what; }
   std::vector<Span<Operands>> spans() const;
   std::vector<Part<LaunchProblem>> parts() const;
+  // Itself: only the op's family knows what its numbers mean.
+  LaunchProblem sibling() const { return *this; }
   // Gives synthetic operands the values that only the op knows to be possible; see LaunchFamily::prepare.
   void prepare(const Operands& operands, Stream& stream) const;
-  uint64_t family() const;
+  std::vector<uint64_t> families() const;
   uint64_t neighbourhood() const;
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {

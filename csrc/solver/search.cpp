@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <unordered_map>
@@ -112,28 +113,37 @@ const Allowance& allowance_of(const cl::Device& device) {
 // find store, since each costs a compilation.
 class Specialisations {
  public:
-  bool pay(const cl::Device& device, const std::string& solver) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const Count& count = load(device, solver);
-    return count.won > 0 || count.tried < kMostInVain;
-  }
-  void note(const cl::Device& device, const std::string& solver, int tried, int won) {
+  // True when another may be tried; then end() must follow.
+  bool begin(const cl::Device& device, const std::string& solver) {
     std::lock_guard<std::mutex> lock(mutex_);
     Count& count = load(device, solver);
-    count.tried += tried, count.won += won;
-    cl::find_disk_cache().store(cl::find_key(device, "specialised " + solver),
+    if (count.won == 0 && count.tried + count.under_way >= kMostInVain) return false;
+    count.under_way++;
+    return true;
+  }
+  // What came of one; nothing when it was not measured to the end, which says nothing about the solver.
+  void end(const cl::Device& device, const std::string& solver, std::optional<bool> won) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Count& count = load(device, solver);
+    count.under_way--;
+    if (!won) return;
+    count.tried++, count.won += *won;
+    cl::find_disk_cache().store(key(device, solver),
                                 std::to_string(count.tried) + " " + std::to_string(count.won));
   }
 
  private:
   static constexpr int kMostInVain = 2;  // a driver that compiles may hold up those that launch
   struct Count {
-    int tried = 0, won = 0;
+    int tried = 0, won = 0, under_way = 0;
   };
+  static std::string key(const cl::Device& device, const std::string& solver) {
+    return cl::find_key(device, "specialised " + solver + " " + cl::library_version());
+  }
   Count& load(const cl::Device& device, const std::string& solver) {
     const auto [it, fresh] = counts_.try_emplace(std::to_string(device.index) + solver);
     if (fresh)
-      if (const auto stored = cl::find_disk_cache().load(cl::find_key(device, "specialised " + solver)))
+      if (const auto stored = cl::find_disk_cache().load(key(device, solver)))
         std::istringstream(*stored) >> it->second.tried >> it->second.won;
     return it->second;
   }
@@ -235,6 +245,24 @@ FindRecord record_of(const Problem& problem, const cl::Device& device,
   return record;
 }
 
+template <class Problem>
+void remember(const Problem& problem, const cl::Device& device, const std::string& key,
+              const FindRecord& record) {
+  const auto known = preference_of(problem.op()).forced.empty() ? std::nullopt : load_record(device, key);
+  if (!known || known->version != record.version) return store_record(device, key, record);
+  FindRecord both = record;
+  for (const std::string& solver : known->considered)
+    if (std::find(both.considered.begin(), both.considered.end(), solver) == both.considered.end())
+      both.considered.push_back(solver);
+  for (const FindResult& old : known->results)
+    if (std::none_of(both.results.begin(), both.results.end(),
+                     [&](const FindResult& r) { return r.solver == old.solver && r.config == old.config; }))
+      both.results.push_back(old);
+  std::stable_sort(both.results.begin(), both.results.end(),
+                   [](const FindResult& a, const FindResult& b) { return a.time < b.time; });
+  store_record(device, key, both);
+}
+
 namespace {
 
 // One that does not build becomes kFailed.
@@ -262,13 +290,40 @@ void build_all(const Problem& problem, cl::Device& device, std::vector<Candidate
   cl::run_on_threads(threads, build);
 }
 
+// Solvers that gave a wrong result for a problem in this process, whatever they did for others.
+class Rejections {
+ public:
+  void note(const std::string& solver, uint64_t problem) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    known_.insert(solver + " " + std::to_string(problem));
+    any_ = true;
+  }
+  bool knows(const std::string& solver, uint64_t problem) {
+    if (!any_) return false;
+    std::lock_guard<std::mutex> lock(mutex_);
+    return known_.count(solver + " " + std::to_string(problem)) > 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> any_{false};
+  std::unordered_set<std::string> known_;
+};
+
+Rejections& rejections() {
+  static auto* instance = new Rejections;
+  return *instance;
+}
+
 // Compares one candidate with the reference solver's result at both ends, or with the anchor's everywhere.
 template <class Problem>
-void check_one(Trial<Problem>& trial, Candidate<Problem>& c, bool is_anchor, double allowed) {
+void check_one(Trial<Problem>& trial, const Problem& problem, Candidate<Problem>& c, bool is_anchor,
+               double allowed) {
   try {
     c.error = is_anchor ? trial.error_of_parts(*c.solution) : trial.error(*c.solution);
     find_stats().verified++;
     c.state = c.error <= allowed ? Candidate<Problem>::kReady : Candidate<Problem>::kWrong;
+    if (c.state == Candidate<Problem>::kWrong) rejections().note(revision_name(*c.solver), hash(problem));
   } catch (const std::exception& error) {
     c.state = Candidate<Problem>::kFailed;
     say(1, std::string("run failed,") + c.solver->name() + "," + error.what());
@@ -289,7 +344,7 @@ size_t check_all(Trial<Problem>& trial, const Problem& problem, std::vector<Cand
     Candidate<Problem>& c = candidates[i];
     const bool unchecked = c.state == Candidate<Problem>::kWaiting || c.state == Candidate<Problem>::kTaken;
     if (!c.solution || !unchecked) continue;
-    check_one(trial, c, anchor == candidates.size(), allowed);
+    check_one(trial, problem, c, anchor == candidates.size(), allowed);
     if (c.state == Candidate<Problem>::kReady && anchor == candidates.size()) {
       anchor = i;
       trial.expect_last();
@@ -348,20 +403,38 @@ bool is_vouched(const Problem& problem, const cl::Device& device, const Solver<P
   return true;
 }
 
+namespace {
+
+// Checks a solution against the reference solver; false where there is no memory for that.
+template <class Problem>
+bool try_check(const Problem& problem, cl::Device& device, Candidate<Problem>& candidate) {
+  try {
+    Trial<Problem> trial(problem, device);
+    check_one(trial, problem, candidate, true, tolerance_of(problem));
+    return true;
+  } catch (const cl::Error& error) {
+    say(1, "not checked," + key(problem) + "," + candidate.solver->name() + "," + error.what());
+    return false;
+  }
+}
+
+}  // namespace
+
 template <class Problem>
 bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem>& solution) {
   const Solver<Problem>& solver = *solution->solver;
+  if (rejections().knows(revision_name(solver), hash(problem))) return false;
   if (is_vouched(problem, device, solver)) return true;
   const std::string name = voucher(problem, solver);
   if (vouchers_of(device).find(name)) return false;  // known to be wrong
   Candidate<Problem> candidate;
   candidate.solver = &solver, candidate.config = solution->config, candidate.solution = solution;
-  try {
-    Trial<Problem> trial(problem, device);
-    check_one(trial, candidate, true, tolerance_of(problem));
-  } catch (const cl::Error& error) {  // no memory for it now
-    say(1, "not checked," + name + "," + error.what());
-    return true;
+  if (!try_check(problem, device, candidate)) {
+    const Problem sibling = problem.sibling();
+    if (hash(sibling) == hash(problem) || !solver.applicable(sibling, device)) return false;
+    candidate.config = solver.first_config(sibling, device);
+    candidate.solution = make_solution(sibling, device, solver, candidate.config);
+    if (!try_check(sibling, device, candidate)) return false;
   }
   const bool right = candidate.state == Candidate<Problem>::kReady;
   vouchers_of(device).set(name, right);
@@ -440,7 +513,7 @@ void measure_all(const Problem& problem, cl::Device& device, std::vector<Candida
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
 }
 
-size_t sizes_met(uint64_t family, uint64_t problem) {
+size_t sizes_met(uint64_t family, uint64_t problem) {  // of one family
   static std::mutex mutex;
   static auto* families = new RecentMap<uint64_t, std::unordered_set<uint64_t>>(kFamilies);
   std::lock_guard<std::mutex> lock(mutex);
@@ -506,6 +579,7 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
 template <class Problem>
 Search<Problem>::~Search() {
   if (cl::in_bad_fork()) return;
+  end_specialisation();
   for (Pair& pair : pairs_) release(pair);
 }
 
@@ -532,7 +606,7 @@ std::vector<Candidate<Problem>> Search<Problem>::candidates() const {
 
 template <class Problem>
 typename Search<Problem>::Step Search<Problem>::step(const typename Problem::Operands& operands,
-                                                     Stream& stream) {
+                                                     Stream& stream, bool reusable_only) {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock) return {};
   runs_++;
@@ -549,10 +623,10 @@ typename Search<Problem>::Step Search<Problem>::step(const typename Problem::Ope
         if (collect())
           finish();
         else
-          ran = run_next(operands, stream);
+          ran = run_next(operands, stream, reusable_only);
         break;
       case kWatching:
-        if (is_lasting() && !specialise()) phase_ = kEnded, changed_ = true;
+        if (!reusable_only && is_lasting() && !specialise()) phase_ = kEnded, changed_ = true;
         break;
       case kPreparing:
       case kEnded:
@@ -711,8 +785,6 @@ void Search<Problem>::judge(Candidate<Problem>& c, double ratio, double taken_ti
     take(c);
     bench_of(device_).budget.spend(-kRepaid * (current.time - c.time));
   }
-  if (c.config.specialised && c.state == Candidate<Problem>::kTaken)
-    specialisations().note(device_, revision_name(*c.solver), 0, 1);
   if (c.state != Candidate<Problem>::kReady) say(1, "measured," + key_ + "," + describe(c));
 }
 
@@ -766,7 +838,14 @@ bool works_in_place(const Problem& problem, const typename Problem::Operands& op
 
 // Takes the program's run for a measurement, where there is one to make. False when it did not.
 template <class Problem>
-bool Search<Problem>::run_next(const typename Problem::Operands& operands, Stream& stream) {
+bool Search<Problem>::run_next(const typename Problem::Operands& operands, Stream& stream,
+                               bool reusable_only) {
+  // Not the one in use, nor the others while it is measured beside them.
+  if (reusable_only && std::any_of(candidates_.begin(), candidates_.end(), [](const auto& c) {
+        return c.config.specialised &&
+               (c.state == Candidate<Problem>::kReady || c.state == Candidate<Problem>::kTaken);
+      }))
+    return false;
   if (stream.queue().log.load(std::memory_order_relaxed)) return false;  // a profile shows the program alone
   if (works_in_place(problem_, operands)) return false;  // a run that fails halfway could not be made good
   std::unique_lock<std::mutex> lock(bench_of(device_).mutex, std::try_to_lock);
@@ -851,6 +930,7 @@ template <class Problem>
 bool Search<Problem>::finish() {
   if (widen()) return false;
   store();
+  end_specialisation();
   if (std::exchange(first_round_, false))
     watch();
   else
@@ -876,19 +956,30 @@ bool Search<Problem>::is_lasting() const {
 
 template <class Problem>
 bool Search<Problem>::specialise() {
-  if (sizes_met(problem_.family(), hash(problem_)) > kManySizes ||
-      !specialisations().pay(device_, revision_name(*taken_->solver)))
-    return false;
+  if (sizes_met(problem_) > kManySizes) return false;
   Candidate<Problem> candidate;
   candidate.solver = taken_->solver, candidate.config = taken_->config;
   candidate.config.specialised = true;
   candidate.estimate = candidates_[taken_index_].estimate;
   for (const auto& c : candidates_)
     if (c.solver == candidate.solver && c.config == candidate.config) return false;
-  specialisations().note(device_, revision_name(*candidate.solver), 1, 0);
+  if (!specialisations().begin(device_, revision_name(*candidate.solver))) return false;
+  specialising_ = candidate.solver;
   candidates_.push_back(candidate);
   phase_ = kPostponed;
   return true;
+}
+
+// Says what came of the program that was built for the problem, if there was one.
+template <class Problem>
+void Search<Problem>::end_specialisation() {
+  if (!specialising_) return;
+  const auto it = std::find_if(candidates_.begin(), candidates_.end(), [&](const auto& c) {
+    return c.config.specialised && c.solver == specialising_ && c.state >= Candidate<Problem>::kSlower;
+  });
+  std::optional<bool> won;
+  if (it != candidates_.end()) won = it->state == Candidate<Problem>::kTaken;
+  specialisations().end(device_, revision_name(*std::exchange(specialising_, nullptr)), won);
 }
 
 template <class Problem>
@@ -899,7 +990,7 @@ void Search<Problem>::store() {
     record.results.push_back(
         {revision_name(*only.solver), only.config, 0, only.solution->workspace, only.error});
   }
-  store_record(device_, key_, record);
+  remember(problem_, device_, key_, record);
 }
 
 #define DLB_SEARCH(Problem)                                                                                 \
@@ -911,6 +1002,7 @@ void Search<Problem>::store() {
   template bool is_vouched(const Problem&, const cl::Device&, const Solver<Problem>&);                      \
   template void measure_all(const Problem&, cl::Device&, std::vector<Candidate<Problem>>&);                 \
   template FindRecord record_of(const Problem&, const cl::Device&, const std::vector<Candidate<Problem>>&); \
+  template void remember(const Problem&, const cl::Device&, const std::string&, const FindRecord&);         \
   template class Search<Problem>;
 DLB_SEARCH(GemmProblem)
 DLB_SEARCH(ConvProblem)

@@ -2,6 +2,7 @@
 // the background, then take single runs of the program's, each beside one of the solution in use, and are
 // timed. What measuring costs is only what they are slower. Nothing here waits for the device.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <memory>
@@ -57,8 +58,10 @@ template <class Problem>
 std::vector<Candidate<Problem>> candidates_of(const Problem& problem, const cl::Device& device);
 
 // Whether a solver is known to be right on this device for this op and dtype: it was checked against the
-// reference once, by this process or an earlier one, with the first problem that it met. A check waits; a
-// solver found wrong is named in a warning and not used again by this process.
+// reference once, by this process or an earlier one, with the first problem that it met, or where that would
+// take too much memory with its sibling. A check waits; a solver found wrong is named in a warning and not
+// used again by this process. False too where it cannot be checked now, and for a problem for which it was
+// found wrong at any time.
 template <class Problem>
 bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem>& solution);
 
@@ -101,8 +104,8 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
     bool ran = false;      // the problem was computed, as a measurement
   };
   // Called at a run of the problem, before it: notices finished measurements, and may take the run for the
-  // next.
-  Step step(const typename Problem::Operands& operands, Stream& stream);
+  // next. With `reusable_only` nothing is built for the problem's sizes, nor does such a kernel run.
+  Step step(const typename Problem::Operands& operands, Stream& stream, bool reusable_only);
 
   // State at the last change.
   SolutionPtr<Problem> taken() const;
@@ -131,7 +134,7 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   void judge(Candidate<Problem>& candidate, double ratio, double taken_time);
   size_t needed() const;
   bool next_pair();
-  bool run_next(const typename Problem::Operands& operands, Stream& stream);
+  bool run_next(const typename Problem::Operands& operands, Stream& stream, bool reusable_only);
   void run_marked(const Solution<Problem>& solution, const typename Problem::Operands& operands,
                   Stream& stream, cl_event* marks);
   bool finish();
@@ -139,6 +142,7 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   void watch();
   bool is_lasting() const;
   bool specialise();
+  void end_specialisation();
   void take(Candidate<Problem>& candidate);
   void store();
 
@@ -149,6 +153,7 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
   mutable std::mutex mutex_;
   Phase phase_ = kNew;
   bool changed_ = false, first_round_ = true;
+  const Solver<Problem>* specialising_ = nullptr;  // of whose programs for the problem one is under way
   uint32_t runs_;
   std::vector<Candidate<Problem>> candidates_;
   std::vector<Candidate<Problem>> later_;  // further configs of solvers
@@ -161,10 +166,22 @@ class Search : public std::enable_shared_from_this<Search<Problem>> {
 // sizes change from call to call.
 constexpr size_t kManySizes = 6;
 size_t sizes_met(uint64_t family, uint64_t problem);
+// Of the problem's families, in the one of most.
+template <class Problem>
+size_t sizes_met(const Problem& problem) {
+  size_t most = 0;
+  const uint64_t id = hash(problem);
+  for (const uint64_t family : problem.families()) most = std::max(most, sizes_met(family, id));
+  return most;
+}
 
 // The find record of what candidates showed; it names all solvers that may be taken, measured or not.
 template <class Problem>
 FindRecord record_of(const Problem& problem, const cl::Device& device,
                      const std::vector<Candidate<Problem>>& candidates);
+// Stores it; where a solver is forced, with what a record that is there knows of others.
+template <class Problem>
+void remember(const Problem& problem, const cl::Device& device, const std::string& key,
+              const FindRecord& record);
 
 }  // namespace dlb::solver

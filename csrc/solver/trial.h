@@ -64,8 +64,7 @@ class Trial {
 
   // Error of a solution against the reference solver, on parts at both ends of the result; relative to the
   // largest result, the worst of several. Results of another dtype than the problem's count by their
-  // tolerance: what is allowed there is what tolerance() of the problem's dtype allows. 0 when every part is
-  // too costly for the reference solver.
+  // tolerance: what is allowed there is what tolerance() of the problem's dtype allows.
   double error_of_parts(const Solution<Problem>& solution);
 
   // Makes the last result the one that error() compares with.

@@ -2,6 +2,9 @@
 caches begin empty, where it matters."""
 
 import json
+import os
+import shutil
+import subprocess
 
 import pytest
 import torch
@@ -28,7 +31,7 @@ def settle():  # until the problem has taken long enough to be looked at, and al
 def state():
     problem, = dlbackend.solvers.problems()
     taken = [s for s in dlbackend.solvers.solutions(problem) if s.taken]
-    return {**dlbackend.solvers.stats(), **dlbackend.kernel_stats(), "taken": taken[0].solver,
+    return {**dlbackend.solvers.stats(), **dlbackend.kernel_stats(), "taken": taken[0].solver, "own": taken[0].specialised,
             "timed": sum(s.microseconds is not None for s in dlbackend.solvers.solutions(problem))}
 """
 
@@ -352,7 +355,7 @@ print(json.dumps(dlbackend.solvers.stats()))
 
 def test_of_programs_of_single_problems_the_least_recently_run_are_given_up(process):
     code = """
-def product(rows): return torch.ones(rows, 4, device="ocl") @ torch.ones(4, 8, device="ocl")
+def product(rows): return torch.ones(rows, rows, device="ocl") @ torch.ones(rows, 8, device="ocl")  # all sizes differ
 def swapped(): return dlbackend.solvers.stats()["swapped"]
 def settle(rows):
     for _ in range(10):
@@ -366,7 +369,7 @@ for rows in range(16, 296):
 evicted = dlbackend.kernel_stats()["evicted"]
 import sys
 print("now", file=sys.stderr, flush=True)
-for rows in (made[0], made[1], made[-1]): assert (product(rows) == 4).all()
+for rows in (made[0], made[1], made[-1]): assert (product(rows) == rows).all()
 print(json.dumps([len(made), evicted]))
 """
     made, evicted = process(code, DLBACKEND_FIND_MODE="normal", DLBACKEND_VERBOSE="2", **ONLY_SLOW)
@@ -540,3 +543,197 @@ print("done")
         result = fresh_python(code)
         assert result.returncode == 0, result.stderr
         assert "done" in result.stdout
+
+
+WRONG = {"DLBACKEND_TEST_SOLVERS": "test_wrong"}
+
+
+@pytest.mark.parametrize("mode", ["fast", "hybrid"])
+def test_wrong_solver_is_found_out_by_a_problem_of_any_depth(process, mode):
+    """What one result costs the reference is no reason to believe a solver, for this problem or others."""
+    code = """
+a, b = torch.randn(16, 200000), torch.randn(200000, 16)
+x, y = a.to("ocl"), b.to("ocl")
+z = (x @ y).cpu().double()
+want = a.double() @ b.double()
+print(json.dumps([(z - want).abs().max().item() / want.abs().max().item(), dlbackend.solvers.stats()["rejected"]]))
+"""
+    error, rejected = process(code, DLBACKEND_FIND_MODE=mode, **WRONG)
+    assert error < 1e-4
+    assert rejected == 1
+
+
+def test_wrong_solver_is_found_out_where_memory_does_not_suffice_for_the_problem(process):
+    """By a smaller problem of the same kind; PoCL gives this process 4 GiB of memory."""
+    code = """
+a, b = torch.randn(8000, 16), torch.randn(16, 8000)
+z = a.to("ocl") @ b.to("ocl")
+error = (z[-3:, -3:].cpu() - a[-3:] @ b[:, -3:]).abs().max().item()
+problem, = dlbackend.solvers.problems()
+print(json.dumps([error, dlbackend.solvers.stats()["rejected"], dlbackend.solvers.explain(problem).split()[0]]))
+"""
+    error, rejected, taken = process(code, POCL_MEMORY_LIMIT="4", DLBACKEND_VERBOSE="1", **WRONG)
+    if "not checked," not in process.stderr:
+        pytest.skip("the device is no CPU of PoCL's")
+    assert error < 1e-4
+    assert rejected == 1
+    assert taken not in ("test_wrong", "reference")
+
+
+def test_wrong_solver_is_not_taken_for_want_of_memory(process):
+    code = """
+dlbackend.solvers.force("gemm:-clblast,gemm:-gpu_gemv")
+a, b = torch.randn(24, 20000), torch.randn(20000, 24)
+x, y, out = a.to("ocl"), b.to("ocl"), torch.empty(24, 24, device="ocl")
+torch.mm(x, y, out=out)
+key, = dlbackend.solvers.problems()
+workspace, = (s.workspace for s in dlbackend.solvers.solutions(key) if s.taken)
+out.zero_()
+held = []
+for size in (64 << 20, 1 << 20, 1 << 16, 512):
+    try:
+        while True: held.append(torch.empty(size, dtype=torch.uint8, device="ocl"))
+    except torch.OutOfMemoryError: pass
+torch.mm(x, y, out=out)
+torch.ocl.synchronize()
+del held
+want = a.double() @ b.double()
+print(json.dumps([workspace, (out.cpu() - want).abs().max().item() / want.abs().max().item()]))
+"""
+    workspace, error = process(code, DLBACKEND_DEVICE_CLASS="gpu", POCL_MEMORY_LIMIT="1", **WRONG)
+    assert workspace > 0
+    assert error < 1e-4
+
+
+def test_a_choice_that_was_begun_before_a_setting_changed_is_not_kept(process):
+    code = """
+import threading, time
+torch.ocl.synchronize()
+thread = threading.Thread(target=lambda: x @ y)
+thread.start()
+time.sleep(0.02)  # its solver's kernel takes longer to compile
+dlbackend.solvers.force("gemm:reference")
+thread.join()
+run()
+"""
+    assert process(code + STATE)["taken"].startswith("reference@")
+
+
+@pytest.mark.parametrize("mode", ["fast", "normal"])
+def test_what_one_forced_solver_showed_does_not_stand_for_others(process, mode):
+    process('dlbackend.solvers.force("gemm:reference")\nrun()\n' + STATE, DLBACKEND_FIND_MODE="normal")
+    state = process("run()\n" + STATE, DLBACKEND_FIND_MODE=mode)
+    assert state["misses"] == 1
+    assert not state["taken"].startswith("reference@")
+
+
+def test_forcing_a_solver_loses_nothing_that_is_known(process):
+    first = process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
+    process('dlbackend.solvers.force("gemm:reference")\nrun()\n' + STATE, DLBACKEND_FIND_MODE="normal")
+    again = process("run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
+    assert again["hits"] == 1
+    assert again["taken"] == first["taken"]
+
+
+def test_what_a_short_process_could_not_try_a_later_one_does(process):
+    """A program of the problem's own, when it has run long enough; the record of the short process says nothing of it."""
+    short = process("run(3)\n" + STATE, DLBACKEND_FIND_MODE="normal", **ONLY_SLOW)
+    assert not short["own"]
+    long = process("settle()\n" + STATE, **ONLY_SLOW)
+    assert long["hits"] == 1
+    assert long["own"]
+    assert long["timed"] == short["timed"] + 1
+    again = process("settle()\n" + STATE, **ONLY_SLOW)
+    assert again["timed"] == long["timed"]
+
+
+def test_a_process_that_ends_amid_a_trial_does_not_speak_against_it(process):
+    """Twice in vain would be the last time."""
+    code = """
+import os
+for _ in range(40): run()  # measured in `normal`: now its own program is begun
+print("{}", flush=True)
+os._exit(0)
+"""
+    for _ in range(3):
+        process(code, DLBACKEND_FIND_MODE="normal", **ONLY_SLOW)
+    assert process("settle()\n" + STATE, DLBACKEND_FIND_MODE="normal", **ONLY_SLOW)["own"]
+
+
+def test_nothing_is_made_for_a_problem_where_reusable_kernels_are_preferred(process):
+    code = """
+import sys
+with dlbackend.prefer_reusable(): settle()
+inside = state()
+print("inside", file=sys.stderr, flush=True)
+settle()
+print(json.dumps([inside, state()]))
+"""
+    inside, outside = process(code, DLBACKEND_FIND_MODE="normal", DLBACKEND_VERBOSE="1", **ONLY_SLOW)
+    assert "test_slow,s0," not in process.stderr.split("inside\n")[0]
+    assert not inside["own"]
+    assert outside["own"]
+
+
+@pytest.mark.parametrize("order", ["rows", "columns", "depth"])
+def test_changing_sizes_of_a_linear_layer_are_learnt(process, order):
+    """Also where there are more rows than features, and in the gradient of the weight, which sums over the rows."""
+    code = """
+w, g = torch.ones(80, 72, device="ocl"), torch.ones(160, 72, device="ocl")
+for rows in range(100, 160):
+    x = torch.ones(rows, 80, device="ocl")
+    if ORDER == "rows": x @ w
+    if ORDER == "columns": torch.ones(160, 80, device="ocl") @ torch.ones(80, rows, device="ocl")
+    if ORDER == "depth": x.t() @ g[:rows]
+print(json.dumps(dlbackend.solvers.stats()))
+"""
+    stats = process(f"ORDER = {order!r}\n" + code)
+    assert stats["misses"] + stats["precedents"] == 60
+    assert stats["misses"] <= 12
+
+
+@pytest.mark.parametrize("config", ["7,3,5,2,9,1", "-1,-1,-1,-1,-1,-1", "100000,1,1,0,0,0"])
+def test_a_config_that_a_solver_does_not_have_is_not_run(process, config):
+    first = process("run()\nkey, = dlbackend.solvers.problems()\nprint(json.dumps([state(), key]))")
+    code = f"""
+from dlbackend import _C
+taken = {first[0]["taken"]!r}
+_C.store_find_record({first[1]!r}, f"dlbackend-find 1 {{dlbackend._build.VERSION}}\\nconsidered {{taken}}\\n"
+                     f"{{taken}} {config} 1.5 0 0\\n{{taken}} s{config} 0.5 0 0\\n")
+run(2)
+"""
+    state = process(code + STATE)
+    assert state["hits"] == 0
+    assert state["misses"] == 1
+
+
+def test_what_was_measured_is_kept_where_a_faster_program_is_fetched(process):
+    code = """
+settle()
+key, = dlbackend.solvers.problems()
+print(json.dumps(dlbackend._C.find_record(key).splitlines()))
+"""
+    only = {**ONLY_SLOW, "DLBACKEND_SOLVER": "", "DLBACKEND_FIND_MODE": "normal"}
+    first = process('dlbackend.solvers.force("-clblast")\n' + code, **only)
+    again = process('dlbackend.solvers.force("-clblast")\n' + code, **{**only, "DLBACKEND_FIND_MODE": "hybrid"})
+    assert {line.split()[0] for line in again[2:]} >= {line.split()[0] for line in first[2:]}
+    assert len(again) >= len(first)
+
+
+def test_records_are_the_same_in_every_locale(process, tmp_path):
+    """C's printf writes a decimal comma where the program has set a locale that has one."""
+    if not shutil.which("localedef") or not os.path.exists("/usr/share/i18n/locales/de_DE"):
+        pytest.skip("localedef and the sources of locales are needed to make one")
+    subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", str(tmp_path / "de_DE.UTF-8")], check=False)
+    code = """
+import locale
+locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+assert locale.localeconv()["decimal_point"] == ","
+run()
+"""
+    settings = {"DLBACKEND_FIND_MODE": "normal", "LOCPATH": str(tmp_path), "DLBACKEND_FIND_SHARE": "0.5"}
+    first = process(code + STATE, **settings)
+    second = process(code + STATE, **settings)
+    assert first["misses"] == 1
+    assert second["hits"] == 1
+    assert second["measured"] == 0
