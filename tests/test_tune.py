@@ -169,6 +169,179 @@ def test_refused(tuned, change, error, message):
         dlbackend.load_tuning(data)
 
 
+def put(data, path, value):
+    """Sets the field that a path of keys and indices leads to; removes it for KeyError."""
+    *way, last = path
+    for step in way:
+        data = data[step]
+    if value is KeyError:
+        del data[last]
+    else:
+        data[last] = value
+
+
+MALFORMED = [
+    (("records",), [], "records must be an object, not \\[\\]"),
+    (("records", "gemm"), 5, "records.gemm must be a string, not 5"),
+    (("records", "gemm"), "\ud800", "records.gemm must be a string"),
+    (("records", "gemm"), "nonsense", "not a find record"),
+    (("device",), "GTX 960", "device must be an object, not 'GTX 960'"),
+    (("device", "place"), KeyError, "device.place missing"),
+    (("device", "compute_units"), "2", "device.compute_units must be an integer"),
+    (("model",), [1], "model must be an object"),
+    (("model", "fingerprint"), KeyError, "model.fingerprint missing"),
+    (("training",), 0, "training must be true or false, not 0"),
+    (("knobs",), None, "knobs must be an object"),
+    (("knobs", "layout"), "nchw", "knobs.layout must be an object"),
+    (("configurations",), None, "configurations must be an array, not None"),
+    (("configurations",), {}, "configurations must be an array"),
+    (("configurations", 0), "fp32", r"configurations\[0\] must be an object, not 'fp32'"),
+    (("configurations", 1, "precision"), "fp8", r"configurations\[1\].precision must be one of fp32, .*, not 'fp8'"),
+    (("configurations", 0, "milliseconds"), "1", "milliseconds must be a number above 0"),
+    (("configurations", 0, "milliseconds"), -1, "milliseconds must be a number above 0"),
+    (("configurations", 0, "milliseconds"), True, "milliseconds must be a number above 0"),
+    (("configurations", 0, "accuracy"), None, "milliseconds but no accuracy"),
+    (("configurations", 0, "accuracy", "relative_l2"), "small", "relative_l2 must be a number, not 'small'"),
+    (("configurations", 0, "layer_layouts"), {"0": "chwn"}, "layer_layouts.0 must be one of nchw, nhwc"),
+    (("configurations", 0, "layers"), [3], r"layers\[0\] must be an object"),
+    (("configurations", 0, "winner"), KeyError, "winner missing"),
+    (("replayed",), {"winner": 1.0}, "replayed.slowest missing"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), MALFORMED)
+def test_malformed(tuned, path, value, message):
+    data = copy.deepcopy(tuned.data)
+    put(data, path, value)
+    loaded = tuning._loaded.copy()
+    with pytest.raises(ValueError, match=message):
+        dlbackend.load_tuning(data)
+    assert tuning._loaded == loaded
+
+
+def test_malformed_winner(tuned):
+    data = copy.deepcopy(tuned.data)
+    winner = next(entry for entry in data["configurations"] if entry["winner"])
+    winner["milliseconds"] = None
+    with pytest.raises(ValueError, match="winner has no final time"):
+        dlbackend.load_tuning(data)
+
+
+@pytest.mark.parametrize("bare", ["import torch", "import dlbackend, torch"])
+def test_malformed_environment_is_a_warning(tuned, tmp_path, bare):
+    """Whatever the file holds, the device is there; one process tries all of it."""
+    texts = ["[" * 100_000, "[]", "null", '"tuning"', "\xff"]
+    for path, value, _ in MALFORMED:
+        data = copy.deepcopy(tuned.data)
+        put(data, path, value)
+        texts.append(json.dumps(data))
+    files = [tmp_path / f"{number}.json" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, encoding="latin-1")
+    code = f"""
+{bare}
+import os, warnings
+from dlbackend import tuning
+for number in range({len(texts)}):
+    os.environ["DLBACKEND_TUNING"] = {str(tmp_path)!r} + f"/{{number}}.json"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tuning.load_environment()
+    assert "DLBACKEND_TUNING is not used" in str(caught[0].message), number
+print((torch.ones(2, device="ocl") + 1).tolist())
+"""
+    done = fresh_python(code, DLBACKEND_TUNING=str(files[-2]))
+    assert done.stdout == "[2.0, 2.0]\n", done.stderr
+    assert "DLBACKEND_TUNING is not used" in done.stderr
+
+
+def test_a_bad_record_keeps_the_others_out(tuned):
+    data = copy.deepcopy(tuned.data)
+    key, text = next((key, text) for key, text in data["records"].items() if key.startswith("conv_fwd"))
+    head = text.splitlines()[:2]
+    reference = next(name for name in head[1].split() if name.startswith("reference"))
+    model, x = net()
+    model = tuned.apply(model).to(DEVICE)
+
+    def taken(records):
+        data["records"] = records
+        dlbackend.load_tuning(copy.deepcopy(data))
+        return running()
+
+    def running():
+        with torch.no_grad():
+            model(x.to(DEVICE))
+        return dlbackend.solvers.explain(key).split()[0]
+
+    try:
+        with torch.backends.ocl.flags(find_mode="fast"):
+            assert taken({key: "\n".join([*head, f"{reference} 0,0,0,0,0,0 1.00 0 0", ""])}) == "reference"
+            with pytest.raises(ValueError, match="not a find record"):
+                taken({key: "", "gemm": "nonsense"})
+            assert running() == "reference"
+            assert taken({key: ""}) != "reference"  # what was kept out is seen
+    finally:
+        tuning._loaded.clear()
+        tuning.restore_solvers()
+
+
+class Silent(nn.Module):
+    """Gives zeros, or with `leak` on the device something else."""
+
+    def __init__(self, leak):
+        super().__init__()
+        self.layer, self.leak = nn.Linear(4, 4), leak
+
+    def forward(self, x):
+        y = self.layer(x) * 0
+        return y + 1e-3 if self.leak and y.device.type == "ocl" else y
+
+
+def test_a_reference_of_zeros(tmp_path):
+    options = {"fusion": "off", "layout": "nchw", "solvers": "heuristic"}
+    found = dlbackend.tune(Silent(False).eval(), torch.randn(2, 4), budget=math.inf, **options)
+    assert found.winner["accuracy"] == {"finite": True, "max_relative": 0, "relative_l2": 0, "top1_agreement": 1}
+    assert found.data["search"]["budget_seconds"] is None  # JSON has no infinity
+    found.save(tmp_path / "new" / "t.json")
+    refuse = lambda name: pytest.fail(f"{name} in the JSON")  # noqa: E731
+    assert json.loads((tmp_path / "new" / "t.json").read_text(), parse_constant=refuse) == found.data
+    with pytest.raises(RuntimeError, match=r"error above 0\.2"):
+        dlbackend.tune(Silent(True).eval(), torch.randn(2, 4), **options)
+
+
+def test_errors():
+    zeros, ones = [torch.zeros(3).double()], [torch.ones(3).double()]
+    names = ("finite", "max_relative", "relative_l2")
+
+    def of(found, expected):
+        return tuple(tuner._accuracy(found, expected)[name] for name in names)
+
+    assert of(zeros, zeros) == (True, 0, 0)
+    assert of(ones, zeros) == (True, math.inf, math.inf)
+    assert of(zeros, ones) == (True, 1, 1)
+    assert of([zeros[0][:0]], [zeros[0][:0]]) == (True, 0, 0)
+    assert of(ones, [ones[0] * math.nan]) == (True, math.inf, math.inf)
+    assert of([ones[0] * math.nan], zeros) == (False, None, None)
+
+
+def test_numbers_that_json_has_not(tuned, tmp_path):
+    """Written as null, and read as null where a file has them all the same."""
+    data = copy.deepcopy(tuned.data)
+    entry = next(entry for entry in data["configurations"] if not entry["winner"])
+    entry["accuracy"].update(relative_l2=math.nan, max_relative=math.inf)
+    (tmp_path / "nan.json").write_text(json.dumps(data))
+    dlbackend.Tuning(data).save(tmp_path / "null.json")
+    entry["accuracy"].update(relative_l2=None, max_relative=None)
+    try:
+        for name in ("nan.json", "null.json"):
+            again = dlbackend.load_tuning(tmp_path / name)
+            assert again.data == data
+            assert "infinite" in again.table()
+    finally:
+        tuning._loaded.clear()
+        tuning.restore_solvers()
+
+
 def test_unreadable_files(tmp_path):
     (tmp_path / "t.json").write_text("{")
     with pytest.raises(ValueError, match=r"t\.json: "):

@@ -313,7 +313,7 @@ class _Tuner:
         entry.accuracy = _accuracy(self._flat(model), self.reference)
         if not entry.accuracy["finite"]:
             entry.rejected = "results are not finite"
-        elif entry.accuracy["relative_l2"] > self.max_error:
+        elif not entry.accuracy["relative_l2"] <= self.max_error:
             entry.rejected = f"error above {self.max_error}"
         entry.layers = self._layer_times(model)
 
@@ -489,7 +489,7 @@ class _Tuner:
             knobs[knob]["asked"] = value if isinstance(value, str) else ",".join(value)
         args, kwargs = self.inputs
         flat, _ = tree_flatten((args, kwargs))
-        return Tuning(
+        data = tuning.without_infinities(
             {
                 "schema": tuning.SCHEMA,
                 "version": tuning.VERSION,
@@ -523,6 +523,7 @@ class _Tuner:
                 "records": winner.records,
             }
         )
+        return Tuning(data)
 
 
 def _with(configuration: Configuration, knob: str, value: str) -> Configuration:
@@ -568,13 +569,19 @@ def _accuracy(found: list[torch.Tensor], expected: list[torch.Tensor]) -> Json:
         classes = 2 if found[0].dim() == 3 else 1  # (batch, tokens, classes); else (batch, classes, ...)
         if found[0].shape[classes] > 1:
             agreement = (found[0].argmax(classes) == expected[0].argmax(classes)).double().mean().item()
-    difference = (got - want).abs()
-    return {
-        "finite": finite,
-        "max_relative": (difference.max() / want.abs().max()).item() if finite else None,
-        "relative_l2": (difference.norm() / want.norm()).item() if finite else None,
-        "top1_agreement": agreement,
-    }
+    largest, norm = _errors(got - want, want) if finite else (None, None)
+    return {"finite": finite, "max_relative": largest, "relative_l2": norm, "top1_agreement": agreement}
+
+
+def _errors(difference: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:
+    """Largest difference over the largest value, and relative L2 norm. Infinite where what is wanted is zero, or not
+    finite, and not met.
+    """
+    if not difference.any():  # also where all is zero, or there is nothing
+        return 0.0, 0.0
+    if not want.isfinite().all():
+        return inf, inf
+    return (difference.abs().max() / want.abs().max()).item(), (difference.norm() / want.norm()).item()
 
 
 def arguments(inputs: Any) -> Inputs:

@@ -9,7 +9,9 @@ docs/tuning.md describes the JSON.
 import copy
 import hashlib
 import json
+import math
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +87,14 @@ class Tuning:
 
     def apply(self, model: nn.Module, inplace: bool = False) -> nn.Module:
         """The model as the winner has it: its precision, layout and fusion. `model` itself is changed only with
-        `inplace`. The result is called as the model is; it takes and gives float32. ValueError for a model other than
-        the tuned one, or in the other mode: a tuning of inference wants eval(), one of training train().
+        `inplace`. The result is called as the model is; it takes and gives float32. ValueError as check_model()'s.
+        """
+        self.check_model(model)
+        return variant.make_variant(model if inplace else copy.deepcopy(model), configuration_of(self.winner))
+
+    def check_model(self, model: nn.Module) -> None:
+        """ValueError for a model other than the tuned one, or in the other mode: a tuning of inference wants eval(),
+        one of training train().
         """
         known = self.data["model"]
         found = describe_model(model)
@@ -98,33 +106,39 @@ class Tuning:
         if model.training != self.data["training"]:
             mode = "training: call train()" if self.data["training"] else "inference: call eval()"
             raise ValueError(f"this tuning is of {mode} before apply()")
-        return variant.make_variant(model if inplace else copy.deepcopy(model), configuration_of(self.winner))
 
     def load_solvers(self) -> None:
         """Makes this process take the winner's solvers for the problems that were tuned, before what its own store
-        knows. Opens no driver; on other devices it has no effect.
+        knows. Opens no driver; on other devices it has no effect. ValueError for what is no record: none of them holds
+        then.
         """
+        try:
+            for key, text in self.data["records"].items():
+                _C.load_find_record(self.data["device"]["place"], key, text)
+        except ValueError:
+            restore_solvers()
+            raise
         _loaded.append(self)
-        for key, text in self.data["records"].items():
-            _C.load_find_record(self.data["device"]["place"], key, text)
 
     def save(self, path: str | Path) -> None:
-        """Writes the JSON."""
-        Path(path).write_text(json.dumps(self.data, indent=1) + "\n")
+        """Writes the JSON, making folders that are missing. Numbers that JSON does not have are null in it."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps(without_infinities(self.data), indent=1, allow_nan=False) + "\n")
 
     def table(self) -> str:
         """The configurations with their times and errors, the fastest first; a line each. Times with ~ were not
         measured in turns with the winner's: the machine may have been slower or faster then.
         """
-        lines = [f"{'ms':>10}  {'against':>7}  {'error':>8}  {'top-1':>5}  configuration"]
+        lines = [f"{'ms':>10}  {'against':>7}  {'error':>10}  {'top-1':>5}  configuration"]
         slowest = self.slowest["milliseconds"]
         for entry in self.measured():
             accuracy, top1 = entry["accuracy"], entry["accuracy"]["top1_agreement"]
-            error = f"{accuracy['relative_l2']:.1e}" if accuracy["finite"] else "not finite"
+            norm = accuracy["relative_l2"]
+            error = "not finite" if not accuracy["finite"] else "infinite" if norm is None else f"{norm:.1e}"
             note = "  <- winner" if entry["winner"] else f"  ({entry['rejected']})" if entry["rejected"] else ""
             lines.append(
                 f"{'' if entry['final'] else '~'}{entry['milliseconds']:.2f}".rjust(10)
-                + f"  {slowest / entry['milliseconds']:6.2f}x  {error:>8}  "
+                + f"  {slowest / entry['milliseconds']:6.2f}x  {error:>10}  "
                 f"{'-' if top1 is None else f'{top1:.0%}':>5}  {configuration_of(entry)}{note}"
             )
         lines += [
@@ -150,6 +164,130 @@ class Tuning:
         picture.draw(self, path)
 
 
+def without_infinities(value: Any) -> Any:
+    """A copy of JSON data in which floats that are not finite, for which JSON has no notation, are None."""
+    if isinstance(value, dict):
+        return {key: without_infinities(x) for key, x in value.items()}
+    if isinstance(value, list):
+        return [without_infinities(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    """An object with any keys, whose values are all of one shape."""
+
+    values: object
+
+
+@dataclass(frozen=True)
+class _Nullable:
+    shape: object
+
+
+class _Positive:
+    """A finite number above 0."""
+
+
+_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false", dict: "an object"}
+
+# What a field must be for _check(): a type, a tuple of the strings that it may be, a list of one shape for an array, a
+# dictionary of shapes for an object with at least these fields.
+_CONFIGURATION = {
+    "precision": variant.PRECISIONS,
+    "layout": variant.LAYOUTS,
+    "layer_layouts": _Mapping(variant.LAYOUTS[:2]),
+    "fusion": variant.FUSIONS,
+    "solvers": variant.SOLVERS,
+    "milliseconds": _Nullable(_Positive),
+    "final": bool,
+    "accuracy": _Nullable(
+        {
+            "finite": bool,
+            "max_relative": _Nullable(float),
+            "relative_l2": _Nullable(float),
+            "top1_agreement": _Nullable(float),
+        }
+    ),
+    "layers": [{"name": str, "type": str, "milliseconds": float}],
+    "solutions": _Mapping({"solver": str, "config": str}),
+    "rejected": _Nullable(str),
+    "winner": bool,
+}
+_TUNING = {
+    "device": {
+        "name": str,
+        "platform": str,
+        "driver": str,
+        "version": str,
+        "type": str,
+        "compute_units": int,
+        "place": str,
+    },
+    "model": {"name": str, "class": str, "parameters": int, "fingerprint": str},
+    "training": bool,
+    "knobs": _Mapping({"not_offered": _Mapping(str)}),
+    "configurations": [_CONFIGURATION],
+    "records": _Mapping(str),
+}
+_REPLAYED = {"winner": _Positive, "slowest": _Positive}
+
+
+def _check(value: object, shape: object, where: str) -> None:
+    """ValueError, naming the field, where `value` has not the shape."""
+    if isinstance(shape, _Nullable):
+        if value is not None:
+            _check(value, shape.shape, where)
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise _wrong(where, "an array", value)
+        for index, item in enumerate(value):
+            _check(item, shape[0], f"{where}[{index}]")
+    elif isinstance(shape, (dict, _Mapping)):
+        _check_object(value, shape, where)
+    elif isinstance(shape, tuple):
+        if value not in shape:
+            raise _wrong(where, f"one of {', '.join(shape)}", value)
+    elif shape is _Positive:
+        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+        if not 0 < number <= sys.float_info.max:
+            raise _wrong(where, "a number above 0", value)
+    elif isinstance(shape, type) and not _is_a(value, shape):
+        raise _wrong(where, _NAMES[shape], value)
+
+
+def _check_object(value: object, shape: "dict[str, object] | _Mapping", where: str) -> None:
+    if not isinstance(value, dict):
+        raise _wrong(where, _NAMES[dict], value)
+    prefix = f"{where}." if where else ""
+    if isinstance(shape, _Mapping):
+        for key, item in value.items():
+            _check(key, str, f"a key of {where}")
+            _check(item, shape.values, f"{prefix}{key}")
+        return
+    if missing := [prefix + key for key in sorted(shape) if key not in value]:
+        raise ValueError(f"not a whole tuning: {', '.join(missing)} missing")
+    for key, wanted in shape.items():
+        _check(value[key], wanted, prefix + key)
+
+
+def _is_a(value: object, kind: type) -> bool:
+    """isinstance() as JSON sees it: integers are numbers, true and false are not. Strings must have a UTF-8 form, which
+    half a surrogate pair has not.
+    """
+    if kind is str:
+        return isinstance(value, str) and value == value.encode(errors="ignore").decode()
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _wrong(where: str, wanted: str, value: object) -> ValueError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return ValueError(f"not a whole tuning: {where} must be {wanted}, not {shown}")
+
+
 def _check_schema(data: object) -> Json:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f'not a tuning: its "schema" is not {SCHEMA!r}')
@@ -157,19 +295,30 @@ def _check_schema(data: object) -> Json:
         raise ValueError(
             f"a tuning of schema version {data.get('version')}, but this dlbackend reads version {VERSION}: tune again"
         )
-    needed = {"device", "model", "training", "configurations", "records", "knobs"}
-    if missing := sorted(needed - data.keys()):
-        raise ValueError(f"not a whole tuning: {', '.join(missing)} missing")
-    if [entry.get("winner") for entry in data["configurations"]].count(True) != 1:
+    _check(data, _TUNING, "")
+    if "replayed" in data:
+        _check(data["replayed"], _REPLAYED, "replayed")
+    winners = []
+    for index, entry in enumerate(data["configurations"]):
+        if entry["milliseconds"] is not None and entry["accuracy"] is None:
+            raise ValueError(f"not a whole tuning: configurations[{index}] has milliseconds but no accuracy")
+        if entry["winner"]:
+            winners.append(entry)
+    if len(winners) != 1:
         raise ValueError("not a whole tuning: it needs one winner")
+    if winners[0]["milliseconds"] is None or not winners[0]["final"]:
+        raise ValueError("not a whole tuning: its winner has no final time")
     return data
 
 
 def _read(source: str | Path | Json) -> Tuning:
     try:
-        data = source if isinstance(source, dict) else json.loads(Path(source).read_text())
+        # Files were written with NaN once, which is no JSON.
+        data = (
+            source if isinstance(source, dict) else json.loads(Path(source).read_text(), parse_constant=lambda _: None)
+        )
         return Tuning(_check_schema(data))
-    except ValueError as error:  # also what json finds wrong
+    except (ValueError, RecursionError) as error:  # also what json finds wrong
         name = "" if isinstance(source, dict) else f"{source}: "
         raise ValueError(f"{name}{error}") from error
 
