@@ -1,6 +1,7 @@
 """The whole-model tuner: what it measures and writes, what a tuning brings back, and what it refuses."""
 
 import copy
+import dataclasses
 import json
 import math
 import sys
@@ -143,6 +144,69 @@ print(dlbackend.solvers.explain({key!r}).split()[0], dlbackend.solvers.stats()["
     by_environment = code.replace("len(sys.argv) < 2", "False")
     done = fresh_python(by_environment, DLBACKEND_TUNING=str(tmp_path / "t.json"), **empty)
     assert done.stdout == "reference 0\n", done.stderr
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["as recorded", "other solvers"])
+def test_a_replay_takes_exactly_what_is_recorded(tuned, tmp_path, swapped):
+    """In a new process with an empty store: the winner's knobs, and for each of its problems the recorded solution.
+    Other solvers than the winner's tell what is recorded from what is chosen anyway.
+    """
+    data = copy.deepcopy(tuned.data)
+    winner = next(entry for entry in data["configurations"] if entry["winner"])
+    for key in data["records"] if swapped else ():
+        now = winner["solutions"][key]
+        others = [s for s in dlbackend.solvers.solutions(key) if s.estimate and s.solver != now["solver"]]
+        other = next((s for s in others if not s.specialised), None)
+        if other:
+            data["records"][key] = tuner._record([dataclasses.replace(other, taken=True)])
+            winner["solutions"][key] = {**now, "solver": other.solver, "config": other.config}
+    recorded = {key: [s["solver"], s["config"]] for key, s in winner["solutions"].items()}
+    if swapped:
+        changed = {key for key, s in recorded.items() if s[0] != tuned.winner["solutions"][key]["solver"]}
+        assert len(changed) >= 2
+    (tmp_path / "t.json").write_text(json.dumps(data))
+    (tmp_path / "t_net.py").write_text(NET)
+    code = f"""
+import json, sys, torch, dlbackend
+from dlbackend import solvers
+sys.path.insert(0, {str(tmp_path)!r})
+import t_net
+model, x = t_net.net()
+model = dlbackend.load_tuning().apply(model).to("ocl:0")
+with torch.no_grad():
+    for _ in range(3):
+        model(x.to("ocl:0"))
+solvers.wait()
+taken = {{key: [[s.solver, s.config] for s in solvers.solutions(key) if s.taken] for key in solvers.problems()}}
+print(json.dumps([str(model.configuration), model.configuration.layers, taken, solvers.stats()["measured"]]))
+"""
+    done = fresh_python(
+        code, DLBACKEND_TUNING=str(tmp_path / "t.json"), DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), DLBACKEND_PACKS=""
+    )
+    assert done.returncode == 0, done.stderr
+    name, layers, taken, measured = json.loads(done.stdout)
+    configuration = tuning.configuration_of(winner)
+    assert (name, layers) == (str(configuration), [list(pair) for pair in configuration.layers])
+    assert {key: [s] for key, s in recorded.items()} == taken
+    assert measured == 0
+
+
+@pytest.mark.parametrize("driver", ["same", "another"])
+def test_what_a_replay_measures(tuned, monkeypatch, driver):
+    """The recorded solvers; of another driver's none, as load_tuning() says."""
+    data = copy.deepcopy(tuned.data)
+    if driver == "another":
+        data["device"]["place"] = "another"
+        data["records"] = dict.fromkeys(data["records"], "nonsense")
+    seen = []
+    monkeypatch.setattr(tuner._Tuner, "take_turns", lambda _, entries: seen.extend(entries))
+    model, x = net()
+    tuner.replay(dlbackend.Tuning(data), model, x, DEVICE, tuner.squared)
+    assert [e.configuration for e in seen] == [tuning.configuration_of(e) for e in (tuned.winner, tuned.slowest)]
+    assert (seen[0].records == data["records"]) == (driver == "same")
+    assert seen[0].records.keys() == data["records"].keys()
+    with pytest.raises(ValueError, match="has others"):
+        tuner.replay(tuned, nn.Linear(3, 3).eval(), torch.randn(1, 3), DEVICE, tuner.squared)
 
 
 @pytest.mark.parametrize(
@@ -638,7 +702,10 @@ def test_training():
         ),
         ({"fusion": "on"}, "there is no batch norm or activation"),
         ({"layout": "nhwc"}, "no convolution"),
+        ({"precision": []}, "precision needs a value: pick, fp32"),
         ({"search": "clever"}, "guided"),
+        ({"budget": math.nan}, "budget must be 0 or more, not nan"),
+        ({"max_error": -0.1}, "max_error must be 0 or more"),
         ({"device": "cpu"}, "devices of type ocl"),
     ],
 )
@@ -652,7 +719,8 @@ def test_command(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["dlbackend", "tune", *arguments])
         return main()
 
-    (tmp_path / "t_net.py").write_text(NET)
+    other = "\n\ndef other():\n    return nn.Linear(3, 3).eval(), torch.randn(2, 3)\n"
+    (tmp_path / "t_net.py").write_text(NET + other)
     monkeypatch.chdir(tmp_path)
     knobs = ("--layout", "nchw", "--fusion", "on", "--solvers", "heuristic")
     assert command("t_net:net", *knobs, "--out", "t.json", "--picture", "t.png") == 0
@@ -666,6 +734,10 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert f"{kept['winner']:.2f} ms before" in replayed
     assert f"slowest / winner: {kept['slowest'] / kept['winner']:.2f}x before" in replayed
     assert json.loads((tmp_path / "t.json").read_text())["replayed"] == kept
+    assert command("t_net:net", *knobs, "--budget", "0", "--out", "t.json/t.json") == 1  # a folder that is a file
+    assert "dlbackend tune: [Errno" in capsys.readouterr().err
+    assert command("t_net:other", "--replay", "t.json") == 1
+    assert "this tuning is of torch.nn" in capsys.readouterr().err
     assert command("t_net:net", "--precision", "fp8") == 1
     assert "'fp8' does not exist" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="No module named 'nowhere'"):
