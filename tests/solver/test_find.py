@@ -457,6 +457,12 @@ def test_backends_settings():
         ocl.find_mode = "best"
     with pytest.raises(ValueError, match="no op 'pooling'"):
         ocl.prefer_reusable = ("pooling",)
+    for wrong in ("gemm", None, 1, ("gemm", 3)):
+        with pytest.raises(ValueError, match=r'a tuple of ops as \("conv_fwd", "gemm"\)'):
+            ocl.prefer_reusable = wrong
+    assert ocl.prefer_reusable is False
+    with pytest.raises(ValueError, match="there are none, ieee, tf32"):
+        ocl.fp32_precision = "tf16"
     assert ocl.find_mode == before
 
 
