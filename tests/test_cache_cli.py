@@ -115,6 +115,11 @@ def test_list(filled, tmp_path):
     ((_, out, _),) = filled(f"list --json {pack}")
     (entry,) = json.loads(out)
     assert (entry["place"], entry["text"], entry["used"]) == (str(pack), "from the pack", None)
+    missing, as_json = filled(f"list {tmp_path}/missing {pack}", f"list --json {__file__}")
+    assert missing[0] == as_json[0] == 1
+    assert f"{tmp_path}/missing: No such file" in missing[2]
+    assert "from the pack" in missing[1]
+    assert json.loads(as_json[1]) == []
 
 
 def test_list_leaves_out_what_is_damaged(filled):

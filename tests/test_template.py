@@ -97,6 +97,13 @@ def test_errors():
         pointwise_reduce("x0", x, reduce="median")
     with pytest.raises(ValueError, match="y1"):
         pointwise("y0 = x0; y2 = x0;", x)
+    with pytest.raises(ValueError, match="sets y999999999999 but not y0"):
+        pointwise("y999999999999 = x0;", x)
+    for compute in (pointwise, pointwise_reduce):
+        with pytest.raises(ValueError, match="sets 1 outputs, but dtypes has 2 entries"):
+            compute("x0", x, dtypes=(torch.float32, torch.float16))
+        with pytest.raises(ValueError, match="sets 2 outputs, but out has 1 entries"):
+            compute("y0 = x0; y1 = x0;", x, out=x)
     with pytest.raises(ValueError, match="finish"):
         pointwise_reduce("y0 = x0; y1 = x0;", x, dims=[(0,), (1,)], finish="y0 = y0 / n;")
 

@@ -46,7 +46,16 @@ def test_wrong_devices_are_errors() -> None:
     with pytest.raises(ValueError, match="Expected an ocl device, but got: cpu"):
         ocl.set_device("cpu")
     beyond = ocl.device_count()
-    for use in (ocl.set_device, ocl.get_device_properties, lambda i: torch.ones(1, device=f"ocl:{i}")):
+    state = ocl.get_rng_state()
+    uses = (
+        ocl.set_device,
+        ocl.get_device_properties,
+        lambda i: torch.ones(1, device=f"ocl:{i}"),
+        ocl.get_rng_state,
+        lambda i: ocl.set_rng_state(state, i),
+        lambda i: ocl.set_rng_state_all([state] * (i + 1)),
+    )
+    for use in uses:
         with pytest.raises(RuntimeError, match=rf"\b{beyond}\b"):
             use(beyond)
     assert torch.ones(1, device="ocl").item() == 1  # and the device goes on working

@@ -1,6 +1,7 @@
 """The whole-model tuner: what it measures and writes, what a tuning brings back, and what it refuses."""
 
 import copy
+import dataclasses
 import json
 import math
 import sys
@@ -145,6 +146,69 @@ print(dlbackend.solvers.explain({key!r}).split()[0], dlbackend.solvers.stats()["
     assert done.stdout == "reference 0\n", done.stderr
 
 
+@pytest.mark.parametrize("swapped", [False, True], ids=["as recorded", "other solvers"])
+def test_a_replay_takes_exactly_what_is_recorded(tuned, tmp_path, swapped):
+    """In a new process with an empty store: the winner's knobs, and for each of its problems the recorded solution.
+    Other solvers than the winner's tell what is recorded from what is chosen anyway.
+    """
+    data = copy.deepcopy(tuned.data)
+    winner = next(entry for entry in data["configurations"] if entry["winner"])
+    for key in data["records"] if swapped else ():
+        now = winner["solutions"][key]
+        others = [s for s in dlbackend.solvers.solutions(key) if s.estimate and s.solver != now["solver"]]
+        other = next((s for s in others if not s.specialised), None)
+        if other:
+            data["records"][key] = tuner._record([dataclasses.replace(other, taken=True)])
+            winner["solutions"][key] = {**now, "solver": other.solver, "config": other.config}
+    recorded = {key: [s["solver"], s["config"]] for key, s in winner["solutions"].items()}
+    if swapped:
+        changed = {key for key, s in recorded.items() if s[0] != tuned.winner["solutions"][key]["solver"]}
+        assert len(changed) >= 2
+    (tmp_path / "t.json").write_text(json.dumps(data))
+    (tmp_path / "t_net.py").write_text(NET)
+    code = f"""
+import json, sys, torch, dlbackend
+from dlbackend import solvers
+sys.path.insert(0, {str(tmp_path)!r})
+import t_net
+model, x = t_net.net()
+model = dlbackend.load_tuning().apply(model).to("ocl:0")
+with torch.no_grad():
+    for _ in range(3):
+        model(x.to("ocl:0"))
+solvers.wait()
+taken = {{key: [[s.solver, s.config] for s in solvers.solutions(key) if s.taken] for key in solvers.problems()}}
+print(json.dumps([str(model.configuration), model.configuration.layers, taken, solvers.stats()["measured"]]))
+"""
+    done = fresh_python(
+        code, DLBACKEND_TUNING=str(tmp_path / "t.json"), DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), DLBACKEND_PACKS=""
+    )
+    assert done.returncode == 0, done.stderr
+    name, layers, taken, measured = json.loads(done.stdout)
+    configuration = tuning.configuration_of(winner)
+    assert (name, layers) == (str(configuration), [list(pair) for pair in configuration.layers])
+    assert {key: [s] for key, s in recorded.items()} == taken
+    assert measured == 0
+
+
+@pytest.mark.parametrize("driver", ["same", "another"])
+def test_what_a_replay_measures(tuned, monkeypatch, driver):
+    """The recorded solvers; of another driver's none, as load_tuning() says."""
+    data = copy.deepcopy(tuned.data)
+    if driver == "another":
+        data["device"]["place"] = "another"
+        data["records"] = dict.fromkeys(data["records"], "nonsense")
+    seen = []
+    monkeypatch.setattr(tuner._Tuner, "take_turns", lambda _, entries: seen.extend(entries))
+    model, x = net()
+    tuner.replay(dlbackend.Tuning(data), model, x, DEVICE, tuner.squared)
+    assert [e.configuration for e in seen] == [tuning.configuration_of(e) for e in (tuned.winner, tuned.slowest)]
+    assert (seen[0].records == data["records"]) == (driver == "same")
+    assert seen[0].records.keys() == data["records"].keys()
+    with pytest.raises(ValueError, match="has others"):
+        tuner.replay(tuned, nn.Linear(3, 3).eval(), torch.randn(1, 3), DEVICE, tuner.squared)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -167,6 +231,179 @@ def test_refused(tuned, change, error, message):
             data[key] = value
     with pytest.raises(error, match=message):
         dlbackend.load_tuning(data)
+
+
+def put(data, path, value):
+    """Sets the field that a path of keys and indices leads to; removes it for KeyError."""
+    *way, last = path
+    for step in way:
+        data = data[step]
+    if value is KeyError:
+        del data[last]
+    else:
+        data[last] = value
+
+
+MALFORMED = [
+    (("records",), [], "records must be an object, not \\[\\]"),
+    (("records", "gemm"), 5, "records.gemm must be a string, not 5"),
+    (("records", "gemm"), "\ud800", "records.gemm must be a string"),
+    (("records", "gemm"), "nonsense", "not a find record"),
+    (("device",), "GTX 960", "device must be an object, not 'GTX 960'"),
+    (("device", "place"), KeyError, "device.place missing"),
+    (("device", "compute_units"), "2", "device.compute_units must be an integer"),
+    (("model",), [1], "model must be an object"),
+    (("model", "fingerprint"), KeyError, "model.fingerprint missing"),
+    (("training",), 0, "training must be true or false, not 0"),
+    (("knobs",), None, "knobs must be an object"),
+    (("knobs", "layout"), "nchw", "knobs.layout must be an object"),
+    (("configurations",), None, "configurations must be an array, not None"),
+    (("configurations",), {}, "configurations must be an array"),
+    (("configurations", 0), "fp32", r"configurations\[0\] must be an object, not 'fp32'"),
+    (("configurations", 1, "precision"), "fp8", r"configurations\[1\].precision must be one of fp32, .*, not 'fp8'"),
+    (("configurations", 0, "milliseconds"), "1", "milliseconds must be a number above 0"),
+    (("configurations", 0, "milliseconds"), -1, "milliseconds must be a number above 0"),
+    (("configurations", 0, "milliseconds"), True, "milliseconds must be a number above 0"),
+    (("configurations", 0, "accuracy"), None, "milliseconds but no accuracy"),
+    (("configurations", 0, "accuracy", "relative_l2"), "small", "relative_l2 must be a number, not 'small'"),
+    (("configurations", 0, "layer_layouts"), {"0": "chwn"}, "layer_layouts.0 must be one of nchw, nhwc"),
+    (("configurations", 0, "layers"), [3], r"layers\[0\] must be an object"),
+    (("configurations", 0, "winner"), KeyError, "winner missing"),
+    (("replayed",), {"winner": 1.0}, "replayed.slowest missing"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), MALFORMED)
+def test_malformed(tuned, path, value, message):
+    data = copy.deepcopy(tuned.data)
+    put(data, path, value)
+    loaded = tuning._loaded.copy()
+    with pytest.raises(ValueError, match=message):
+        dlbackend.load_tuning(data)
+    assert tuning._loaded == loaded
+
+
+def test_malformed_winner(tuned):
+    data = copy.deepcopy(tuned.data)
+    winner = next(entry for entry in data["configurations"] if entry["winner"])
+    winner["milliseconds"] = None
+    with pytest.raises(ValueError, match="winner has no final time"):
+        dlbackend.load_tuning(data)
+
+
+@pytest.mark.parametrize("bare", ["import torch", "import dlbackend, torch"])
+def test_malformed_environment_is_a_warning(tuned, tmp_path, bare):
+    """Whatever the file holds, the device is there; one process tries all of it."""
+    texts = ["[" * 100_000, "[]", "null", '"tuning"', "\xff"]
+    for path, value, _ in MALFORMED:
+        data = copy.deepcopy(tuned.data)
+        put(data, path, value)
+        texts.append(json.dumps(data))
+    files = [tmp_path / f"{number}.json" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, encoding="latin-1")
+    code = f"""
+{bare}
+import os, warnings
+from dlbackend import tuning
+for number in range({len(texts)}):
+    os.environ["DLBACKEND_TUNING"] = {str(tmp_path)!r} + f"/{{number}}.json"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tuning.load_environment()
+    assert "DLBACKEND_TUNING is not used" in str(caught[0].message), number
+print((torch.ones(2, device="ocl") + 1).tolist())
+"""
+    done = fresh_python(code, DLBACKEND_TUNING=str(files[-2]))
+    assert done.stdout == "[2.0, 2.0]\n", done.stderr
+    assert "DLBACKEND_TUNING is not used" in done.stderr
+
+
+def test_a_bad_record_keeps_the_others_out(tuned):
+    data = copy.deepcopy(tuned.data)
+    key, text = next((key, text) for key, text in data["records"].items() if key.startswith("conv_fwd"))
+    head = text.splitlines()[:2]
+    reference = next(name for name in head[1].split() if name.startswith("reference"))
+    model, x = net()
+    model = tuned.apply(model).to(DEVICE)
+
+    def taken(records):
+        data["records"] = records
+        dlbackend.load_tuning(copy.deepcopy(data))
+        return running()
+
+    def running():
+        with torch.no_grad():
+            model(x.to(DEVICE))
+        return dlbackend.solvers.explain(key).split()[0]
+
+    try:
+        with torch.backends.ocl.flags(find_mode="fast"):
+            assert taken({key: "\n".join([*head, f"{reference} 0,0,0,0,0,0 1.00 0 0", ""])}) == "reference"
+            with pytest.raises(ValueError, match="not a find record"):
+                taken({key: "", "gemm": "nonsense"})
+            assert running() == "reference"
+            assert taken({key: ""}) != "reference"  # what was kept out is seen
+    finally:
+        tuning._loaded.clear()
+        tuning.restore_solvers()
+
+
+class Silent(nn.Module):
+    """Gives zeros, or with `leak` on the device something else."""
+
+    def __init__(self, leak):
+        super().__init__()
+        self.layer, self.leak = nn.Linear(4, 4), leak
+
+    def forward(self, x):
+        y = self.layer(x) * 0
+        return y + 1e-3 if self.leak and y.device.type == "ocl" else y
+
+
+def test_a_reference_of_zeros(tmp_path):
+    options = {"fusion": "off", "layout": "nchw", "solvers": "heuristic"}
+    found = dlbackend.tune(Silent(False).eval(), torch.randn(2, 4), budget=math.inf, **options)
+    assert found.winner["accuracy"] == {"finite": True, "max_relative": 0, "relative_l2": 0, "top1_agreement": 1}
+    assert found.data["search"]["budget_seconds"] is None  # JSON has no infinity
+    found.save(tmp_path / "new" / "t.json")
+    refuse = lambda name: pytest.fail(f"{name} in the JSON")  # noqa: E731
+    assert json.loads((tmp_path / "new" / "t.json").read_text(), parse_constant=refuse) == found.data
+    with pytest.raises(RuntimeError, match=r"error above 0\.2"):
+        dlbackend.tune(Silent(True).eval(), torch.randn(2, 4), **options)
+
+
+def test_errors():
+    zeros, ones = [torch.zeros(3).double()], [torch.ones(3).double()]
+    names = ("finite", "max_relative", "relative_l2")
+
+    def of(found, expected):
+        return tuple(tuner._accuracy(found, expected)[name] for name in names)
+
+    assert of(zeros, zeros) == (True, 0, 0)
+    assert of(ones, zeros) == (True, math.inf, math.inf)
+    assert of(zeros, ones) == (True, 1, 1)
+    assert of([zeros[0][:0]], [zeros[0][:0]]) == (True, 0, 0)
+    assert of(ones, [ones[0] * math.nan]) == (True, math.inf, math.inf)
+    assert of([ones[0] * math.nan], zeros) == (False, None, None)
+
+
+def test_numbers_that_json_has_not(tuned, tmp_path):
+    """Written as null, and read as null where a file has them all the same."""
+    data = copy.deepcopy(tuned.data)
+    entry = next(entry for entry in data["configurations"] if not entry["winner"])
+    entry["accuracy"].update(relative_l2=math.nan, max_relative=math.inf)
+    (tmp_path / "nan.json").write_text(json.dumps(data))
+    dlbackend.Tuning(data).save(tmp_path / "null.json")
+    entry["accuracy"].update(relative_l2=None, max_relative=None)
+    try:
+        for name in ("nan.json", "null.json"):
+            again = dlbackend.load_tuning(tmp_path / name)
+            assert again.data == data
+            assert "infinite" in again.table()
+    finally:
+        tuning._loaded.clear()
+        tuning.restore_solvers()
 
 
 def test_unreadable_files(tmp_path):
@@ -465,7 +702,10 @@ def test_training():
         ),
         ({"fusion": "on"}, "there is no batch norm or activation"),
         ({"layout": "nhwc"}, "no convolution"),
+        ({"precision": []}, "precision needs a value: pick, fp32"),
         ({"search": "clever"}, "guided"),
+        ({"budget": math.nan}, "budget must be 0 or more, not nan"),
+        ({"max_error": -0.1}, "max_error must be 0 or more"),
         ({"device": "cpu"}, "devices of type ocl"),
     ],
 )
@@ -479,7 +719,8 @@ def test_command(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["dlbackend", "tune", *arguments])
         return main()
 
-    (tmp_path / "t_net.py").write_text(NET)
+    other = "\n\ndef other():\n    return nn.Linear(3, 3).eval(), torch.randn(2, 3)\n"
+    (tmp_path / "t_net.py").write_text(NET + other)
     monkeypatch.chdir(tmp_path)
     knobs = ("--layout", "nchw", "--fusion", "on", "--solvers", "heuristic")
     assert command("t_net:net", *knobs, "--out", "t.json", "--picture", "t.png") == 0
@@ -493,6 +734,10 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert f"{kept['winner']:.2f} ms before" in replayed
     assert f"slowest / winner: {kept['slowest'] / kept['winner']:.2f}x before" in replayed
     assert json.loads((tmp_path / "t.json").read_text())["replayed"] == kept
+    assert command("t_net:net", *knobs, "--budget", "0", "--out", "t.json/t.json") == 1  # a folder that is a file
+    assert "dlbackend tune: [Errno" in capsys.readouterr().err
+    assert command("t_net:other", "--replay", "t.json") == 1
+    assert "this tuning is of torch.nn" in capsys.readouterr().err
     assert command("t_net:net", "--precision", "fp8") == 1
     assert "'fp8' does not exist" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="No module named 'nowhere'"):

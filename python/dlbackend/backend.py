@@ -132,6 +132,11 @@ class _Backend(types.ModuleType):
 
     @prefer_reusable.setter
     def prefer_reusable(self, prefer: bool | tuple[str, ...]) -> None:
+        named = isinstance(prefer, (list, tuple)) and all(isinstance(op, str) for op in prefer)
+        if not named and not isinstance(prefer, bool):
+            raise ValueError(
+                f'prefer_reusable is True, False or a tuple of ops as ("conv_fwd", "gemm"), not {prefer!r}'
+            )
         _C.set_prefer_reusable(prefer is True, "" if isinstance(prefer, bool) else ",".join(prefer))
         self._prefer_reusable = prefer
 

@@ -112,16 +112,19 @@ def entries(args: argparse.Namespace) -> Iterator[Entry]:
 
 
 def list_entries(args: argparse.Namespace) -> int:
-    """One line per entry, the last used first; with --json an array."""
+    """One line per entry, the last used first; with --json an array. 1 if a named pack has nothing that can be read."""
+    unreadable = [pack for pack in (_C.Pack(path) for path in args.packs) if pack.faults() and not pack.items()]
+    for pack in unreadable:
+        print(f"{pack.path}: {'; '.join(pack.faults())}", file=sys.stderr)
     if args.json:
         print(json.dumps([{**asdict(entry), "device_name": entry.device_name} for entry in entries(args)], indent=1))
-        return 0
+        return 1 if unreadable else 0
     for entry in entries(args):
         head = f"{entry.kind:<8} {_size(entry.size):>10}  {_time(entry.used):<16}  {entry.device_name}"
         print(f"{head}  {entry.what}")
         if entry.text:
             print("    " + entry.text.rstrip("\n").replace("\n", "\n    "))
-    return 0
+    return 1 if unreadable else 0
 
 
 def clear(args: argparse.Namespace) -> int:

@@ -62,9 +62,14 @@ def pointwise(
         out: tensor, or one for each output, of the broadcast shape.
 
     Returns: a tensor, or a tuple of tensors where the expression sets more than y0.
+
+    Raises:
+        RuntimeError, ValueError: as pointwise_reduce.
     """
     text, count = _statements(expression)
-    results = _run(text, inputs, scalars, [None] * count, None, False, "", compute, dtypes, _as_list(out))
+    given = _as_list(out)
+    _check_counts(count, dtypes, given)
+    results = _run(text, inputs, scalars, [None] * count, None, False, "", compute, dtypes, given)
     return _one_or_all(results)
 
 
@@ -99,6 +104,7 @@ def pointwise_reduce(
     how = _reductions_of_outputs(reduce, count)
     over = _dims_of_outputs(dims, count)
     given = _as_list(out)
+    _check_counts(count, dtypes, given)
     results: dict[int, Tensor] = {}
     groups = list(_groups(how, over))
     if finish and len(groups) > 1:
@@ -152,9 +158,9 @@ def _statements(expression: str) -> tuple[str, int]:
     if not set_outputs:
         return f"y0 = ({expression.rstrip().rstrip(';')});", 1
     count = max(set_outputs) + 1
-    missing = sorted(set(range(count)) - set_outputs)
-    if missing:
-        raise ValueError(f"the expression sets y{count - 1} but not y{missing[0]}")
+    if len(set_outputs) < count:
+        missing = next(k for k in range(count) if k not in set_outputs)
+        raise ValueError(f"the expression sets y{count - 1} but not y{missing}")
     return expression, count
 
 
@@ -232,6 +238,13 @@ def _run(
         return made
     torch.ops.dlbackend.template_out(text, inputs, scalars, inits, combines, axes, keepdim, finish, compute, out)
     return out
+
+
+def _check_counts(count: int, dtypes: Sequence[torch.dtype], out: list[Tensor] | None) -> None:
+    if len(dtypes) > count:
+        raise ValueError(f"the expression sets {count} outputs, but dtypes has {len(dtypes)} entries")
+    if out is not None and len(out) != count:
+        raise ValueError(f"the expression sets {count} outputs, but out has {len(out)} entries")
 
 
 def _as_list(out: Sequence[Tensor] | Tensor | None) -> list[Tensor] | None:

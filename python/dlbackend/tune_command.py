@@ -126,10 +126,10 @@ def main(args: argparse.Namespace) -> int:
             max_error=args.max_error,
             name=args.net,
         )
+        return report(found, args)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"dlbackend tune: {error}", file=sys.stderr)
         return 1
-    return report(found, args)
 
 
 def report(found: Tuning, args: argparse.Namespace) -> int:

@@ -75,11 +75,14 @@ def tune(
     `training`, a run is a forward and a backward pass of `loss` of the results, without the optimizer. A configuration
     cannot win whose result (in training: with the gradients) is further from float32 on the CPU than `max_error`, as
     relative L2 norm.
-    ValueError for knobs that are not known or not offered.
+    ValueError for knobs that are not known or not offered, and for a `budget` or `max_error` below 0.
     """
     asked = {"precision": precision, "layout": layout, "fusion": fusion, "solvers": solvers}
     if search not in ("guided", "exhaustive"):
         raise ValueError(f'search must be "guided" or "exhaustive", not {search!r}')
+    for limit, number in (("budget", budget), ("max_error", max_error)):
+        if not number >= 0:  # NaN neither
+            raise ValueError(f"{limit} must be 0 or more, not {number}")
     index = tuning.device_index(device)
     run = _Tuner(model, inputs, index, training, loss, budget, max_error, search == "exhaustive")
     knobs = run.offered({knob: _values(knob, value) for knob, value in asked.items()})
@@ -611,6 +614,8 @@ def _values(knob: str, asked: str | Sequence[str]) -> tuple[list[str], bool]:
     named = asked.split(",") if isinstance(asked, str) else list(asked)
     if named == ["pick"]:
         return list(known), True
+    if not named:
+        raise ValueError(f"{knob} needs a value: pick, {', '.join(known)}")
     if wrong := [value for value in named if value not in known]:
         raise ValueError(f"{knob} {wrong[0]!r} does not exist; there are pick, {', '.join(known)}")
     return [value for value in known if value in named], False
@@ -618,13 +623,18 @@ def _values(knob: str, asked: str | Sequence[str]) -> tuple[list[str], bool]:
 
 def replay(found: Tuning, model: nn.Module, inputs: Any, device: str | torch.device | int, loss: Loss) -> list[float]:
     """Milliseconds of the winner and of the slowest configuration of a tuning, measured in turns, as made from the
-    JSON: what a process gets that loads it.
+    JSON: what a process gets that loads it. With another driver that means solvers found anew. ValueError for another
+    model than the tuned one.
     """
     data = found.data
+    found.check_model(model)
     again = _Tuner(model, inputs, tuning.device_index(device), data["training"], loss, float("inf"), 1.0, False)
     winner = _Entry(tuning.configuration_of(found.winner), records=data["records"])
     slowest = _Entry(tuning.configuration_of(found.slowest))
     with again.measuring():
         again._choose_solvers(slowest)
+        if data["device"]["place"] != again.place:
+            winner.records = {}
+            again._choose_solvers(winner)
         again.take_turns((winner, slowest))
     return [winner.milliseconds, slowest.milliseconds]

@@ -249,7 +249,8 @@ def _check(value: object, shape: object, where: str) -> None:
         if value not in shape:
             raise _wrong(where, f"one of {', '.join(shape)}", value)
     elif shape is _Positive:
-        if not _is_a(value, float) or not 0 < value <= sys.float_info.max:  # type: ignore[operator]
+        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+        if not 0 < number <= sys.float_info.max:
             raise _wrong(where, "a number above 0", value)
     elif isinstance(shape, type) and not _is_a(value, shape):
         raise _wrong(where, _NAMES[shape], value)

@@ -31,7 +31,8 @@ def settle():  # until the problem has taken long enough to be looked at, and al
 def state():
     problem, = dlbackend.solvers.problems()
     taken = [s for s in dlbackend.solvers.solutions(problem) if s.taken]
-    return {**dlbackend.solvers.stats(), **dlbackend.kernel_stats(), "taken": taken[0].solver, "own": taken[0].specialised,
+    return {**dlbackend.solvers.stats(), **dlbackend.kernel_stats(),
+            "taken": taken[0].solver, "own": taken[0].specialised,
             "timed": sum(s.microseconds is not None for s in dlbackend.solvers.solutions(problem))}
 """
 
@@ -460,6 +461,12 @@ def test_backends_settings():
         ocl.find_mode = "best"
     with pytest.raises(ValueError, match="no op 'pooling'"):
         ocl.prefer_reusable = ("pooling",)
+    for wrong in ("gemm", None, 1, ("gemm", 3)):
+        with pytest.raises(ValueError, match=r'a tuple of ops as \("conv_fwd", "gemm"\)'):
+            ocl.prefer_reusable = wrong
+    assert ocl.prefer_reusable is False
+    with pytest.raises(ValueError, match="there are none, ieee, tf32"):
+        ocl.fp32_precision = "tf16"
     assert ocl.find_mode == before
 
 
@@ -636,7 +643,7 @@ def test_forcing_a_solver_loses_nothing_that_is_known(process):
 
 
 def test_what_a_short_process_could_not_try_a_later_one_does(process):
-    """A program of the problem's own, when it has run long enough; the record of the short process says nothing of it."""
+    """A program of the problem's own, of which the record of the short process says nothing."""
     short = process("run(3)\n" + STATE, DLBACKEND_FIND_MODE="normal", **ONLY_SLOW)
     assert not short["own"]
     long = process("settle()\n" + STATE, **ONLY_SLOW)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from dlbackend import _C
 from dlbackend.ocl.device import DeviceLike, _lazy_call, _lazy_init, device_index
 
 
@@ -15,9 +16,14 @@ def _generators() -> tuple[torch.Generator, ...]:
     return torch.get_device_module("ocl").default_generators  # type: ignore[no-any-return]
 
 
+def _generator(device: DeviceLike) -> torch.Generator:
+    _lazy_init()
+    return _C.default_generator(device_index(device))
+
+
 def get_rng_state(device: DeviceLike = "ocl") -> torch.Tensor:
     """State of a device's generator, a uint8 tensor on the CPU."""
-    return _generators()[device_index(device)].get_state()
+    return _generator(device).get_state()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
@@ -28,7 +34,7 @@ def get_rng_state_all() -> list[torch.Tensor]:
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "ocl") -> None:
     """Sets the state of a device's generator to one that get_rng_state() returned."""
     state = new_state.clone(memory_format=torch.contiguous_format)
-    _lazy_call(lambda: _generators()[device_index(device)].set_state(state))
+    _lazy_call(lambda: _generator(device).set_state(state))
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
@@ -40,7 +46,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 def manual_seed(seed: int) -> None:
     """Seeds the current device's generator. No effect where there is no device."""
     seed = int(seed)
-    _lazy_call(lambda: _generators()[device_index(None)].manual_seed(seed))
+    _lazy_call(lambda: _generator(None).manual_seed(seed))
 
 
 def manual_seed_all(seed: int) -> None:
@@ -56,7 +62,7 @@ def manual_seed_all(seed: int) -> None:
 
 def seed() -> None:
     """Seeds the current device's generator from the system's randomness."""
-    _lazy_call(lambda: _generators()[device_index(None)].seed())  # noqa: PLW0108 (the generators may not exist yet)
+    _lazy_call(lambda: _generator(None).seed())
 
 
 def seed_all() -> None:
@@ -73,4 +79,4 @@ def seed_all() -> None:
 
 def initial_seed() -> int:
     """The seed of the current device's generator."""
-    return _generators()[device_index(None)].initial_seed()
+    return _generator(None).initial_seed()
