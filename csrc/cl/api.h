@@ -15,7 +15,7 @@ namespace dlb::cl {
 #define DLB_CL_FUNCTIONS(X) \
   X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) \
   X(clReleaseContext) X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer) \
-  X(clReleaseMemObject) X(clCreateProgramWithSource) X(clCreateProgramWithBinary) \
+  X(clReleaseMemObject) X(clGetMemObjectInfo) X(clCreateProgramWithSource) X(clCreateProgramWithBinary) \
   X(clReleaseProgram) X(clBuildProgram) X(clGetProgramInfo) X(clGetProgramBuildInfo) \
   X(clCreateKernel) X(clCreateKernelsInProgram) X(clReleaseKernel) X(clSetKernelArg) X(clGetKernelWorkGroupInfo) \
   X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer) \

@@ -494,7 +494,14 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
 }
 
 MemRef resolve(const c10::DataPtr& data, const void* pointer) {
-  if (data.get_deleter() != &free_block) return resolve(pointer);
+  if (data.get_deleter() != &free_block) [[unlikely]] {
+    // Ops that take no TensorIterator meet tensors of other devices here. Theirs is not known, unless there
+    // is one.
+    TORCH_CHECK(data.device().type() == kDeviceType,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                c10::Device(kDeviceType, cl::device_count() == 1 ? 0 : -1), " and ", data.device(), "!");
+    return resolve(pointer);
+  }
   const Segment* segment = static_cast<const Block*>(data.get_context())->segment;
   return {segment->mem, static_cast<uint64_t>(static_cast<const char*>(pointer) - segment->base)};
 }

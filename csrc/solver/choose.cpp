@@ -593,6 +593,8 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
       [[unlikely]]
     choice = reconsider(problem, device, choice);
   if (choice->search) {
+    // A run that fails for its operands tells nothing of a candidate.
+    for (const auto& span : problem.spans()) cl::check_buffer(device, (operands.*span.buffer).mem);
     const auto step = choice->search->step(operands, stream);
     if (step.changed) adopt(problem, choice);
     if (step.ran) return;
