@@ -213,6 +213,7 @@ Devices select(Devices all) {
 Devices& devices() {
   static auto* all = [] {
     auto* result = new Devices(select(enumerate()));
+    if (result->size() > kMostDevices) result->resize(kMostDevices);
     for (size_t i = 0; i < result->size(); ++i) (*result)[i]->index = static_cast<int>(i);
     return result;
   }();

@@ -65,7 +65,13 @@ struct Device {
   cl_context context_ = nullptr;
 };
 
-// Number of devices; 0 when there is no OpenCL. Never throws. Ordered GPUs first, then accelerators, then
+// PyTorch keeps both the number of devices and their indices in eight bits with a sign. What a machine has
+// beyond that is left out.
+constexpr size_t kMostDevices = 127;
+constexpr size_t kDeviceIndices = kMostDevices + 1;  // from 0, also of devices that are not there
+
+// Number of devices; 0 when there is no OpenCL. Never throws. One that does not tell what it is, is left out
+// with a line on stderr. Ordered GPUs first, then accelerators, then
 // CPUs, in the platforms' order; DLBACKEND_DEVICES ("1,0", "nvidia", "cpu": indices of that order or parts of
 // names, by comma) selects and reorders.
 int device_count() noexcept;

@@ -400,8 +400,7 @@ class DeviceCache {
 };
 
 DeviceCache& cache_of(c10::DeviceIndex device) {
-  constexpr size_t kMaxDevices = 64;
-  static std::array<std::atomic<DeviceCache*>, kMaxDevices> caches{};
+  static std::array<std::atomic<DeviceCache*>, cl::kDeviceIndices> caches{};
   static std::mutex mutex;
   auto& slot = caches[static_cast<size_t>(device)];
   if (DeviceCache* cache = slot.load(std::memory_order_acquire)) [[likely]]

@@ -101,7 +101,7 @@ class Stream {
 constexpr int kStreamsPerPool = 32;
 
 // The stream of that id; id 0 is the default stream. Throws c10::Error for an id that getNewStream never gave
-// out.
+// out, and where there is no such device. Here and below a negative device is the thread's current one.
 Stream& stream_of(c10::DeviceIndex device, c10::StreamId id);
 Stream& stream_of(const c10::Stream& stream);
 
