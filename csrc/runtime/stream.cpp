@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -240,8 +241,15 @@ c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id)
 void synchronize_device(c10::DeviceIndex device) {
   if (device < 0) device = t_device;
   device_of(device);
-  for (auto& slot : streams_of(device).streams)
-    if (Stream* stream = slot.load(std::memory_order_acquire)) stream->synchronize();
+  std::exception_ptr first;  // nothing is left running by the time that an error is seen
+  for (auto& slot : streams_of(device).streams) {
+    try {
+      if (Stream* stream = slot.load(std::memory_order_acquire)) stream->synchronize();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
 }
 
 bool start_logs() {

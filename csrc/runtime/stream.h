@@ -118,7 +118,7 @@ inline Stream& current_stream() {
 }
 c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id);
 
-// Waits for all streams of a device that were ever used.
+// Waits for all streams of a device that were ever used; then raises what the first one that failed raised.
 void synchronize_device(c10::DeviceIndex device);
 
 // Logs the commands of all streams that PyTorch knows, also of those made later. False when this is already
