@@ -50,6 +50,7 @@ struct PinnedImpl final : Base {
   }
 
   void free_block(HostBlock* block) override {
+    if (cl::in_bad_fork()) return;
     PinnedRanges& ranges = PinnedRanges::instance();
     PinnedRange range{};
     {
@@ -64,11 +65,12 @@ struct PinnedImpl final : Base {
   }
 
   void record_stream(std::optional<std::vector<c10::Event>>& events, c10::Stream stream) override {
+    if (cl::in_bad_fork()) return;
     c10::Event event(kDeviceType);
     event.record(stream);
     events->push_back(std::move(event));
   }
-  bool query_event(c10::Event& event) override { return event.query(); }
+  bool query_event(c10::Event& event) override { return !cl::in_bad_fork() && event.query(); }
   c10::Stream get_current_stream() const override { return current_stream().unwrap(); }
   bool stream_is_capturing(c10::Stream) const override { return false; }
 };
