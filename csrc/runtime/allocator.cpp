@@ -120,6 +120,7 @@ class DeviceCache {
       stats_.num_alloc_retries++;
       process_events(true);
       release_cached();
+      synchronize_device(index_);  // the driver keeps what was released until the commands that use it end
       block = make_segment(size, stream);
     }
     if (!block) {
@@ -402,6 +403,7 @@ class DeviceCache {
 DeviceCache& cache_of(c10::DeviceIndex device) {
   static std::array<std::atomic<DeviceCache*>, cl::kDeviceIndices> caches{};
   static std::mutex mutex;
+  if (device < 0) device = current_device();
   auto& slot = caches[static_cast<size_t>(device)];
   if (DeviceCache* cache = slot.load(std::memory_order_acquire)) [[likely]]
     return *cache;

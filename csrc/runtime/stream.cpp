@@ -50,6 +50,12 @@ cl_command_queue make_queue(cl::Device& device, cl_command_queue_properties prop
   return queue;
 }
 
+[[maybe_unused]] const bool g_throws_out_of_memory = [] {
+  cl::on_out_of_memory(
+      [](const std::string& message) { TORCH_CHECK_WITH(OutOfMemoryError, false, message); });
+  return true;
+}();
+
 }  // namespace
 
 Stream::Stream(cl::Device& device, c10::StreamId id) : device_(device), id_(id) {

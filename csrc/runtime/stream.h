@@ -38,8 +38,8 @@ class Stream {
   c10::Stream unwrap() const;
 
   // Waits until all work enqueued so far is done. Raises what the driver or a kernel reported since the last
-  // synchronising call: IndexError for indices found out of range, RuntimeError naming the last kernels
-  // otherwise.
+  // synchronising call: IndexError for indices found out of range, OutOfMemoryError where the driver had no
+  // memory for a kernel, RuntimeError otherwise, both naming the last kernels.
   void synchronize();
 
   // True when nothing enqueued so far is still to run. Does not wait.

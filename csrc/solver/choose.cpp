@@ -353,7 +353,7 @@ ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, cons
   std::erase_if(candidates, [&](const auto& c) { return c.estimate > most; });
   try {
     measure_all(problem, device, candidates);
-  } catch (const cl::Error& error) {
+  } catch (const std::exception& error) {
     say(1, "not measured," + key + "," + error.what());
     return nullptr;
   }
