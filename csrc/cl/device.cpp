@@ -164,6 +164,34 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
+std::string name_of(cl_platform_id platform) {
+  try {
+    return platform_string(platform, CL_PLATFORM_NAME);
+  } catch (const Error&) {
+    return "without a name";
+  }
+}
+
+std::vector<cl_device_id> devices_of(cl_platform_id platform) {
+  cl_uint count = 0;
+  const cl_int status = api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count);
+  if (status == CL_DEVICE_NOT_FOUND) return {};
+  check(status, "clGetDeviceIDs");
+  std::vector<cl_device_id> devices(count);
+  DLB_CL(clGetDeviceIDs, platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr);
+  return devices;
+}
+
+// One broken device or driver does not hide the others.
+template <class F>
+void unless_it_fails(const std::string& what, F&& look) {
+  try {
+    look();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "dlbackend: %s is left out: %s\n", what.c_str(), error.what());
+  }
+}
+
 Devices enumerate() {
   Devices found;
   cl_uint platforms = 0;
@@ -171,13 +199,14 @@ Devices enumerate() {
   std::vector<cl_platform_id> ids(platforms);
   DLB_CL(clGetPlatformIDs, platforms, ids.data(), nullptr);
   for (cl_platform_id platform : ids) {
-    cl_uint count = 0;
-    if (api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count) != CL_SUCCESS) continue;
-    std::vector<cl_device_id> devices(count);
-    DLB_CL(clGetDeviceIDs, platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr);
-    for (cl_device_id id : devices)
-      if (info<cl_bool>(id, CL_DEVICE_AVAILABLE) && info<cl_bool>(id, CL_DEVICE_COMPILER_AVAILABLE))
-        found.push_back(describe(platform, id));
+    std::vector<cl_device_id> devices;
+    unless_it_fails("OpenCL platform " + name_of(platform), [&] { devices = devices_of(platform); });
+    for (size_t i = 0; i < devices.size(); ++i)
+      unless_it_fails("device " + std::to_string(i) + " of OpenCL platform " + name_of(platform), [&] {
+        const cl_device_id id = devices[i];
+        if (info<cl_bool>(id, CL_DEVICE_AVAILABLE) && info<cl_bool>(id, CL_DEVICE_COMPILER_AVAILABLE))
+          found.push_back(describe(platform, id));
+      });
   }
   auto rank = [](const std::unique_ptr<Device>& d) {
     return (d->type & CL_DEVICE_TYPE_GPU) ? 0 : (d->type & CL_DEVICE_TYPE_ACCELERATOR) ? 1 : 2;

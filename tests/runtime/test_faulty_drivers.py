@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fresh_process import fresh_python
+from fresh_process import fresh_python, run_python
 
 SOURCE = Path(__file__).parents[1] / "faulty_layer.c"
 PRELUDE = """
@@ -132,6 +132,26 @@ print(json.dumps([attempt("clCreateBuffer:-1:-4", allocate), attempt("clCreateBu
     assert device == pinned == ["", ""]
     assert never[0] == "OutOfMemoryError"
     assert "page-locked" in never[1]
+
+
+def test_a_broken_device_does_not_hide_the_others(layer, library):
+    two = {"POCL_DEVICES": "pthread pthread", "OPENCL_LAYERS": library}
+    code = "import torch, dlbackend; print(torch.ocl.device_count())"
+    every = int(fresh_python(code, **two).stdout)
+    if every < 2:
+        pytest.skip("one device, and no PoCL to show it twice")
+    broken = fresh_python(code, **two, FAULTY_CALL="clGetDeviceInfo:1:-33")
+    assert broken.stdout == f"{every - 1}\n"
+    lines = [line for line in broken.stderr.splitlines() if line.startswith("dlbackend: ")]
+    assert len(lines) == 1
+    assert re.search(r"device 0 of OpenCL platform .+ is left out: .*CL_INVALID_DEVICE", lines[0])
+
+
+def test_doctor_fails_where_every_device_is_broken(layer, library):
+    done = run_python("-m", "dlbackend", "doctor", OPENCL_LAYERS=library, FAULTY_CALL="clGetDeviceInfo:0:-33")
+    assert done.returncode == 1
+    assert "[FAIL] no device can be used" in done.stdout
+    assert "is left out" in done.stderr
 
 
 def test_a_program_that_does_not_build_is_named_and_built_again_later(layer):
