@@ -144,7 +144,8 @@ const Api& api() {
     throw Error(
         CL_DEVICE_NOT_FOUND,
         "No OpenCL library could be loaded, so there is no ocl device. Install a driver for your GPU, or "
-        "one for the CPU: `apt-get install pocl-opencl-icd` or `pip install 'dlbackend[cpu]'`. Tried:" +
+        "one for the CPU: `apt-get install pocl-opencl-icd` or `pip install 'dlbackend[cpu]'`; `python -m "
+        "dlbackend doctor` says more. Tried:" +
             loaded.failure);
   return loaded.api;
 }

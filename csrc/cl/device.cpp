@@ -220,6 +220,12 @@ std::string lower(std::string text) {
   return text;
 }
 
+std::string stripped(const std::string& text) {
+  constexpr const char* kBlank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlank);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin);
+}
+
 bool matches(const Device& device, size_t position, const std::string& wanted) {
   if (wanted.find_first_not_of("0123456789") == std::string::npos) return std::to_string(position) == wanted;
   if (wanted == "cpu") return device.type & CL_DEVICE_TYPE_CPU;
@@ -231,11 +237,23 @@ bool matches(const Device& device, size_t position, const std::string& wanted) {
 Devices select(Devices all) {
   const char* chosen = std::getenv("DLBACKEND_DEVICES");
   if (!chosen) return all;
-  Devices selected;
+  std::vector<size_t> order;
   std::istringstream words(lower(chosen));
-  for (std::string wanted; std::getline(words, wanted, ',');)
-    for (size_t i = 0; i < all.size(); ++i)
-      if (!wanted.empty() && all[i] && matches(*all[i], i, wanted)) selected.push_back(std::move(all[i]));
+  for (std::string word; std::getline(words, word, ',');) {
+    const std::string wanted = stripped(word);
+    if (wanted.empty()) continue;
+    bool known = false;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!matches(*all[i], i, wanted)) continue;
+      known = true;
+      if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+    }
+    if (!known)
+      std::fprintf(stderr, "dlbackend: DLBACKEND_DEVICES=%s: no OpenCL device is \"%s\"\n", chosen,
+                   wanted.c_str());
+  }
+  Devices selected;
+  for (const size_t i : order) selected.push_back(std::move(all[i]));
   return selected;
 }
 
@@ -280,12 +298,20 @@ int device_count() noexcept {
 Device& device(int index) {
   api();  // says why there is no device when there is no library, or after a fork
   const int count = device_count();
-  if (index < 0 || index >= count)
-    throw Error(CL_INVALID_DEVICE, "ocl:" + std::to_string(index) + " does not exist: this process sees " +
-                                       std::to_string(count) +
-                                       " OpenCL device(s). `python -m dlbackend info` lists them; "
-                                       "DLBACKEND_DEVICES selects and orders them.");
+  if (index < 0 || index >= count) throw Error(CL_INVALID_DEVICE, no_device(index));
   return *devices()[static_cast<size_t>(index)];
+}
+
+std::string no_device(int index) {
+  const int count = device_count();
+  if (count > 0)
+    return "ocl:" + std::to_string(index) + " does not exist: this process sees " + std::to_string(count) +
+           " OpenCL device(s). `python -m dlbackend info` lists them; DLBACKEND_DEVICES selects and orders "
+           "them.";
+  const char* chosen = std::getenv("DLBACKEND_DEVICES");
+  return "No OpenCL device found" +
+         (chosen ? ": DLBACKEND_DEVICES=" + std::string(chosen) + " selects none" : std::string()) +
+         ". `python -m dlbackend doctor` says what is missing.";
 }
 
 }  // namespace dlb::cl

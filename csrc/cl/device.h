@@ -76,7 +76,10 @@ constexpr size_t kDeviceIndices = kMostDevices + 1;  // from 0, also of devices 
 // names, by comma) selects and reorders.
 int device_count() noexcept;
 
-// The device of that index. Throws Error naming the number of devices for one out of range.
+// The device of that index. Throws Error with no_device() for one out of range.
 Device& device(int index);
+
+// Why there is no device of that index, and what to do.
+std::string no_device(int index);
 
 }  // namespace dlb::cl

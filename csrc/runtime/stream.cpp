@@ -210,10 +210,7 @@ Stream& next_pool_stream(c10::DeviceIndex device) {
 cl::Device& device_of(c10::DeviceIndex index) {
   if (index < 0) index = t_device;
   cl::api();
-  TORCH_CHECK(index < cl::device_count(), "ocl:", static_cast<int>(index),
-              " does not exist: this process sees ", cl::device_count(),
-              " OpenCL device(s). `python -m dlbackend info` lists them; DLBACKEND_DEVICES ",
-              "selects and orders them.");
+  TORCH_CHECK(index < cl::device_count(), cl::no_device(index));
   return cl::device(index);
 }
 

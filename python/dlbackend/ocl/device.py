@@ -52,7 +52,7 @@ def _lazy_init() -> None:
             return
         count = _C.device_count()
         if count == 0:
-            raise RuntimeError("No OpenCL device found. `python -m dlbackend doctor` says what is missing.")
+            raise RuntimeError(_C.why_no_device())
         torch.get_device_module("ocl").default_generators = tuple(map(_C.default_generator, range(count)))
         _initialized = True
         calls = _deferred.copy()
