@@ -100,6 +100,14 @@ PYBIND11_MODULE(_C, m) {
         "Tells where a pip-installed OpenCL driver may lie.");
   m.def("set_package_dir", &dlb::cl::set_package_dir, "Tells where the package's packs lie.");
   m.def("register_hooks", &dlb::register_hooks, "Takes PyTorch's accelerator slot. Idempotent.");
+  m.def("why_no_device", [] {
+    try {
+      dlb::cl::device(0);
+    } catch (const dlb::cl::Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  });
   m.def("device_count", &dlb::cl::device_count, py::call_guard<py::gil_scoped_release>());
   m.def("current_device", [] { return static_cast<int>(dlb::current_device()); });
   m.def("set_device", [](int i) { dlb::set_current_device(static_cast<c10::DeviceIndex>(i)); });

@@ -1,6 +1,8 @@
 /* An OpenCL layer (CL/cl_layer.h; loaders take the libraries that OPENCL_LAYERS names) that makes a driver fail, or
  * less capable, as environment variables say when a function is called:
- *   FAULTY_CALL=clFinish:2:-5  the second call of clFinish from then on returns -5, once; with 0 every call does
+ *   FAULTY_CALL=clFinish:2:-5  the second call of clFinish from then on returns -5, once; with 0 every call does,
+ *                              with -1 every call until a queue was finished
+ *   FAULTY_CALL=clGetDeviceInfo:1:-33  counts calls for the name of a device; each device's takes two
  *   FAULTY_CALL=clGetEventProfilingInfo:2:5000000  the second time that is asked for is 5 ms later than it was
  *   FAULTY_NO_FP64=1           no device has cl_khr_fp64 */
 #include <CL/cl_layer.h>
@@ -10,23 +12,29 @@
 static const struct _cl_icd_dispatch* next;
 static struct _cl_icd_dispatch mine;
 
+static int finishes; /* of queues so far */
+
 static int countdown(const char* name) {
   static char seen[128];
-  static int left, always;
+  static int failing_call, calls, finishes_before;
   const char* wanted = getenv("FAULTY_CALL");
   const size_t length = strlen(name);
+  if (!wanted) seen[0] = 0;
   if (!wanted || strncmp(wanted, name, length) != 0 || wanted[length] != ':') return 0;
   if (strcmp(seen, wanted) != 0) {
     strncpy(seen, wanted, sizeof seen - 1);
-    left = atoi(wanted + length + 1);
-    always = left == 0;
+    failing_call = atoi(wanted + length + 1);
+    calls = 0;
+    finishes_before = finishes;
   }
-  if (!always && --left != 0) return 0;
+  if (failing_call > 0 && ++calls != failing_call) return 0;
+  if (failing_call < 0 && finishes != finishes_before) return 0;
   return atoi(strchr(wanted + length + 1, ':') + 1);
 }
 
 static cl_int CL_API_CALL finish(cl_command_queue queue) {
   const cl_int status = next->clFinish(queue), fault = countdown("clFinish");
+  finishes++;
   return fault ? fault : status;
 }
 
@@ -62,6 +70,8 @@ static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_devi
 
 static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info what, size_t size, void* value,
                                       size_t* size_needed) {
+  const cl_int fault = what == CL_DEVICE_NAME ? countdown("clGetDeviceInfo") : 0;
+  if (fault) return fault;
   const cl_int status = next->clGetDeviceInfo(device, what, size, value, size_needed);
   if (status != CL_SUCCESS || !value || !getenv("FAULTY_NO_FP64")) return status;
   if (what == CL_DEVICE_EXTENSIONS) {

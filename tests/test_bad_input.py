@@ -1,5 +1,6 @@
 """What users get wrong raises what the CPU raises, says what to do, and leaves the device working."""
 
+import mixed_devices
 import pytest
 import torch
 from torch.nn import functional as F
@@ -65,6 +66,18 @@ CALLS = {
 @pytest.mark.parametrize("what", CALLS)
 def test_same_type_as_on_the_cpu(what):
     both(CALLS[what])
+
+
+@pytest.mark.parametrize("what", mixed_devices.CALLS)
+def test_a_tensor_left_on_the_cpu(what):
+    with pytest.raises(RuntimeError, match=mixed_devices.WORDS):
+        finished(lambda there: mixed_devices.CALLS[what](DEVICE, there), "cpu")
+
+
+def test_a_target_left_on_the_cpu_is_named():
+    scores, target = torch.ones(2, 3, device=DEVICE), torch.tensor([0, 1])
+    with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device.*ocl.* and cpu!"):
+        F.cross_entropy(scores, target)
 
 
 def test_errors_the_device_finds_name_the_op():

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct Library {
 
 std::atomic<bool> g_used{false};
 std::atomic<bool> g_bad_fork{false};
+void (*g_throw_out_of_memory)(const std::string&) = nullptr;
 
 bool resolve(void* handle, Api& api, std::string& missing) {
 #define DLB_CL_RESOLVE(f)                                      \
@@ -121,6 +123,13 @@ const char* advice(cl_int code) {
   }
 }
 
+// Of commands only: a compiler that lacks memory gets none from tensors that are freed. CL_OUT_OF_RESOURCES
+// is also what some drivers say of kernels that fail otherwise.
+bool is_want_of_memory(cl_int code, std::string_view call) {
+  return (code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_HOST_MEMORY) &&
+         (call.starts_with("clEnqueue") || call == "clFinish" || call == "clWaitForEvents");
+}
+
 }  // namespace
 
 const Api& api() {
@@ -135,7 +144,8 @@ const Api& api() {
     throw Error(
         CL_DEVICE_NOT_FOUND,
         "No OpenCL library could be loaded, so there is no ocl device. Install a driver for your GPU, or "
-        "one for the CPU: `apt-get install pocl-opencl-icd` or `pip install 'dlbackend[cpu]'`. Tried:" +
+        "one for the CPU: `apt-get install pocl-opencl-icd` or `pip install 'dlbackend[cpu]'`; `python -m "
+        "dlbackend doctor` says more. Tried:" +
             loaded.failure);
   return loaded.api;
 }
@@ -203,7 +213,13 @@ void throw_error(cl_int code, const char* call, const std::string& context) {
   std::string message = std::string("OpenCL: ") + call + " failed with " + status_name(code) + " (" +
                         std::to_string(code) + ")";
   if (!context.empty()) message += " for " + context;
-  throw Error(code, message + "." + advice(code));
+  message += "." + std::string(advice(code));
+  if (g_throw_out_of_memory && is_want_of_memory(code, call)) g_throw_out_of_memory(message);
+  throw Error(code, message);
+}
+
+void on_out_of_memory(void (*throws)(const std::string& message)) noexcept {
+  g_throw_out_of_memory = throws;
 }
 
 }  // namespace dlb::cl

@@ -15,7 +15,7 @@ namespace dlb::cl {
 #define DLB_CL_FUNCTIONS(X) \
   X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) \
   X(clReleaseContext) X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer) \
-  X(clReleaseMemObject) X(clCreateProgramWithSource) X(clCreateProgramWithBinary) \
+  X(clReleaseMemObject) X(clGetMemObjectInfo) X(clCreateProgramWithSource) X(clCreateProgramWithBinary) \
   X(clReleaseProgram) X(clBuildProgram) X(clGetProgramInfo) X(clGetProgramBuildInfo) \
   X(clCreateKernel) X(clCreateKernelsInProgram) X(clReleaseKernel) X(clSetKernelArg) X(clGetKernelWorkGroupInfo) \
   X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer) \
@@ -55,8 +55,12 @@ bool in_bad_fork() noexcept;
 // "CL_OUT_OF_RESOURCES" for -5 and so on.
 const char* status_name(cl_int code);
 
-// Throws Error for a failed call; `context` says what it was done for (a kernel's or op's name).
+// Throws Error for a failed call; `context` says what it was done for (a kernel's or op's name). Where the
+// driver had no memory for a command, what on_out_of_memory() was given throws instead.
 [[noreturn]] void throw_error(cl_int code, const char* call, const std::string& context = {});
+
+// The layer that knows PyTorch throws its exception for want of memory.
+void on_out_of_memory(void (*throws)(const std::string& message)) noexcept;
 
 inline void check(cl_int code, const char* call) {
   if (code != CL_SUCCESS) [[unlikely]]

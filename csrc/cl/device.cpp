@@ -164,6 +164,34 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
+std::string name_of(cl_platform_id platform) {
+  try {
+    return platform_string(platform, CL_PLATFORM_NAME);
+  } catch (const Error&) {
+    return "without a name";
+  }
+}
+
+std::vector<cl_device_id> devices_of(cl_platform_id platform) {
+  cl_uint count = 0;
+  const cl_int status = api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count);
+  if (status == CL_DEVICE_NOT_FOUND) return {};
+  check(status, "clGetDeviceIDs");
+  std::vector<cl_device_id> devices(count);
+  DLB_CL(clGetDeviceIDs, platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr);
+  return devices;
+}
+
+// One broken device or driver does not hide the others.
+template <class F>
+void unless_it_fails(const std::string& what, F&& look) {
+  try {
+    look();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "dlbackend: %s is left out: %s\n", what.c_str(), error.what());
+  }
+}
+
 Devices enumerate() {
   Devices found;
   cl_uint platforms = 0;
@@ -171,13 +199,14 @@ Devices enumerate() {
   std::vector<cl_platform_id> ids(platforms);
   DLB_CL(clGetPlatformIDs, platforms, ids.data(), nullptr);
   for (cl_platform_id platform : ids) {
-    cl_uint count = 0;
-    if (api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count) != CL_SUCCESS) continue;
-    std::vector<cl_device_id> devices(count);
-    DLB_CL(clGetDeviceIDs, platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr);
-    for (cl_device_id id : devices)
-      if (info<cl_bool>(id, CL_DEVICE_AVAILABLE) && info<cl_bool>(id, CL_DEVICE_COMPILER_AVAILABLE))
-        found.push_back(describe(platform, id));
+    std::vector<cl_device_id> devices;
+    unless_it_fails("OpenCL platform " + name_of(platform), [&] { devices = devices_of(platform); });
+    for (size_t i = 0; i < devices.size(); ++i)
+      unless_it_fails("device " + std::to_string(i) + " of OpenCL platform " + name_of(platform), [&] {
+        const cl_device_id id = devices[i];
+        if (info<cl_bool>(id, CL_DEVICE_AVAILABLE) && info<cl_bool>(id, CL_DEVICE_COMPILER_AVAILABLE))
+          found.push_back(describe(platform, id));
+      });
   }
   auto rank = [](const std::unique_ptr<Device>& d) {
     return (d->type & CL_DEVICE_TYPE_GPU) ? 0 : (d->type & CL_DEVICE_TYPE_ACCELERATOR) ? 1 : 2;
@@ -191,6 +220,12 @@ std::string lower(std::string text) {
   return text;
 }
 
+std::string stripped(const std::string& text) {
+  constexpr const char* kBlank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlank);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin);
+}
+
 bool matches(const Device& device, size_t position, const std::string& wanted) {
   if (wanted.find_first_not_of("0123456789") == std::string::npos) return std::to_string(position) == wanted;
   if (wanted == "cpu") return device.type & CL_DEVICE_TYPE_CPU;
@@ -202,17 +237,30 @@ bool matches(const Device& device, size_t position, const std::string& wanted) {
 Devices select(Devices all) {
   const char* chosen = std::getenv("DLBACKEND_DEVICES");
   if (!chosen) return all;
-  Devices selected;
+  std::vector<size_t> order;
   std::istringstream words(lower(chosen));
-  for (std::string wanted; std::getline(words, wanted, ',');)
-    for (size_t i = 0; i < all.size(); ++i)
-      if (!wanted.empty() && all[i] && matches(*all[i], i, wanted)) selected.push_back(std::move(all[i]));
+  for (std::string word; std::getline(words, word, ',');) {
+    const std::string wanted = stripped(word);
+    if (wanted.empty()) continue;
+    bool known = false;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!matches(*all[i], i, wanted)) continue;
+      known = true;
+      if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+    }
+    if (!known)
+      std::fprintf(stderr, "dlbackend: DLBACKEND_DEVICES=%s: no OpenCL device is \"%s\"\n", chosen,
+                   wanted.c_str());
+  }
+  Devices selected;
+  for (const size_t i : order) selected.push_back(std::move(all[i]));
   return selected;
 }
 
 Devices& devices() {
   static auto* all = [] {
     auto* result = new Devices(select(enumerate()));
+    if (result->size() > kMostDevices) result->resize(kMostDevices);
     for (size_t i = 0; i < result->size(); ++i) (*result)[i]->index = static_cast<int>(i);
     return result;
   }();
@@ -250,12 +298,20 @@ int device_count() noexcept {
 Device& device(int index) {
   api();  // says why there is no device when there is no library, or after a fork
   const int count = device_count();
-  if (index < 0 || index >= count)
-    throw Error(CL_INVALID_DEVICE, "ocl:" + std::to_string(index) + " does not exist: this process sees " +
-                                       std::to_string(count) +
-                                       " OpenCL device(s). `python -m dlbackend info` lists them; "
-                                       "DLBACKEND_DEVICES selects and orders them.");
+  if (index < 0 || index >= count) throw Error(CL_INVALID_DEVICE, no_device(index));
   return *devices()[static_cast<size_t>(index)];
+}
+
+std::string no_device(int index) {
+  const int count = device_count();
+  if (count > 0)
+    return "ocl:" + std::to_string(index) + " does not exist: this process sees " + std::to_string(count) +
+           " OpenCL device(s). `python -m dlbackend info` lists them; DLBACKEND_DEVICES selects and orders "
+           "them.";
+  const char* chosen = std::getenv("DLBACKEND_DEVICES");
+  return "No OpenCL device found" +
+         (chosen ? ": DLBACKEND_DEVICES=" + std::string(chosen) + " selects none" : std::string()) +
+         ". `python -m dlbackend doctor` says what is missing.";
 }
 
 }  // namespace dlb::cl

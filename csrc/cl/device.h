@@ -65,12 +65,21 @@ struct Device {
   cl_context context_ = nullptr;
 };
 
-// Number of devices; 0 when there is no OpenCL. Never throws. Ordered GPUs first, then accelerators, then
+// PyTorch keeps both the number of devices and their indices in eight bits with a sign. What a machine has
+// beyond that is left out.
+constexpr size_t kMostDevices = 127;
+constexpr size_t kDeviceIndices = kMostDevices + 1;  // from 0, also of devices that are not there
+
+// Number of devices; 0 when there is no OpenCL. Never throws. One that does not tell what it is, is left out
+// with a line on stderr. Ordered GPUs first, then accelerators, then
 // CPUs, in the platforms' order; DLBACKEND_DEVICES ("1,0", "nvidia", "cpu": indices of that order or parts of
 // names, by comma) selects and reorders.
 int device_count() noexcept;
 
-// The device of that index. Throws Error naming the number of devices for one out of range.
+// The device of that index. Throws Error with no_device() for one out of range.
 Device& device(int index);
+
+// Why there is no device of that index, and what to do.
+std::string no_device(int index);
 
 }  // namespace dlb::cl

@@ -337,6 +337,20 @@ Kernel::~Kernel() {
   if (handle && !in_bad_fork()) api().clReleaseKernel(handle);
 }
 
+void check_buffer(Device& device, cl_mem buffer) {
+  static const bool several = device_count() > 1;
+  if (!several || !buffer) return;
+  cl_context context = nullptr;
+  DLB_CL(clGetMemObjectInfo, buffer, CL_MEM_CONTEXT, sizeof context, &context, nullptr);
+  if (context == device.context()) [[likely]]
+    return;
+  int other = 0;
+  while (other < device_count() && cl::device(other).context() != context) ++other;
+  throw Error(CL_INVALID_MEM_OBJECT,
+              "Expected all tensors to be on the same device, but found at least two devices, ocl:" +
+                  std::to_string(device.index) + " and ocl:" + std::to_string(other) + "!");
+}
+
 void Kernel::begin_arguments() {
   const uint64_t epoch = g_buffer_epoch.load(std::memory_order_relaxed);
   if (epoch == buffer_epoch_) return;
@@ -344,7 +358,8 @@ void Kernel::begin_arguments() {
   buffer_epoch_ = epoch;
 }
 
-void Kernel::set_argument(cl_uint position, size_t size, const void* value) {
+void Kernel::set_argument(cl_uint position, size_t size, const void* value, bool is_buffer) {
+  if (is_buffer) check_buffer(device_, *static_cast<const cl_mem*>(value));
   const cl_int status = api().clSetKernelArg(handle_.load(std::memory_order_relaxed), position, size, value);
   if (status != CL_SUCCESS) [[unlikely]]
     throw_error(status, "clSetKernelArg", "argument " + std::to_string(position) + " of kernel " + name_);

@@ -120,6 +120,7 @@ class DeviceCache {
       stats_.num_alloc_retries++;
       process_events(true);
       release_cached();
+      synchronize_device(index_);  // the driver keeps what was released until the commands that use it end
       block = make_segment(size, stream);
     }
     if (!block) {
@@ -400,9 +401,9 @@ class DeviceCache {
 };
 
 DeviceCache& cache_of(c10::DeviceIndex device) {
-  constexpr size_t kMaxDevices = 64;
-  static std::array<std::atomic<DeviceCache*>, kMaxDevices> caches{};
+  static std::array<std::atomic<DeviceCache*>, cl::kDeviceIndices> caches{};
   static std::mutex mutex;
+  if (device < 0) device = current_device();
   auto& slot = caches[static_cast<size_t>(device)];
   if (DeviceCache* cache = slot.load(std::memory_order_acquire)) [[likely]]
     return *cache;
@@ -494,7 +495,14 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
 }
 
 MemRef resolve(const c10::DataPtr& data, const void* pointer) {
-  if (data.get_deleter() != &free_block) return resolve(pointer);
+  if (data.get_deleter() != &free_block) [[unlikely]] {
+    // Ops that take no TensorIterator meet tensors of other devices here. Theirs is not known, unless there
+    // is one.
+    TORCH_CHECK(data.device().type() == kDeviceType,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                c10::Device(kDeviceType, cl::device_count() == 1 ? 0 : -1), " and ", data.device(), "!");
+    return resolve(pointer);
+  }
   const Segment* segment = static_cast<const Block*>(data.get_context())->segment;
   return {segment->mem, static_cast<uint64_t>(static_cast<const char*>(pointer) - segment->base)};
 }

@@ -36,7 +36,8 @@ void resize_storage(const c10::Storage& storage, size_t bytes);
 std::shared_ptr<void> attached(const c10::DataPtr& storage_data, std::shared_ptr<void> (*make)());
 
 // Maps a device pointer back. `storage_data` is the DataPtr that owns it; O(1) when our allocator made it.
-// Throws c10::Error for a pointer that belongs to no live segment.
+// Throws c10::Error for a pointer that belongs to no live segment, in PyTorch's words for memory of another
+// type of device.
 MemRef resolve(const c10::DataPtr& storage_data, const void* pointer);
 MemRef resolve(const void* pointer);  // O(log segments)
 

@@ -33,23 +33,38 @@ struct PinnedImpl final : Base {
  private:
   void allocate_host_memory(size_t size, void** pointer) override {
     Stream& stream = current_stream();
+    cl_int status = map_new(stream, size, pointer);
+    if (status != CL_SUCCESS) {
+      // Give back what is cached, with what copies use until they end, and try once more.
+      synchronize_device(-1);
+      empty_cache();
+      synchronize_device(-1);  // unmapping is a command
+      status = map_new(stream, size, pointer);
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, status == CL_SUCCESS, "could not allocate ", size,
+                     " bytes of page-locked host memory (", cl::status_name(status), "): pin less memory");
+  }
+
+  static cl_int map_new(Stream& stream, size_t size, void** pointer) {
     cl_int status = CL_SUCCESS;
     cl_mem mem = cl::api().clCreateBuffer(stream.device().context(),
                                           CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, size, nullptr, &status);
-    TORCH_CHECK_WITH(OutOfMemoryError, status == CL_SUCCESS, "could not allocate ", size,
-                     " bytes of page-locked host memory (", cl::status_name(status), "): pin less memory");
+    if (status != CL_SUCCESS) return status;
     *pointer = cl::api().clEnqueueMapBuffer(stream.handle(), mem, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0,
                                             size, 0, nullptr, nullptr, &status);
     if (status != CL_SUCCESS) {
       cl::api().clReleaseMemObject(mem);
-      cl::throw_error(status, "clEnqueueMapBuffer", "page-locked host memory");
+      return status;
     }
     PinnedRanges& ranges = PinnedRanges::instance();
     std::unique_lock<std::shared_mutex> lock(ranges.mutex);
     ranges.by_base[static_cast<const char*>(*pointer)] = {size, mem, stream.handle()};
+    return CL_SUCCESS;
   }
 
+  // A forked child drops the parent's memory without a word to the driver, which did not survive the fork.
   void free_block(HostBlock* block) override {
+    if (cl::in_bad_fork()) return;
     PinnedRanges& ranges = PinnedRanges::instance();
     PinnedRange range{};
     {
@@ -64,11 +79,12 @@ struct PinnedImpl final : Base {
   }
 
   void record_stream(std::optional<std::vector<c10::Event>>& events, c10::Stream stream) override {
+    if (cl::in_bad_fork()) return;
     c10::Event event(kDeviceType);
     event.record(stream);
     events->push_back(std::move(event));
   }
-  bool query_event(c10::Event& event) override { return event.query(); }
+  bool query_event(c10::Event& event) override { return !cl::in_bad_fork() && event.query(); }
   c10::Stream get_current_stream() const override { return current_stream().unwrap(); }
   bool stream_is_capturing(c10::Stream) const override { return false; }
 };

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -12,32 +13,35 @@
 namespace dlb {
 namespace {
 
-constexpr int kMaxDevices = 64;
-
 struct DeviceStreams {
   std::array<std::atomic<Stream*>, kStreamsPerPool + 1> streams{};
   std::atomic<uint32_t> next{0};
   std::mutex mutex;
 };
 
+std::array<DeviceStreams, cl::kDeviceIndices>& all_streams() {
+  static auto* all = new std::array<DeviceStreams, cl::kDeviceIndices>;
+  return *all;
+}
+
+// Of an index that is not negative; whether there is such a device does not matter.
 DeviceStreams& streams_of(c10::DeviceIndex device) {
-  static auto* all = new std::array<DeviceStreams, kMaxDevices>;
-  return (*all)[static_cast<size_t>(device)];
+  return all_streams()[static_cast<size_t>(device)];
 }
 
 std::atomic<bool> g_logging{false};
 
 template <class F>
 void for_each_stream(F&& f) {
-  for (c10::DeviceIndex device = 0; device < kMaxDevices; ++device) {
-    std::lock_guard<std::mutex> lock(streams_of(device).mutex);
-    for (auto& slot : streams_of(device).streams)
-      if (Stream* stream = slot.load(std::memory_order_acquire)) f(device, *stream);
+  for (DeviceStreams& streams : all_streams()) {
+    std::lock_guard<std::mutex> lock(streams.mutex);
+    for (auto& slot : streams.streams)
+      if (Stream* stream = slot.load(std::memory_order_acquire)) f(*stream);
   }
 }
 
 thread_local c10::DeviceIndex t_device = 0;
-thread_local std::array<uint8_t, kMaxDevices> t_streams{};
+thread_local std::array<uint8_t, cl::kDeviceIndices> t_streams{};
 
 cl_command_queue make_queue(cl::Device& device, cl_command_queue_properties properties) {
   cl_int status = CL_SUCCESS;
@@ -45,6 +49,12 @@ cl_command_queue make_queue(cl::Device& device, cl_command_queue_properties prop
   if (status != CL_SUCCESS) cl::throw_error(status, "clCreateCommandQueue", device.name);
   return queue;
 }
+
+[[maybe_unused]] const bool g_throws_out_of_memory = [] {
+  cl::on_out_of_memory(
+      [](const std::string& message) { TORCH_CHECK_WITH(OutOfMemoryError, false, message); });
+  return true;
+}();
 
 }  // namespace
 
@@ -173,6 +183,7 @@ Stream::Log Stream::stop_log() {
 }
 
 Stream& stream_of(c10::DeviceIndex device, c10::StreamId id) {
+  if (device < 0) device = t_device;
   DeviceStreams& streams = streams_of(device);
   TORCH_CHECK(id >= 0 && id <= kStreamsPerPool, "ocl has no stream with id ", id);
   std::atomic<Stream*>& slot = streams.streams[static_cast<size_t>(id)];
@@ -192,16 +203,14 @@ Stream& stream_of(const c10::Stream& stream) {
 }
 
 Stream& next_pool_stream(c10::DeviceIndex device) {
+  if (device < 0) device = t_device;
   return stream_of(device, 1 + static_cast<c10::StreamId>(streams_of(device).next++ % kStreamsPerPool));
 }
 
 cl::Device& device_of(c10::DeviceIndex index) {
   if (index < 0) index = t_device;
   cl::api();
-  TORCH_CHECK(index < cl::device_count(), "ocl:", static_cast<int>(index),
-              " does not exist: this process sees ", cl::device_count(),
-              " OpenCL device(s). `python -m dlbackend info` lists them; DLBACKEND_DEVICES ",
-              "selects and orders them.");
+  TORCH_CHECK(index < cl::device_count(), cl::no_device(index));
   return cl::device(index);
 }
 
@@ -225,6 +234,7 @@ Stream& current_stream(c10::DeviceIndex device) {
 }
 
 c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id) {
+  if (device < 0) device = t_device;
   stream_of(device, id);
   const c10::StreamId previous = t_streams[static_cast<size_t>(device)];
   t_streams[static_cast<size_t>(device)] = static_cast<uint8_t>(id);
@@ -232,14 +242,22 @@ c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id)
 }
 
 void synchronize_device(c10::DeviceIndex device) {
+  if (device < 0) device = t_device;
   device_of(device);
-  for (auto& slot : streams_of(device).streams)
-    if (Stream* stream = slot.load(std::memory_order_acquire)) stream->synchronize();
+  std::exception_ptr first;  // nothing is left running by the time that an error is seen
+  for (auto& slot : streams_of(device).streams) {
+    try {
+      if (Stream* stream = slot.load(std::memory_order_acquire)) stream->synchronize();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
 }
 
 bool start_logs() {
   if (g_logging.exchange(true)) return false;
-  for_each_stream([](c10::DeviceIndex, Stream& stream) { stream.start_log(); });
+  for_each_stream([](Stream& stream) { stream.start_log(); });
   return true;
 }
 
@@ -247,11 +265,12 @@ std::vector<StreamLog> stop_logs() {
   g_logging = false;
   std::vector<StreamLog> logs;
   std::string errors;
-  for_each_stream([&](c10::DeviceIndex device, Stream& stream) {
+  for_each_stream([&](Stream& stream) {
     try {
       Stream::Log log = stream.stop_log();
-      if (!log.commands.empty()) logs.push_back({device, stream.id(), std::move(log)});
-    } catch (const cl::Error& error) {
+      if (!log.commands.empty())
+        logs.push_back({stream.unwrap().device_index(), stream.id(), std::move(log)});
+    } catch (const std::exception& error) {
       errors += errors.empty() ? error.what() : std::string("; ") + error.what();
     }
   });
@@ -263,8 +282,8 @@ std::vector<StreamLog> stop_logs() {
 
 void finish_all_queues() noexcept {
   if (cl::in_bad_fork()) return;
-  for (c10::DeviceIndex device = 0; device < kMaxDevices; ++device)
-    for (auto& slot : streams_of(device).streams)
+  for (DeviceStreams& streams : all_streams())
+    for (auto& slot : streams.streams)
       if (Stream* stream = slot.load(std::memory_order_acquire)) {
         // Not clFinish: a daemon thread may go on enqueueing, and the queue never be empty.
         const cl_command_queue queue = stream->queue().handle;

@@ -38,8 +38,8 @@ class Stream {
   c10::Stream unwrap() const;
 
   // Waits until all work enqueued so far is done. Raises what the driver or a kernel reported since the last
-  // synchronising call: IndexError for indices found out of range, RuntimeError naming the last kernels
-  // otherwise.
+  // synchronising call: IndexError for indices found out of range, OutOfMemoryError where the driver had no
+  // memory for a kernel, RuntimeError otherwise, both naming the last kernels.
   void synchronize();
 
   // True when nothing enqueued so far is still to run. Does not wait.
@@ -101,7 +101,7 @@ class Stream {
 constexpr int kStreamsPerPool = 32;
 
 // The stream of that id; id 0 is the default stream. Throws c10::Error for an id that getNewStream never gave
-// out.
+// out, and where there is no such device. Here and below a negative device is the thread's current one.
 Stream& stream_of(c10::DeviceIndex device, c10::StreamId id);
 Stream& stream_of(const c10::Stream& stream);
 
@@ -118,7 +118,7 @@ inline Stream& current_stream() {
 }
 c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id);
 
-// Waits for all streams of a device that were ever used.
+// Waits for all streams of a device that were ever used; then raises what the first one that failed raised.
 void synchronize_device(c10::DeviceIndex device);
 
 // Logs the commands of all streams that PyTorch knows, also of those made later. False when this is already

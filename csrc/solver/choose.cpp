@@ -391,7 +391,7 @@ ChoicePtr<Problem> by_measuring(const Problem& problem, cl::Device& device, cons
   std::erase_if(candidates, [&](const auto& c) { return c.estimate > most; });
   try {
     measure_all(problem, device, candidates);
-  } catch (const cl::Error& error) {
+  } catch (const std::exception& error) {
     say(1, "not measured," + key + "," + error.what());
     return nullptr;
   }
@@ -583,7 +583,7 @@ SolutionPtr<Problem> leaner(const Problem& problem, cl::Device& device, uint64_t
   for (const auto& [needed, candidate] : list) try {
       SolutionPtr<Problem> solution = make_solution(problem, device, *candidate->solver, candidate->config);
       if (is_trusted(problem, device, solution)) return solution;
-    } catch (const cl::Error& error) {
+    } catch (const std::exception& error) {
       say(1, std::string("build failed,") + candidate->solver->name() + "," + error.what());
     }
   return nullptr;
@@ -646,6 +646,8 @@ void run_any(const Problem& problem, const typename Problem::Operands& operands,
     choice = reconsider(problem, device, choice);
   const bool reusable_only = prefers_reusable(problem.op());
   if (choice->search) {
+    // A run that fails for its operands tells nothing of a candidate.
+    for (const auto& span : problem.spans()) cl::check_buffer(device, (operands.*span.buffer).mem);
     const auto step = choice->search->step(operands, stream, reusable_only);
     if (step.changed) adopt(problem, choice);
     if (step.ran) return;

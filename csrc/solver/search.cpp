@@ -248,18 +248,22 @@ FindRecord record_of(const Problem& problem, const cl::Device& device,
 template <class Problem>
 void remember(const Problem& problem, const cl::Device& device, const std::string& key,
               const FindRecord& record) {
-  const auto known = preference_of(problem.op()).forced.empty() ? std::nullopt : load_record(device, key);
-  if (!known || known->version != record.version) return store_record(device, key, record);
-  FindRecord both = record;
-  for (const std::string& solver : known->considered)
+  const std::string forced = preference_of(problem.op()).forced;
+  const auto known = forced.empty() ? std::nullopt : load_record(device, key);
+  if (!known || known->version != record.version || known->results.empty())
+    return store_record(device, key, record);
+  // The first is taken: that stays as it was, unless it is of the forced solver.
+  const bool newer = known->results.front().solver.rfind(forced + "@", 0) == 0;
+  FindRecord both = newer ? record : *known;
+  const FindRecord& other = newer ? *known : record;
+  for (const std::string& solver : other.considered)
     if (std::find(both.considered.begin(), both.considered.end(), solver) == both.considered.end())
       both.considered.push_back(solver);
-  for (const FindResult& old : known->results)
-    if (std::none_of(both.results.begin(), both.results.end(),
-                     [&](const FindResult& r) { return r.solver == old.solver && r.config == old.config; }))
-      both.results.push_back(old);
-  std::stable_sort(both.results.begin(), both.results.end(),
-                   [](const FindResult& a, const FindResult& b) { return a.time < b.time; });
+  for (const FindResult& result : other.results)
+    if (std::none_of(both.results.begin(), both.results.end(), [&](const FindResult& r) {
+          return r.solver == result.solver && r.config == result.config;
+        }))
+      both.results.push_back(result);
   store_record(device, key, both);
 }
 
@@ -412,7 +416,7 @@ bool try_check(const Problem& problem, cl::Device& device, Candidate<Problem>& c
     Trial<Problem> trial(problem, device);
     check_one(trial, problem, candidate, true, tolerance_of(problem));
     return true;
-  } catch (const cl::Error& error) {
+  } catch (const std::exception& error) {  // no memory for it now
     say(1, "not checked," + key(problem) + "," + candidate.solver->name() + "," + error.what());
     return false;
   }

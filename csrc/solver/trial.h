@@ -59,7 +59,7 @@ inline uint64_t result_bytes(int64_t elements, c10::ScalarType dtype) {
 template <class Problem>
 class Trial {
  public:
-  // Allocates and fills the operands. Throws cl::Error when memory does not suffice.
+  // Allocates and fills the operands. Throws cl::Error or c10::OutOfMemoryError when memory does not suffice.
   Trial(const Problem& problem, cl::Device& device);
 
   // Error of a solution against the reference solver, on parts at both ends of the result; relative to the

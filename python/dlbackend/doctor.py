@@ -96,6 +96,8 @@ def check_devices() -> Iterator[Finding]:
     chosen = os.environ.get("DLBACKEND_DEVICES")
     if count == 0 and chosen is not None:
         yield Finding(False, f"DLBACKEND_DEVICES={chosen} selects no device", "Unset it, or name one of the above.")
+    elif count == 0:
+        yield Finding(False, "no device can be used", 'Lines above that begin with "dlbackend:" say why.')
     for index in range(count):
         yield check_result(index)
 

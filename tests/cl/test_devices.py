@@ -29,20 +29,29 @@ def test_selection_and_order():
     reversed_order = ",".join(str(i) for i in reversed(range(len(every))))
     assert names(DLBACKEND_DEVICES=reversed_order) == every[::-1]
     assert names(DLBACKEND_DEVICES="0,0,99") == [every[0]]  # each once, unknown ones skipped
+    assert names(DLBACKEND_DEVICES=" 0 , ,") == [every[0]]
+    two = {"POCL_DEVICES": "pthread pthread"}
+    assert len(names(DLBACKEND_DEVICES="1, 0", **two)) == min(2, len(names(**two)))
     platform = torch.ocl.get_device_properties(0).platform
     assert every[0] in names(DLBACKEND_DEVICES=platform.split()[0].upper())
 
 
+def test_a_word_that_is_no_device_is_warned_of():
+    result = fresh_python("import torch, dlbackend; torch.ocl.device_count()", DLBACKEND_DEVICES="0,0, nobodys ,99")
+    lines = [line for line in result.stderr.splitlines() if line.startswith("dlbackend: ")]
+    assert [line.rsplit('"', 2)[1] for line in lines] == ["nobodys", "99"]
+
+
 def test_nothing_selected():
     code = """
-import torch, dlbackend
+import os, torch, dlbackend
 assert torch.ocl.device_count() == 0 and not torch.ocl.is_available()
 assert (torch.ones(2) + 1).sum().item() == 4
 for use in (lambda: torch.ones(2, device="ocl"), lambda: torch.ones(2).to("ocl:0"), torch.ocl.synchronize):
     try:
         use()
     except RuntimeError as error:
-        assert "device" in str(error), error
+        assert "DLBACKEND_DEVICES=" + os.environ["DLBACKEND_DEVICES"] in str(error), error
     else:
         raise AssertionError("no error")
 """
@@ -100,6 +109,13 @@ def test_wrong_index():
         lambda: torch.ocl.set_device(count),
         lambda: torch.ocl.get_device_properties(count),
         lambda: torch.ocl.synchronize(count),
+        lambda: torch.ocl.Stream(count),
+        lambda: torch.ocl.set_device(256),
+        lambda: torch.ocl.set_device(-2),
+        lambda: torch.ocl.current_stream(100),
+        lambda: torch.ocl.default_stream(100),
+        lambda: torch.accelerator.current_stream(100),
+        lambda: torch.ocl.memory_stats(127),
         lambda: torch.empty(0, device=f"ocl:{count}"),
         lambda: torch.ocl.memory_stats(count),
         lambda: torch.ones(2, device=DEVICE).to(f"ocl:{count}"),

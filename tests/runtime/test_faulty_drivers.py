@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fresh_process import fresh_python
+from fresh_process import fresh_python, run_python
 
 SOURCE = Path(__file__).parents[1] / "faulty_layer.c"
 PRELUDE = """
@@ -19,8 +19,8 @@ torch.ocl.synchronize()
 
 
 @pytest.fixture(scope="module")
-def layer(tmp_path_factory):
-    """Runs code, with environment variables, in a process whose OpenCL calls pass the layer."""
+def library(tmp_path_factory):
+    """The layer, compiled."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -30,9 +30,15 @@ def layer(tmp_path_factory):
     if "cl_layer.h" in built.stderr:
         pytest.skip("these OpenCL headers know no layers")
     assert built.returncode == 0, built.stderr
+    return str(library)
+
+
+@pytest.fixture(scope="module")
+def layer(library):
+    """Runs code, with environment variables, in a process whose OpenCL calls pass the layer."""
 
     def run(code: str, **variables: str):
-        done = fresh_python(PRELUDE + code, OPENCL_LAYERS=str(library), **variables)
+        done = fresh_python(PRELUDE + code, OPENCL_LAYERS=library, **variables)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -96,6 +102,56 @@ print(json.dumps([once, retries, attempt("clCreateBuffer:0:-4", allocate)]))
     assert retries == 1
     assert always[0] == "OutOfMemoryError"
     assert "0.25 GiB" in always[1]
+
+
+def test_memory_that_a_driver_lacks_for_a_command(layer):
+    """It is want of memory whichever call reports it."""
+    code = """
+def work():
+    (x + 1).exp()
+    torch.ocl.synchronize()
+def read(): (x + 1).cpu()
+cases = [(work, "clFinish"), (work, "clEnqueueNDRangeKernel"), (read, "clEnqueueReadBuffer")]
+print(json.dumps([attempt(f"{call}:1:{code}", action) for action, call in cases for code in (-4, -6)]))
+"""
+    for name, message in layer(FAILS + code):
+        assert name == "OutOfMemoryError", message
+        assert re.search(r"_FAILURE \(-4\)|HOST_MEMORY \(-6\)", message)
+        assert "free tensors" in message
+
+
+def test_memory_is_asked_for_again_once_the_queues_are_finished(layer):
+    """Until then the driver keeps buffers that were given back."""
+    code = """
+def allocate(): torch.empty(1 << 26, device="ocl")
+def pin(): torch.empty(1 << 20).pin_memory()
+print(json.dumps([attempt("clCreateBuffer:-1:-4", allocate), attempt("clCreateBuffer:-1:-4", pin),
+                  attempt("clCreateBuffer:0:-4", lambda: torch.empty(1 << 22).pin_memory())]))
+"""
+    device, pinned, never = layer(FAILS + code)
+    assert device == pinned == ["", ""]
+    assert never[0] == "OutOfMemoryError"
+    assert "page-locked" in never[1]
+
+
+def test_a_broken_device_does_not_hide_the_others(layer, library):
+    two = {"POCL_DEVICES": "pthread pthread", "OPENCL_LAYERS": library}
+    code = "import torch, dlbackend; print(torch.ocl.device_count())"
+    every = int(fresh_python(code, **two).stdout)
+    if every < 2:
+        pytest.skip("one device, and no PoCL to show it twice")
+    broken = fresh_python(code, **two, FAULTY_CALL="clGetDeviceInfo:1:-33")
+    assert broken.stdout == f"{every - 1}\n"
+    lines = [line for line in broken.stderr.splitlines() if line.startswith("dlbackend: ")]
+    assert len(lines) == 1
+    assert re.search(r"device 0 of OpenCL platform .+ is left out: .*CL_INVALID_DEVICE", lines[0])
+
+
+def test_doctor_fails_where_every_device_is_broken(layer, library):
+    done = run_python("-m", "dlbackend", "doctor", OPENCL_LAYERS=library, FAULTY_CALL="clGetDeviceInfo:0:-33")
+    assert done.returncode == 1
+    assert "[FAIL] no device can be used" in done.stdout
+    assert "is left out" in done.stderr
 
 
 def test_a_program_that_does_not_build_is_named_and_built_again_later(layer):

@@ -60,6 +60,19 @@ def test_a_forked_child_may_ask_and_compute_on_the_cpu():
     assert in_child(drop) == "ok"
 
 
+def test_a_forked_child_drops_pinned_memory_that_the_device_used():
+    x = torch.ones(1 << 20).pin_memory()
+    y = x.to(DEVICE, non_blocking=True)
+
+    def drop():
+        nonlocal x
+        del x
+        return "ok"
+
+    assert in_child(drop) == "ok"
+    assert y.sum().item() == 1 << 20
+
+
 def test_fork_before_use_and_spawn_after_use():
     code = """
 import os, sys, torch, dlbackend

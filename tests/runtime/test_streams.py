@@ -48,6 +48,21 @@ def test_streams_of_the_pool_are_distinct():
     assert 0 not in {torch.ocl.Stream().stream_id for _ in range(40)}
 
 
+def test_synchronize_waits_for_all_streams_before_it_raises():
+    x, i = torch.ones(3, device=DEVICE), torch.tensor([5], device=DEVICE)
+    many = torch.ones(MANY, device=DEVICE)
+    torch.ocl.synchronize()
+    side = torch.ocl.Stream()
+    with torch.ocl.stream(side):
+        torch.nn.functional.embedding(i, torch.ones(3, 2, device=DEVICE))
+        long_work(many)
+    x.index_select(0, i)
+    with pytest.raises(IndexError, match="index_select"):
+        torch.ocl.synchronize()
+    assert side.query()
+    torch.ocl.synchronize()  # the side stream's error was the second, and is not raised later
+
+
 def test_a_side_stream_does_not_wait_for_the_default_one():
     x = torch.ones(MANY, device=DEVICE)
     side = torch.ocl.Stream()

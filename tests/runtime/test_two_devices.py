@@ -1,11 +1,16 @@
 """Two devices in one process: copies between them, guards, and errors about mixing them."""
 
+from pathlib import Path
+
+import mixed_devices
 import pytest
 import torch
 from fresh_process import fresh_python
 
 PROGRAM = """
-import threading, torch, dlbackend
+import re, sys, threading, torch, dlbackend
+sys.path.insert(0, "FOLDER")
+import mixed_devices
 assert torch.ocl.device_count() >= 2
 x = torch.arange(24, dtype=torch.float32).reshape(4, 6)
 a = x.to("ocl:0")
@@ -30,6 +35,15 @@ except RuntimeError as error:
 else:
     raise AssertionError
 
+for name, call in mixed_devices.CALLS.items():
+    for here, there in (("ocl:0", "ocl:1"), ("ocl:1", "ocl:0"), ("ocl:1", "cpu")):
+        try:
+            call(here, there)
+        except RuntimeError as error:
+            assert re.search(mixed_devices.WORDS, str(error)), (name, error)
+        else:
+            raise AssertionError(name)
+
 w = torch.ones(6, 2, device="ocl:1", requires_grad=True)
 (a.to("ocl:1") @ w).to("ocl:0").sum().backward()
 assert w.grad.device.index == 1 and w.grad.cpu().equal(x.sum(0)[:, None].expand(6, 2))
@@ -53,6 +67,6 @@ def test_two_devices():
     done = fresh_python("import torch, dlbackend; print(torch.ocl.device_count())", **variables)
     if int(done.stdout) < 2:
         pytest.skip("one device, and no PoCL to show it twice")
-    done = fresh_python(PROGRAM, **variables)
+    done = fresh_python(PROGRAM.replace("FOLDER", str(Path(mixed_devices.__file__).parent)), **variables)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "fine\n"

@@ -125,6 +125,7 @@ class ClblastInvoker final : public Invoker<GemmProblem> {
  private:
   template <class T>
   int call(GemmFunction<T> function, Stream& stream, const GemmProblem::Operands& o, T alpha, T beta) {
+    for (const Buffer& buffer : {o.a, o.b, o.c}) cl::check_buffer(stream.device(), buffer.mem);
     cl::Command command(stream.use(), cl::CommandKind::kLibrary, "CLBlast GEMM");
     cl_command_queue queue = command.queue();
     const size_t c_stride = problem_.batch == 1 ? problem_.m * c_.ld : problem_.c[0];  // zero is refused

@@ -52,7 +52,7 @@ def _lazy_init() -> None:
             return
         count = _C.device_count()
         if count == 0:
-            raise RuntimeError("No OpenCL device found. `python -m dlbackend doctor` says what is missing.")
+            raise RuntimeError(_C.why_no_device())
         torch.get_device_module("ocl").default_generators = tuple(map(_C.default_generator, range(count)))
         _initialized = True
         calls = _deferred.copy()
@@ -85,9 +85,12 @@ def current_device() -> int:
 def device_index(device: DeviceLike) -> int:
     """Index of `device`: an index, "ocl", "ocl:N" or a torch.device; the current device for None or no index.
 
-    ValueError for a device of another type. A negative index stands for "leave as it is" and is returned.
+    ValueError for a device of another type. -1 stands for "leave as it is" and is returned. RuntimeError for what
+    can be no index; the extension, whose indices have eight bits, knows which devices there are.
     """
     if isinstance(device, int):
+        if not -1 <= device < 128:
+            raise RuntimeError(f"ocl:{device} does not exist: this process sees {_C.device_count()} OpenCL device(s).")
         return device
     if isinstance(device, str):
         device = torch.device(device)
@@ -99,7 +102,7 @@ def device_index(device: DeviceLike) -> int:
 
 
 def set_device(device: DeviceLike) -> None:
-    """Makes `device` the current one. Does nothing for a negative index."""
+    """Makes `device` the current one. Does nothing for -1."""
     _lazy_init()
     index = device_index(device)
     if index >= 0:
@@ -107,7 +110,7 @@ def set_device(device: DeviceLike) -> None:
 
 
 class device:
-    """Context manager that makes a device the current one. Does nothing for None or a negative index.
+    """Context manager that makes a device the current one. Does nothing for None or -1.
 
     Args:
         device: index, "ocl:N" or torch.device.
