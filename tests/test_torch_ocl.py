@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fresh_process import fresh_python
+from torch.utils.checkpoint import checkpoint
 
 import dlbackend  # noqa: F401
 
@@ -132,6 +133,34 @@ def test_random_state_repeats() -> None:
     assert torch.rand(10, device="ocl").cpu().equal(inside)
     ocl.set_rng_state_all([state] * ocl.device_count())
     assert all(each.equal(state) for each in ocl.get_rng_state_all())
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoint_recomputes_with_the_same_random_numbers(use_reentrant: bool) -> None:
+    masks = []
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.dropout(x, 0.5)
+        masks.append(y.detach() != 0)
+        return y * x
+
+    x = torch.rand(1000, device="ocl").add_(1).requires_grad_()
+    y = checkpoint(block, x, use_reentrant=use_reentrant)
+    after = torch.rand(10, device="ocl")
+    state = ocl.get_rng_state()
+    y.sum().backward()
+    forward, recomputed = masks
+    assert torch.equal(forward, recomputed)
+    assert 300 < forward.sum().item() < 700
+    torch.testing.assert_close(x.grad, 4 * x.detach() * forward)  # of 2 * mask * x * x
+    assert torch.equal(ocl.get_rng_state(), state)  # and the recomputation leaves no trace
+    assert not torch.equal(torch.rand(10, device="ocl"), after)
+
+
+def test_initialized_is_told_as_the_device_is_used() -> None:
+    code = "import torch, dlbackend; print(torch.ocl._initialized, end=' '); torch.ones(1, device='ocl'); "
+    assert fresh_python(code + "print(torch.ocl._initialized)").stdout == "False True\n"
+    assert not hasattr(ocl, "no_such_name")
 
 
 def test_seed_before_first_use_counts() -> None:

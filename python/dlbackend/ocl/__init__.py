@@ -62,6 +62,14 @@ from dlbackend.ocl.streams import (
 # One generator per device; empty until the first use of a device.
 default_generators: tuple[torch.Generator, ...] = ()
 
+
+def __getattr__(name: str) -> bool:
+    """`_initialized`, which torch.utils.checkpoint reads to know whether there is random state to save."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "Event",
     "Stream",
