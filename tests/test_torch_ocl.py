@@ -35,6 +35,17 @@ def test_properties() -> None:
     assert ocl.get_device_capability()["has_fp64"] == properties.has_fp64
 
 
+def test_what_other_devices_modules_have() -> None:
+    assert ocl._is_compiled()
+    assert not ocl.is_current_stream_capturing()
+    assert ocl.is_tf32_supported() == ocl.get_device_properties().has_tensor_cores
+    assert not ocl.can_device_access_peer(0, "ocl:0")
+    with pytest.raises(RuntimeError, match="does not exist"):
+        ocl.can_device_access_peer(0, ocl.device_count())
+    for exchange in (ocl._exchange_device, ocl._maybe_exchange_device):
+        assert exchange(0) == exchange(-1) == 0
+
+
 @pytest.mark.parametrize("device", [None, -1, 0, "ocl", "ocl:0", torch.device("ocl", 0)])
 def test_device_context_takes_every_form(device) -> None:
     with ocl.device(device):
@@ -110,6 +121,9 @@ def test_memory_statistics_follow_tensors() -> None:
     ocl.reset_peak_memory_stats()
     assert ocl.max_memory_allocated() == before
     assert "allocated_bytes.all" in ocl.memory_summary()
+    nested, flat = ocl.memory_stats_as_nested_dict(), ocl.memory_stats()
+    assert nested["allocated_bytes"]["all"]["peak"] == flat["allocated_bytes.all.peak"]
+    assert nested["num_ooms"] == flat["num_ooms"]
     free, total = ocl.mem_get_info()
     assert 0 < free <= total == ocl.get_device_properties().total_memory
     assert torch.accelerator.memory_allocated() == before

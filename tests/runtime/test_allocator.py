@@ -191,6 +191,25 @@ def test_many_sizes_do_not_grow_without_bound():
     assert torch.ocl.memory_reserved() <= 256 * MIB
 
 
+def test_fraction_of_the_memory_for_this_process() -> None:
+    """What is reserved may pass the limit, what is taken from the driver afterwards may not."""
+    total = torch.ocl.get_device_properties().total_memory
+    torch.ocl.empty_cache()
+    room = torch.ocl.memory_reserved() + (100 << 20)
+    try:
+        torch.ocl.set_per_process_memory_fraction(room / total)
+        small = torch.empty(40 << 20, dtype=torch.uint8, device="ocl")
+        with pytest.raises(torch.OutOfMemoryError, match="This process may take"):
+            torch.empty(200 << 20, dtype=torch.uint8, device="ocl")
+        assert torch.ocl.memory_reserved() <= room
+        del small
+    finally:
+        torch.ocl.set_per_process_memory_fraction(1.0)
+    torch.empty(200 << 20, dtype=torch.uint8, device="ocl")
+    with pytest.raises(ValueError, match="0 to 1"):
+        torch.ocl.set_per_process_memory_fraction(1.5)
+
+
 FILLED = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.int64, torch.uint8,
           torch.int8, torch.int16, torch.int32, torch.bool, torch.uint16, torch.uint64]  # fmt: skip
 
