@@ -35,6 +35,13 @@ def test_properties() -> None:
     assert ocl.get_device_capability()["has_fp64"] == properties.has_fp64
 
 
+def test_accelerator_capability() -> None:
+    supported = torch.accelerator.get_device_capability()["supported_dtypes"]
+    assert {torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64} <= supported
+    assert (torch.float64 in supported) == ocl.get_device_properties().has_fp64
+    assert torch.quint8 not in supported
+
+
 def test_what_other_devices_modules_have() -> None:
     assert ocl._is_compiled()
     assert not ocl.is_current_stream_capturing()
