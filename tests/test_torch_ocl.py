@@ -1,5 +1,7 @@
 """torch.ocl: devices, streams, events, memory statistics, random state, and PyTorch's generic APIs on them."""
 
+from multiprocessing.reduction import ForkingPickler
+
 import pytest
 import torch
 from fresh_process import fresh_python
@@ -195,3 +197,10 @@ def test_pinned_memory() -> None:
     x = torch.arange(1000.0).pin_memory()
     assert x.is_pinned()
     assert x.to("ocl", non_blocking=True).cpu().equal(torch.arange(1000.0))
+
+
+def test_tensors_for_other_processes() -> None:
+    for value in (torch.ones(3, device="ocl"), torch.nn.Parameter(torch.ones(3, device="ocl"))):
+        with pytest.raises(RuntimeError, match=r"Send tensor\.cpu\(\)"):
+            ForkingPickler.dumps(value)
+    assert len(ForkingPickler.dumps(torch.ones(3))) > 0
