@@ -159,6 +159,7 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "empty_cache", [] { dlb::allocator()->emptyCache(); }, py::call_guard<py::gil_scoped_release>());
   m.def("mem_get_info", [](int i) { return dlb::allocator()->getMemoryInfo(index_or_current(i)); });
+  m.def("limit_memory", [](int i, double fraction) { dlb::limit_memory(index_or_current(i), fraction); });
   m.def("default_generator", [](int i) { return dlb::default_generator(static_cast<c10::DeviceIndex>(i)); });
 
   m.def("fallback_report", &dlb::fallback_report);

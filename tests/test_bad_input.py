@@ -1,5 +1,7 @@
 """What users get wrong raises what the CPU raises, says what to do, and leaves the device working."""
 
+import itertools
+
 import mixed_devices
 import pytest
 import torch
@@ -20,6 +22,26 @@ def _still_works():
 def finished(fn, device):
     fn(device)
     torch.ocl.synchronize()
+
+
+NAN = float("nan")
+
+
+def indices(values, device):
+    return torch.tensor(values, dtype=torch.int64, device=device)
+
+
+def bag(offsets, device, **options):
+    table = torch.ones(4, 2, device=device)
+    return F.embedding_bag(indices([0, 1, 2], device), table, indices(offsets, device), mode="sum", **options)
+
+
+def transposed(device, **options):
+    return F.conv_transpose2d(torch.ones(1, 1, 5, 5, device=device), torch.ones(1, 1, 3, 3, device=device), **options)
+
+
+def repeated(device, output_size):
+    return torch.ones(3, device=device).repeat_interleave(indices([1, 2, 3], device), output_size=output_size)
 
 
 def both(fn):
@@ -60,6 +82,36 @@ CALLS = {
     ),
     "integer division into integers": lambda d: torch.ones(2, dtype=torch.int32, device=d).div_(2),
     "a probability": lambda d: F.dropout(torch.ones(2, device=d), 1.5),
+    "probabilities above one": lambda d: torch.bernoulli(torch.full((3,), 1.5, device=d)),
+    "probabilities that are no numbers": lambda d: torch.zeros(1, device=d).bernoulli_(torch.full((1,), NAN, device=d)),
+    "probabilities of integers": lambda d: torch.bernoulli(torch.ones(3, dtype=torch.int64, device=d)),
+    "an offset beyond the indices": lambda d: bag([0, 99], d),
+    "an offset beyond the indices, last": lambda d: bag([0, 99], d, include_last_offset=True),
+    "a first offset above 0": lambda d: bag([1, 2], d),
+    "offsets without indices": lambda d: F.embedding_bag(indices([], d), torch.ones(4, 2, device=d), indices([1], d)),
+    "no dilation": lambda d: F.conv2d(torch.ones(1, 1, 5, 5, device=d), torch.ones(1, 1, 3, 3, device=d), dilation=0),
+    "no dilation of one dimension": lambda d: (
+        F.conv2d(torch.ones(1, 1, 5, 5, device=d), torch.ones(1, 1, 3, 3, device=d), dilation=(1, 0))
+    ),
+    "output padding": lambda d: transposed(d, stride=2, output_padding=2),
+    "output padding of one dimension": lambda d: transposed(d, stride=(3, 1), output_padding=2),
+    "integers of a normal distribution": lambda d: torch.randn(3, dtype=torch.int64, device=d),
+    "booleans of a normal distribution": lambda d: torch.randn(3, dtype=torch.bool, device=d),
+    "uniform integers": lambda d: torch.rand(3, dtype=torch.int64, device=d),
+    "means that are integers": lambda d: torch.normal(torch.ones(3, dtype=torch.int64, device=d), 1.0),
+    "log-normal integers": lambda d: torch.ones(3, dtype=torch.int32, device=d).log_normal_(),
+    "exponential integers": lambda d: torch.ones(3, dtype=torch.int32, device=d).exponential_(),
+    "geometric booleans": lambda d: torch.ones(3, dtype=torch.bool, device=d).geometric_(0.5),
+    "complex from bernoulli_": lambda d: torch.ones(3, dtype=torch.complex64, device=d).bernoulli_(0.5),
+    "complex from random_": lambda d: torch.ones(3, dtype=torch.complex64, device=d).random_(),
+    "a permutation of booleans": lambda d: torch.randperm(3, dtype=torch.bool, device=d),
+    "counting floats": lambda d: torch.bincount(torch.ones(3, device=d)),
+    "counting rows": lambda d: torch.bincount(torch.ones(3, 2, dtype=torch.int64, device=d)),
+    "repeats beyond the size given": lambda d: repeated(d, 5),
+    "repeats below the size given": lambda d: repeated(d, 7),
+    "weights of another dtype": lambda d: (
+        F.nll_loss(torch.ones(2, 3, device=d), torch.tensor([0, 1], device=d), torch.ones(3, device=d).double())
+    ),
 }  # fmt: skip
 
 
@@ -78,6 +130,35 @@ def test_a_target_left_on_the_cpu_is_named():
     scores, target = torch.ones(2, 3, device=DEVICE), torch.tensor([0, 1])
     with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device.*ocl.* and cpu!"):
         F.cross_entropy(scores, target)
+
+
+def norm(name, dtypes, device):
+    """The normalisation `name` of an input, weight, bias and running statistics of those dtypes (or None)."""
+    x = torch.ones(2, 4, 3, dtype=dtypes[0], device=device)
+    weight, bias, mean, var = (
+        None if dtype is None else torch.ones(4, dtype=dtype, device=device) for dtype in (*dtypes[1:], dtypes[3])
+    )
+    if name == "layer":
+        return F.layer_norm(x.transpose(1, 2), (4,), weight, bias)
+    if name == "group":
+        return F.group_norm(x, 2, weight, bias)
+    return F.batch_norm(x, mean, var, weight, bias, training=True)
+
+
+@pytest.mark.parametrize("name", ["layer", "group", "batch"])
+def test_dtypes_of_normalisations(name):
+    """Other dtypes than the input's: float parameters beside half and bfloat16, as the CPU has it."""
+    params = (None, torch.float32, torch.float16, torch.float64)
+    for dtypes in itertools.product((torch.float32, torch.bfloat16, torch.float64), params, params, params):
+        if name != "batch" and dtypes[3] is not None:
+            continue
+        try:
+            norm(name, dtypes, "cpu")
+        except RuntimeError:
+            with pytest.raises(RuntimeError, match="expected parameters of dtype"):
+                norm(name, dtypes, DEVICE)
+        else:
+            assert norm(name, dtypes, DEVICE).dtype == dtypes[0], dtypes
 
 
 def test_errors_the_device_finds_name_the_op():

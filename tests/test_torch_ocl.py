@@ -1,8 +1,11 @@
 """torch.ocl: devices, streams, events, memory statistics, random state, and PyTorch's generic APIs on them."""
 
+from multiprocessing.reduction import ForkingPickler
+
 import pytest
 import torch
 from fresh_process import fresh_python
+from torch.utils.checkpoint import checkpoint
 
 import dlbackend  # noqa: F401
 
@@ -32,6 +35,24 @@ def test_properties() -> None:
     assert properties.compute_units > 0
     assert ocl.get_device_name(0) == properties.name
     assert ocl.get_device_capability()["has_fp64"] == properties.has_fp64
+
+
+def test_accelerator_capability() -> None:
+    supported = torch.accelerator.get_device_capability()["supported_dtypes"]
+    assert {torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64} <= supported
+    assert (torch.float64 in supported) == ocl.get_device_properties().has_fp64
+    assert torch.quint8 not in supported
+
+
+def test_what_other_devices_modules_have() -> None:
+    assert ocl._is_compiled()
+    assert not ocl.is_current_stream_capturing()
+    assert ocl.is_tf32_supported() == ocl.get_device_properties().has_tensor_cores
+    assert not ocl.can_device_access_peer(0, "ocl:0")
+    with pytest.raises(RuntimeError, match="does not exist"):
+        ocl.can_device_access_peer(0, ocl.device_count())
+    for exchange in (ocl._exchange_device, ocl._maybe_exchange_device):
+        assert exchange(0) == exchange(-1) == 0
 
 
 @pytest.mark.parametrize("device", [None, -1, 0, "ocl", "ocl:0", torch.device("ocl", 0)])
@@ -118,6 +139,9 @@ def test_memory_statistics_follow_tensors() -> None:
     ocl.reset_peak_memory_stats()
     assert ocl.max_memory_allocated() == before
     assert "allocated_bytes.all" in ocl.memory_summary()
+    nested, flat = ocl.memory_stats_as_nested_dict(), ocl.memory_stats()
+    assert nested["allocated_bytes"]["all"]["peak"] == flat["allocated_bytes.all.peak"]
+    assert nested["num_ooms"] == flat["num_ooms"]
     free, total = ocl.mem_get_info()
     assert 0 < free <= total == ocl.get_device_properties().total_memory
     assert torch.accelerator.memory_allocated() == before
@@ -143,6 +167,34 @@ def test_random_state_repeats() -> None:
     assert all(each.equal(state) for each in ocl.get_rng_state_all())
 
 
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoint_recomputes_with_the_same_random_numbers(use_reentrant: bool) -> None:
+    masks = []
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.dropout(x, 0.5)
+        masks.append(y.detach() != 0)
+        return y * x
+
+    x = torch.rand(1000, device="ocl").add_(1).requires_grad_()
+    y = checkpoint(block, x, use_reentrant=use_reentrant)
+    after = torch.rand(10, device="ocl")
+    state = ocl.get_rng_state()
+    y.sum().backward()
+    forward, recomputed = masks
+    assert torch.equal(forward, recomputed)
+    assert 300 < forward.sum().item() < 700
+    torch.testing.assert_close(x.grad, 4 * x.detach() * forward)  # of 2 * mask * x * x
+    assert torch.equal(ocl.get_rng_state(), state)  # and the recomputation leaves no trace
+    assert not torch.equal(torch.rand(10, device="ocl"), after)
+
+
+def test_initialized_is_told_as_the_device_is_used() -> None:
+    code = "import torch, dlbackend; print(torch.ocl._initialized, end=' '); torch.ones(1, device='ocl'); "
+    assert fresh_python(code + "print(torch.ocl._initialized)").stdout == "False True\n"
+    assert not hasattr(ocl, "no_such_name")
+
+
 def test_seed_before_first_use_counts() -> None:
     code = "import torch, dlbackend; torch.manual_seed({}); {} print(torch.rand(3, device='ocl').tolist())"
     early = fresh_python(code.format(11, "assert not torch.ocl.is_initialized();"))
@@ -154,3 +206,10 @@ def test_pinned_memory() -> None:
     x = torch.arange(1000.0).pin_memory()
     assert x.is_pinned()
     assert x.to("ocl", non_blocking=True).cpu().equal(torch.arange(1000.0))
+
+
+def test_tensors_for_other_processes() -> None:
+    for value in (torch.ones(3, device="ocl"), torch.nn.Parameter(torch.ones(3, device="ocl"))):
+        with pytest.raises(RuntimeError, match=r"Send tensor\.cpu\(\)"):
+            ForkingPickler.dumps(value)
+    assert len(ForkingPickler.dumps(torch.ones(3))) > 0

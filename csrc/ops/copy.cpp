@@ -1,5 +1,5 @@
 // copy_ in all its forms: between devices, dtypes, layouts and conjugations; fills; reading one element.
-#include <ATen/Dispatch.h>
+#include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
@@ -190,8 +190,9 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
 
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   // Raises as the CPU does when the value does not fit the dtype.
-  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kHalf, at::kBFloat16, at::kBool, self.scalar_type(), "fill_out",
-                                         [&] { (void)value.to<scalar_t>(); });
+  AT_DISPATCH_V2(self.scalar_type(), "fill_out", AT_WRAP([&] { (void)value.to<scalar_t>(); }),
+                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kHalf, at::kBFloat16, at::kBool,
+                 AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
   const c10::DeviceGuard guard(self.device());
   auto iter = at::TensorIteratorConfig()
                   .set_check_mem_overlap(false)

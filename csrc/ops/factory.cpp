@@ -1,6 +1,7 @@
 // Tensor creation, storage and views: the ops without arithmetic that every backend must have.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/ops/_has_compatible_shallow_copy_type_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -33,12 +34,26 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_me
   TORCH_CHECK(!pin_memory || !*pin_memory, "Only dense CPU tensors can be pinned");
 }
 
+// torch.use_deterministic_algorithms() also fills what would be uninitialised: NaN, or an integer's maximum.
+// Not float8 and complex32, which no kernel writes.
+bool fills_empty(at::ScalarType type) {
+  const at::Context& context = at::globalContext();
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory() &&
+         !c10::isFloat8Type(type) && type != at::kComplexHalf;
+}
+at::Tensor filled_if_deterministic(at::Tensor tensor) {
+  if (fills_empty(tensor.scalar_type())) [[unlikely]]
+    at::native::fill_empty_deterministic_(tensor);
+  return tensor;
+}
+
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
                  std::optional<c10::Device> device, std::optional<bool> pin_memory,
                  std::optional<at::MemoryFormat> format) {
   check_options(layout, pin_memory);
   const c10::DeviceGuard guard(device_or_current(device));
-  return at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format);
+  return filled_if_deterministic(
+      at::detail::empty_generic(size, allocator(), kKeys, c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
@@ -46,7 +61,8 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
                          std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
   const c10::DeviceGuard guard(device_or_current(device));
-  return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
+  return filled_if_deterministic(
+      at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
 // The storage of a tensor that holds nothing, on the tensor's device.
@@ -65,9 +81,13 @@ void fit_storage(const at::Storage& storage, size_t bytes) {
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                           std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(self.device());
+  const auto before = static_cast<int64_t>(self.storage().nbytes());
   fit_storage(self.storage(),
               at::detail::computeStorageNbytesContiguous(size, self.itemsize(), self.storage_offset()));
-  return at::native::resize_(self, size, format);
+  at::native::resize_(self, size, format);
+  if (fills_empty(self.scalar_type())) [[unlikely]]
+    at::native::fill_resize_deterministic_(self, before);
+  return self;
 }
 
 at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset, at::IntArrayRef size,

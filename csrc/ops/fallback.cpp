@@ -1,12 +1,17 @@
 // Counts, warns about and runs CPU fallbacks.
 #include "ops/fallback.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
 #include <cstdlib>
 #include <mutex>
 #include <set>
+
+#include "runtime/generator.h"
+#include "runtime/stream.h"
 
 namespace dlb {
 namespace {
@@ -43,6 +48,19 @@ void count_and_warn(const std::string& name) {
                "raises.");
 }
 
+// A generator of ours is one of the CPU's there, seeded with what ours draws.
+void replace_generators(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    if (!stack[i].isGenerator() || stack[i].toGenerator().device().type() != kDeviceType) continue;
+    auto* generator = stack[i].toGenerator().get<OclGenerator>();
+    std::lock_guard<std::mutex> lock(generator->mutex_);
+    const auto [seed, offset] = generator->reserve(1);
+    at::Philox4_32 draw(seed, 0, offset);
+    const uint64_t high = draw();
+    stack[i] = at::make_generator<at::CPUGeneratorImpl>(high << 32 | draw());
+  }
+}
+
 }  // namespace
 
 void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -50,6 +68,7 @@ void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(mode() != Mode::kError, name, " has no kernel for these arguments on ocl, and ",
                               "DLBACKEND_FALLBACK=error forbids running it on the CPU");
   count_and_warn(name);
+  replace_generators(op, *stack);
   // A view op must share memory with its input, which a copy on the CPU cannot.
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }

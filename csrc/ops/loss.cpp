@@ -44,7 +44,7 @@ struct Nll {
       : stream(current_stream(scores.device().index())),
         device(stream.device()),
         target(target_.contiguous()),
-        weight(weight_.defined() ? weight_.to(scores.scalar_type()).contiguous() : weight_),
+        weight(weight_.defined() ? weight_.contiguous() : weight_),
         type(dtype_of(scores.scalar_type(), op)),
         index_type(dtype_of(target.scalar_type(), op)) {
     static const int32_t site =
@@ -53,6 +53,8 @@ struct Nll {
                                 "\" not implemented for '", c10::toString(scores.scalar_type()), "'");
     TORCH_CHECK(target.scalar_type() == at::kLong || target.scalar_type() == at::kByte,
                 "expected scalar type Long or Byte but found ", target.scalar_type());
+    TORCH_CHECK(!weight.defined() || weight.scalar_type() == scores.scalar_type(), "expected scalar type ",
+                scores.scalar_type(), " but found ", weight.scalar_type());
     check_device_supports(device, type, op);
     const int64_t class_dim = scores.dim() == 1 ? 0 : 1;
     params.x = scores.numel() ? operand_of(scores).offset : 0;

@@ -84,9 +84,16 @@ void fill_real(const at::Tensor& self, const char* kernel, const Gen& generator,
     fill_random(self, {kernel, DType::F32, "", 4}, generator, static_cast<float>(values)...);
 }
 
+// What the kernels could fill, but PyTorch's do not.
+void check_implemented(bool implemented, const at::Tensor& self, const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(implemented, "\"", op, "\" not implemented for '",
+                              c10::toString(self.scalar_type()), "'");
+}
+
 template <typename RNG>
 struct NormalKernel {
   void operator()(const at::Tensor& self, double mean, double std, Gen generator) {
+    check_implemented(self.is_floating_point(), self, "normal_");
     fill_real(self, "dlb_normal", generator, mean, std);
   }
 };
@@ -108,6 +115,7 @@ struct UniformKernel {
 template <typename RNG>
 struct LogNormalKernel {
   void operator()(at::TensorIteratorBase& iter, double mean, double std, Gen generator) {
+    check_implemented(iter.tensor(0).is_floating_point(), iter.tensor(0), "log_normal_");
     fill_real(iter.tensor(0), "dlb_log_normal", generator, mean, std);
   }
 };
@@ -115,6 +123,10 @@ struct LogNormalKernel {
 template <typename RNG>
 struct ExponentialKernel {
   void operator()(at::TensorIteratorBase& iter, double lambda, Gen generator) {
+    TORCH_CHECK(iter.tensor(0).is_floating_point(),
+                "Exponential distribution is a continuous probability distribution. dtype must be a floating "
+                "point but you specified ",
+                iter.dtype());
     fill_real(iter.tensor(0), "dlb_exponential", generator, 1.0 / lambda);
   }
 };
@@ -122,7 +134,9 @@ struct ExponentialKernel {
 template <typename RNG>
 struct GeometricKernel {
   void operator()(at::TensorIteratorBase& iter, double p, Gen generator) {
-    fill_real(iter.tensor(0), "dlb_geometric", generator, 1.0 / std::log1p(-p));
+    const at::Tensor& self = iter.tensor(0);
+    check_implemented(!self.is_complex() && self.scalar_type() != at::kBool, self, "geometric_");
+    fill_real(self, "dlb_geometric", generator, 1.0 / std::log1p(-p));
   }
 };
 
@@ -136,6 +150,7 @@ struct CauchyKernel {
 template <typename RNG>
 struct BernoulliKernel {
   void operator()(const at::Tensor& self, double p, Gen generator) {
+    check_implemented(!self.is_complex(), self, "bernoulli_");
     fill_real(self, "dlb_bernoulli", generator, p);
   }
 };
@@ -143,10 +158,10 @@ struct BernoulliKernel {
 template <typename RNG>
 struct BernoulliEachKernel {
   void operator()(const at::Tensor& self, const at::Tensor& given, Gen generator) {
-    TORCH_CHECK(given.is_floating_point(), "expected probabilities tensor to have floating type, got ",
-                given.scalar_type());
-    static const int32_t site =
-        register_error_site({"bernoulli", "Expected p_in >= 0 && p_in <= 1 (found outside [%lld, %lld])"});
+    check_implemented(!self.is_complex(), self, "bernoulli_");
+    check_implemented(given.is_floating_point(), given, "bernoulli_");
+    static const int32_t site = register_error_site(
+        {"bernoulli", "Expected p_in >= 0 && p_in <= 1 (found outside [%lld, %lld])", false});
     fill_dense(self, [&](const at::Tensor& dense) {
       const at::Tensor out = dense.is_contiguous() ? dense : at::empty(dense.sizes(), dense.options());
       const at::Tensor p = given.to(self.device()).expand(self.sizes()).contiguous();
@@ -229,6 +244,8 @@ at::Tensor& random_to(at::Tensor& self, int64_t to, Gen generator) {
 }
 // All values of an integer type from 0 on; for floats, the integers that they hold exactly.
 at::Tensor& random_any(at::Tensor& self, Gen generator) {
+  if (self.numel() == 0) return self;
+  check_implemented(!self.is_complex(), self, "random_");
   return random_from(self, 0, std::nullopt, std::move(generator));
 }
 
@@ -238,6 +255,7 @@ at::Tensor& randperm_out(int64_t n, Gen generator, at::Tensor& out) {
   TORCH_CHECK(!generator || !generator->defined() || generator->device().type() == out.device().type(),
               "Expected a '", out.device().type(), "' generator device but found '",
               generator->device().type(), "'");
+  check_implemented(!out.is_complex() && out.scalar_type() != at::kBool, out, "randperm");
   at::native::resize_output(out, {n});
   if (n == 0) return out;
   const at::Tensor keys = at::empty({n}, out.options().dtype(at::kLong));

@@ -271,7 +271,11 @@ at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> o
               "repeats has to be Long or Int tensor");
   if (repeats.size(0) == 0) return at::empty_like(repeats);
   const at::Tensor ends = repeats.cumsum(0, repeats.scalar_type());
-  if (!output_size) {
+  if (output_size) {
+    static const int32_t site =
+        register_error_site({"repeat_interleave", "allocated size does not match required size", false});
+    check_range(ends.narrow(0, -1, 1).sub(*output_size), 1, site);
+  } else {
     TORCH_CHECK(repeats.min().item<int64_t>() >= 0, "repeats can not be negative");
     output_size = ends.select(0, -1).item<int64_t>();
   }

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -139,6 +140,11 @@ class DeviceCache {
     return block;
   }
 
+  void set_limit(size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    limit_ = bytes;
+  }
+
   void free(Block* block) {
     std::shared_ptr<void> attached;  // may own blocks: let go of when the lock is
     std::lock_guard<std::mutex> lock(mutex_);
@@ -224,7 +230,9 @@ class DeviceCache {
   Block* make_segment(size_t size, c10::StreamId stream) {
     const bool small = size <= kSmallLimit;
     size_t bytes = small ? kSmallSegment : std::max(kLargeSegment, round_up(size, kLargeRound));
-    bytes = std::max(size, std::min<size_t>(bytes, device_.max_alloc));
+    const size_t left = limit_ - std::min(limit_, reserved_);
+    if (size > left) return nullptr;
+    bytes = std::max(size, std::min<size_t>({bytes, device_.max_alloc, left}));
     cl_mem mem = create_buffer(bytes);
     if (!mem && bytes > size) mem = create_buffer(bytes = size);
     if (!mem) return nullptr;
@@ -386,6 +394,7 @@ class DeviceCache {
         " on ocl:", static_cast<int>(index_), " (", device_.name, "), which has ",
         gigabytes(device_.global_mem), " in all; ", gigabytes(allocated), " are allocated by PyTorch and ",
         gigabytes(reserved_ - std::min(reserved_, allocated)), " reserved but unallocated.",
+        limit_ < device_.global_mem ? " This process may take " + gigabytes(limit_) + "." : std::string(),
         too_large ? " One buffer on this device can hold at most " + gigabytes(device_.max_alloc) +
                         ": split the tensor."
                   : std::string(" Use a smaller batch, free tensors, or call torch.ocl.empty_cache()."));
@@ -397,6 +406,7 @@ class DeviceCache {
   Pool small_, large_;
   std::vector<std::pair<std::shared_ptr<Event>, Block*>> pending_;
   size_t reserved_ = 0;
+  size_t limit_ = std::numeric_limits<size_t>::max();
   DeviceStats stats_{};
 };
 
@@ -511,6 +521,11 @@ MemRef resolve(const void* pointer) {
   const Segment* segment = SegmentMap::instance().find(pointer);
   TORCH_CHECK(segment, "a data pointer on ocl does not belong to any live allocation of the device");
   return {segment->mem, static_cast<uint64_t>(static_cast<const char*>(pointer) - segment->base)};
+}
+
+void limit_memory(c10::DeviceIndex device, double fraction) {
+  const auto all = static_cast<double>(device_of(device).global_mem);
+  cache_of(device).set_limit(static_cast<size_t>(all * fraction));
 }
 
 void start_memory_reports() noexcept {

@@ -41,6 +41,10 @@ std::shared_ptr<void> attached(const c10::DataPtr& storage_data, std::shared_ptr
 MemRef resolve(const c10::DataPtr& storage_data, const void* pointer);
 MemRef resolve(const void* pointer);  // O(log segments)
 
+// Lets this process take that fraction of the device's memory from the driver; more is out of memory. What it
+// holds already stays.
+void limit_memory(c10::DeviceIndex device, double fraction);
+
 // From now on allocations and frees are reported to PyTorch's profilers, which costs 20 ns for the two.
 void start_memory_reports() noexcept;
 

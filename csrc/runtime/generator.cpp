@@ -86,6 +86,9 @@ std::pair<uint64_t, uint64_t> reserve_philox(const std::optional<at::Generator>&
   const at::Generator& chosen = given && given->defined() ? *given : default_generator(current_device());
   TORCH_CHECK(chosen.device().type() == kDeviceType, "Expected a 'ocl' device type for generator but found '",
               chosen.device().type(), "'");
+  const c10::Device here(kDeviceType, current_device());
+  TORCH_CHECK(chosen.device() == here, "Expected a '", here, "' generator device but found '",
+              chosen.device(), "'");
   auto* generator = chosen.get<OclGenerator>();
   std::lock_guard<std::mutex> lock(generator->mutex_);
   return generator->reserve(count);

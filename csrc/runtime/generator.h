@@ -37,7 +37,7 @@ class OclGenerator final : public c10::GeneratorImpl {
 const at::Generator& default_generator(c10::DeviceIndex device);
 
 // {seed, offset} for an op that draws `count` counter steps per work-item from the given generator or the
-// default one. Throws c10::Error for a generator of another device type.
+// default one, on the current device. Throws c10::Error for a generator of another device.
 std::pair<uint64_t, uint64_t> reserve_philox(const std::optional<at::Generator>& generator, uint64_t count);
 
 }  // namespace dlb

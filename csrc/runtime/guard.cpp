@@ -30,6 +30,21 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return static_cast<c10::DeviceIndex>(cl::device_count());
   }
 
+  // What kernels compute with.
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    c10::DeviceCapability capability;
+    auto& bits = capability.capability_data.capability_bits;
+    bits = 0;
+    for (auto type :
+         {c10::kIndex_Bool, c10::kIndex_Byte, c10::kIndex_Char, c10::kIndex_Short, c10::kIndex_Int,
+          c10::kIndex_Long, c10::kIndex_UInt16, c10::kIndex_UInt32, c10::kIndex_UInt64, c10::kIndex_Half,
+          c10::kIndex_BFloat16, c10::kIndex_Float, c10::kIndex_ComplexFloat})
+      bits |= uint64_t{1} << type;
+    if (device_of(device.index()).fp64)
+      bits |= uint64_t{1} << c10::kIndex_Double | uint64_t{1} << c10::kIndex_ComplexDouble;
+    return capability;
+  }
+
   c10::Stream getStream(c10::Device device) const override { return current_stream(device.index()).unwrap(); }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return stream_of(device.index(), 0).unwrap();

@@ -37,7 +37,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return default_generator(device);
   }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
-    return at::make_generator<OclGenerator>(device < 0 ? current_device() : device);
+    if (device < 0) device = current_device();
+    device_of(device);  // throws where there is none
+    return at::make_generator<OclGenerator>(device);
   }
 
   at::Device getDeviceFromPtr(void* pointer) const override {

@@ -5,7 +5,7 @@ import os
 import sys
 import types
 
-from dlbackend import printing
+from dlbackend import printing, sharing
 
 REINSTALL = "Build it for the torch you have, in the source folder: pip install --no-build-isolation --no-deps ."
 
@@ -50,4 +50,5 @@ def take_slot(torch: types.ModuleType, c: types.ModuleType, ocl: types.ModuleTyp
         sys.modules[f"torch.ocl.{part}"] = getattr(ocl, part)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     printing.install(torch, ocl)
+    sharing.install(torch)
     torch.backends.ocl = sys.modules["torch.backends.ocl"] = backend

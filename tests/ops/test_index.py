@@ -164,6 +164,16 @@ def test_embedding(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bag_without_bags(mode: str) -> None:
+    weight = torch.ones(4, 2, device="ocl", requires_grad=True)
+    i, offsets = torch.tensor([0, 1, 2], device="ocl"), torch.tensor([], dtype=torch.int64, device="ocl")
+    out = torch.nn.functional.embedding_bag(i, weight, offsets, mode=mode)
+    assert out.shape == (0, 2)
+    out.sum().backward()
+    assert weight.grad.eq(0).all()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_embedding_bag(mode: str) -> None:
     weight, i, offsets = values((10, 16), torch.float32), indices(10, (30,)), torch.tensor([0, 5, 5, 20])
 

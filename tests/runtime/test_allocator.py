@@ -189,3 +189,49 @@ def test_many_sizes_do_not_grow_without_bound():
     for n in range(200):
         empty(MIB + n * 20_000)
     assert torch.ocl.memory_reserved() <= 256 * MIB
+
+
+def test_fraction_of_the_memory_for_this_process() -> None:
+    """What is reserved may pass the limit, what is taken from the driver afterwards may not."""
+    total = torch.ocl.get_device_properties().total_memory
+    torch.ocl.empty_cache()
+    room = torch.ocl.memory_reserved() + (100 << 20)
+    try:
+        torch.ocl.set_per_process_memory_fraction(room / total)
+        small = torch.empty(40 << 20, dtype=torch.uint8, device="ocl")
+        with pytest.raises(torch.OutOfMemoryError, match="This process may take"):
+            torch.empty(200 << 20, dtype=torch.uint8, device="ocl")
+        assert torch.ocl.memory_reserved() <= room
+        del small
+    finally:
+        torch.ocl.set_per_process_memory_fraction(1.0)
+    torch.empty(200 << 20, dtype=torch.uint8, device="ocl")
+    with pytest.raises(ValueError, match="0 to 1"):
+        torch.ocl.set_per_process_memory_fraction(1.5)
+
+
+FILLED = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.int64, torch.uint8,
+          torch.int8, torch.int16, torch.int32, torch.bool, torch.uint16, torch.uint64]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FILLED, ids=str)
+def test_deterministic_algorithms_fill_new_memory(dtype: torch.dtype) -> None:
+    def made(device: str) -> list[torch.Tensor]:
+        grown = torch.ones(5, dtype=dtype, device=device)
+        return [
+            torch.empty(3, 4, dtype=dtype, device=device),
+            torch.empty_strided((3, 4), (1, 3), dtype=dtype, device=device),
+            torch.empty(0, dtype=dtype, device=device),
+            grown.resize_(2000),
+        ]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        for expected, actual in zip(made("cpu"), made("ocl"), strict=True):
+            torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.empty(3, dtype=torch.float8_e4m3fn, device="ocl").resize_(9).numel() == 9
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.empty(3, dtype=dtype, device="ocl")
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.use_deterministic_algorithms(False)

@@ -46,6 +46,32 @@ def test_cpu_generator_is_refused() -> None:
         torch.rand(3, device=DEVICE, generator=torch.Generator())
 
 
+def test_generator_of_another_device_is_refused() -> None:
+    beyond = torch.ocl.device_count()
+    with pytest.raises(RuntimeError, match=f"ocl:{beyond} does not exist"):
+        torch.Generator(f"ocl:{beyond}")
+    assert torch.Generator("ocl").device == torch.device(DEVICE)
+
+
+def test_generator_for_ops_of_the_cpu(monkeypatch) -> None:
+    monkeypatch.setenv("DLBACKEND_FALLBACK", "silent")
+    generator = torch.Generator(DEVICE)
+    five = torch.full((1000,), 5.0, device=DEVICE)
+    for draw in (
+        lambda: torch.poisson(five, generator=generator),
+        lambda: torch.binomial(five, five / 10, generator=generator),
+        lambda: torch._standard_gamma(five, generator=generator),
+        lambda: torch._sample_dirichlet(five, generator=generator),
+    ):
+        generator.manual_seed(3)
+        first, second = draw(), draw()
+        assert not torch.equal(first, second)
+        generator.manual_seed(3)
+        assert torch.equal(draw(), first)
+        assert torch.equal(draw(), second)
+        assert not torch.equal(first, (generator.manual_seed(4), draw())[1])
+
+
 def test_numbers_do_not_depend_on_the_size_of_the_work() -> None:
     torch.manual_seed(3)
     long = torch.rand(300_001, device=DEVICE)

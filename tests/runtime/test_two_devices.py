@@ -51,6 +51,17 @@ assert w.grad.device.index == 1 and w.grad.cpu().equal(x.sum(0)[:, None].expand(
 torch.ocl.manual_seed_all(5)
 first = torch.rand(9, device="ocl:0").cpu(), torch.rand(9, device="ocl:1").cpu()
 assert first[0].equal(first[1])  # the same seed, generators of their own
+for generator in (torch.Generator("ocl:1"), torch.ocl.default_generators[1]):
+    assert torch.rand(3, device="ocl:1", generator=generator).device.index == 1
+    try:
+        torch.rand(3, device="ocl:0", generator=generator)
+    except RuntimeError as error:
+        assert "Expected a 'ocl:0' generator device but found 'ocl:1'" in str(error), error
+    else:
+        raise AssertionError
+w = torch.ones(1000, device="ocl:1")
+with torch.ocl.device(0):
+    assert w.bernoulli_(0.5).sum().item() > 0 and torch.nn.functional.dropout(w).device.index == 1
 event = torch.ocl.Event()
 with torch.ocl.device(1):
     event.record()

@@ -162,6 +162,10 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, Int
                                   IntArrayRef output_padding, int64_t groups) {
   std::vector<int64_t> sizes{input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
   for (int64_t i = 0; i < input.dim() - 2; i++) {
+    TORCH_CHECK(dilation[i] > 0, "dilation should be greater than zero, but got ", dilation);
+    TORCH_CHECK(!transposed || output_padding[i] < stride[i] || output_padding[i] < dilation[i],
+                "output padding must be smaller than either stride or dilation, but got output_padding: ",
+                output_padding, " stride: ", stride, " dilation: ", dilation);
     const int64_t reach = dilation[i] * (weight.size(2 + i) - 1);
     sizes.push_back(transposed
                         ? (input.size(2 + i) - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i] + 1

@@ -3,6 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include "codegen/pointwise.h"
 #include "ops/common/family.h"
@@ -158,6 +159,17 @@ void run_index_access(const IndexAccess& a) {
     w.per_item = split.per_item;
     kernel.launch(stream.queue(), split.range, plain.mem, indexed.mem, index.mem, error, w);
   });
+}
+
+void check_range(const at::Tensor& numbers, int64_t bound, int32_t site) {
+  IndexAccess a;  // with a step of 0: whatever is in range reads the first element
+  a.plain = at::empty_like(numbers, at::MemoryFormat::Contiguous);
+  a.indexed = a.index = numbers;
+  a.sizes = numbers.sizes();
+  a.plain_strides = a.plain.strides(), a.indexed_strides = {0}, a.index_strides = numbers.strides();
+  a.bound = bound;
+  a.site = site;
+  run_index_access(a);
 }
 
 at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::IntArrayRef steps,

@@ -30,6 +30,10 @@ void run_index_access(const IndexAccess& access);
 at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::IntArrayRef steps,
                           int32_t site);
 
+// Reports, at the next synchronising call, an element of the vector `numbers` (int64 or int32) outside of
+// 0 .. bound - 1. For what the host would have to wait for to check.
+void check_range(const at::Tensor& numbers, int64_t bound, int32_t site);
+
 // An error site with the usual message for `op`.
 int32_t index_error_site(const char* op);
 

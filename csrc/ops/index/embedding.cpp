@@ -76,21 +76,34 @@ Bag embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at:
   TORCH_CHECK(
       !weighted || mode == kSum,
       "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum'");
+  const c10::DeviceGuard guard(weight.device());
+  const int64_t bags = include_last_offset ? offsets.size(0) - 1 : offsets.size(0);
+  TORCH_CHECK(bags >= 0, "embedding_bag: include_last_offset: number of offsets should be at least 1");
+  if (bags == 0) {
+    const at::Tensor none = at::empty({0}, offsets.options());
+    return {at::empty({0, weight.size(1)}, weight.options()), none, none, none};
+  }
   if (mode == kMax)
     return call_cpu_fallback<Bag, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, int64_t,
                              bool, const OptionalTensor&, bool, int64_t>(
         "aten::_embedding_bag", "", weight, indices, offsets, scale_grad_by_freq, mode, sparse,
         per_sample_weights, include_last_offset, padding_idx);
-  const c10::DeviceGuard guard(weight.device());
-  const int64_t bags = include_last_offset ? offsets.size(0) - 1 : offsets.size(0);
-  TORCH_CHECK(bags >= 0, "embedding_bag: include_last_offset: number of offsets should be at least 1");
+  static const int32_t range_site = register_error_site(
+      {"embedding_bag", "offsets can not be negative or greater than input's length, but got %lld", false});
+  check_range(offsets, indices.size(0) + 1, range_site);
   const at::Tensor bag_of =
       at::searchsorted(offsets.narrow(0, 0, bags), at::arange(indices.size(0), offsets.options()),
                        /*out_int32=*/offsets.scalar_type() == at::kInt, /*right=*/true)
           .sub_(1);
   const at::Tensor counted = indices.ne(padding_idx);
   const at::Tensor bag_size = at::zeros({bags}, offsets.options());
-  const Accumulation how{.site = embedding_site(), .deterministic = true};
+  // What lies before the first offset is in bag -1.
+  static const int32_t bag_site =
+      register_error_site({"embedding_bag",
+                           "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start "
+                           "from position 0",
+                           false});
+  const Accumulation how{.site = bag_site, .deterministic = true};
   accumulate(bag_size, 0, bag_of, counted.to(offsets.scalar_type()), how);
   at::Tensor rows = weight.index_select(0, indices);
   if (weighted) rows = rows.mul(column(*per_sample_weights));
@@ -106,6 +119,7 @@ at::Tensor embedding_bag_dense_backward(const at::Tensor& grad, const at::Tensor
                                         const at::Tensor& maximum_indices, int64_t rows,
                                         bool scale_grad_by_freq, int64_t mode,
                                         const OptionalTensor& per_sample_weights, int64_t padding_idx) {
+  if (grad.size(0) == 0) return at::zeros({rows, grad.size(1)}, grad.options());
   if (mode == kMax)
     return call_cpu_fallback<at::Tensor, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                              const at::Tensor&, const at::Tensor&, int64_t, bool, int64_t,
@@ -134,6 +148,7 @@ at::Tensor embedding_bag_weights_backward(const at::Tensor& grad, const at::Tens
                                           const at::Tensor& bag_of, int64_t mode, int64_t padding_idx) {
   TORCH_CHECK(mode == kSum, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
   const c10::DeviceGuard guard(grad.device());
+  if (grad.size(0) == 0) return at::zeros(indices.sizes(), grad.options());
   const at::Tensor products = grad.index_select(0, bag_of).mul(weight.index_select(0, indices)).sum(1);
   return padding_idx >= 0 ? products.masked_fill(indices.eq(padding_idx), 0) : products;
 }

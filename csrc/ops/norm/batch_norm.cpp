@@ -87,6 +87,7 @@ Three forward(const Tensor& input, const Tensor& weight, const Tensor& bias, con
   check_size(bias, channels, "bias");
   check_size(running_mean, channels, "running_mean");
   check_size(running_var, channels, "running_var");
+  norm::check_dtypes(input, {&weight, &bias, &running_mean, &running_var}, "batch_norm");
   TORCH_CHECK(training || (running_mean.defined() && running_var.defined()),
               "batch_norm: running_mean and running_var must be defined in evaluation mode");
   const Tensor& any = running_mean.defined()  ? running_mean
@@ -98,8 +99,8 @@ Three forward(const Tensor& input, const Tensor& weight, const Tensor& bias, con
   Tensor save_mean = context.scratch(training ? channels : 0), save_rstd = at::empty_like(save_mean);
   if (in.x.numel() == 0) return {y, save_mean.zero_(), save_rstd.zero_()};
 
-  const c10::ScalarType param_type = any.defined() ? any.scalar_type() : in.x.scalar_type();
-  const Tensor w = as_dtype(weight, param_type), b = as_dtype(bias, param_type);
+  const Tensor w = weight.defined() ? weight.contiguous() : weight,
+               b = bias.defined() ? bias.contiguous() : bias;
   const Running mean(running_mean), var(running_var);
   Partial partial{{}, 1, 1};
   if (training) partial = norm::statistics(context, in.form, in.layout, in.x);

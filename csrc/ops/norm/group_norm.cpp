@@ -41,16 +41,16 @@ Finish finish_of(const Sizes& s) {
   return p;
 }
 
-Tensor param(const OptionalTensor& tensor, const Tensor& like) {
-  if (!tensor || !tensor->defined()) return {};
-  return like.defined() ? tensor->to(like.scalar_type()).contiguous() : tensor->contiguous();
+Tensor param(const OptionalTensor& tensor) {
+  return tensor && tensor->defined() ? tensor->contiguous() : Tensor();
 }
 
 Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, const OptionalTensor& bias_,
                         int64_t samples, int64_t channels, int64_t length, int64_t groups, double eps) {
-  const Tensor weight = param(weight_, {}), bias = param(bias_, weight);
+  const Tensor weight = param(weight_), bias = param(bias_);
   const Sizes s{samples, channels, length, groups};
   check(input, weight, bias, s);
+  norm::check_dtypes(input, {&weight, &bias}, "group_norm");
   const Tensor x = input.contiguous();
   const Context context(x, weight.defined() ? weight : bias, "group_norm");
   Tensor y = at::empty_like(x, at::MemoryFormat::Contiguous);
@@ -83,7 +83,7 @@ Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, cons
 Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, const Tensor& mean_,
                                  const Tensor& rstd_, const OptionalTensor& weight_, int64_t samples,
                                  int64_t channels, int64_t length, int64_t groups, std::array<bool, 3> mask) {
-  const Tensor weight = param(weight_, {});
+  const Tensor weight = param(weight_);
   const Sizes s{samples, channels, length, groups};
   check(input, weight, {}, s);
   const Tensor x = input.contiguous(), dy = grad_out.contiguous();

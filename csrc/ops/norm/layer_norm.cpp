@@ -229,8 +229,9 @@ Tensor param(const OptionalTensor& tensor, const Tensor& other, const Tensor& in
 
 Three native_layer_norm(const Tensor& input, at::IntArrayRef normalized, const OptionalTensor& weight_,
                         const OptionalTensor& bias_, double eps) {
-  const Tensor weight = param(weight_, {}, input), bias = param(bias_, weight, input);
+  const Tensor weight = param(weight_, {}, input), bias = param(bias_, {}, input);
   const Shape shape = check(input, normalized, weight, bias);
+  norm::check_dtypes(input, {&weight, &bias}, "layer_norm");
   const Tensor x = input.contiguous();
   const Context context(x, weight.defined() ? weight : bias, "layer_norm");
   c10::SmallVector<int64_t, 6> stat_sizes(input.sizes().begin(), input.sizes().end());

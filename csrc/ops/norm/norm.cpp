@@ -329,6 +329,19 @@ Team Context::finish_team(int64_t rows, uint32_t splits) const {
   return make_team(device, rows, splits, 32);
 }
 
+void check_dtypes(const at::Tensor& input, std::initializer_list<const at::Tensor*> params, const char* op) {
+  const c10::ScalarType type = input.scalar_type();
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  c10::ScalarType expected = c10::ScalarType::Undefined;
+  for (const at::Tensor* param : params) {
+    if (!param->defined()) continue;
+    if (expected == c10::ScalarType::Undefined)
+      expected = half && param->scalar_type() != type ? at::kFloat : type;
+    TORCH_CHECK(param->scalar_type() == expected, op, ": expected parameters of dtype ", expected,
+                " beside an input of ", type, ", but found ", param->scalar_type());
+  }
+}
+
 Operand optional_operand(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() ? operand_of(tensor) : Operand{nullptr, -1};
 }

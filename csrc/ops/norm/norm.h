@@ -55,6 +55,9 @@ struct Context {
   Team finish_team(int64_t rows, uint32_t splits) const;
 };
 
+// Throws c10::Error unless weights and statistics have the input's dtype, or float32 beside half or bfloat16.
+void check_dtypes(const at::Tensor& input, std::initializer_list<const at::Tensor*> params, const char* op);
+
 // An optional tensor as a kernel argument; offset -1 when it is absent or empty.
 Operand optional_operand(const at::Tensor& tensor);
 

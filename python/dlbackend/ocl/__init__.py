@@ -8,9 +8,13 @@ import torch
 
 from dlbackend.ocl import memory, random, streams
 from dlbackend.ocl.device import (  # noqa: F401 (PyTorch calls the underscored ones)
+    _exchange_device,
+    _is_compiled,
     _is_in_bad_fork,
     _lazy_call,
     _lazy_init,
+    _maybe_exchange_device,
+    can_device_access_peer,
     current_device,
     device,
     device_count,
@@ -22,7 +26,9 @@ from dlbackend.ocl.device import (  # noqa: F401 (PyTorch calls the underscored 
     init,
     is_available,
     is_bf16_supported,
+    is_current_stream_capturing,
     is_initialized,
+    is_tf32_supported,
     set_device,
     synchronize,
 )
@@ -34,9 +40,11 @@ from dlbackend.ocl.memory import (
     memory_allocated,
     memory_reserved,
     memory_stats,
+    memory_stats_as_nested_dict,
     memory_summary,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
+    set_per_process_memory_fraction,
 )
 from dlbackend.ocl.random import (
     get_rng_state,
@@ -62,10 +70,19 @@ from dlbackend.ocl.streams import (
 # One generator per device; empty until the first use of a device.
 default_generators: tuple[torch.Generator, ...] = ()
 
+
+def __getattr__(name: str) -> bool:
+    """`_initialized`, which torch.utils.checkpoint reads to know whether there is random state to save."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "Event",
     "Stream",
     "StreamContext",
+    "can_device_access_peer",
     "current_device",
     "current_stream",
     "default_generators",
@@ -84,7 +101,9 @@ __all__ = [
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
+    "is_tf32_supported",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -94,6 +113,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
     "random",
     "reset_accumulated_memory_stats",
@@ -101,6 +121,7 @@ __all__ = [
     "seed",
     "seed_all",
     "set_device",
+    "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",

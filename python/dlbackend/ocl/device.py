@@ -21,6 +21,10 @@ def _is_in_bad_fork() -> bool:
     return _C.is_in_bad_fork()
 
 
+def _is_compiled() -> bool:
+    return True
+
+
 def is_initialized() -> bool:
     """Whether a device has been used in this process."""
     return _initialized and not _is_in_bad_fork()
@@ -109,6 +113,15 @@ def set_device(device: DeviceLike) -> None:
         _C.set_device(index)
 
 
+def _exchange_device(device: int) -> int:
+    """Makes the device of that index the current one and returns the previous one's. A negative index: no change."""
+    _lazy_init()
+    return _C.exchange_device(device)
+
+
+_maybe_exchange_device = _exchange_device  # elsewhere spares a device its context; here that is made at the first use
+
+
 class device:
     """Context manager that makes a device the current one. Does nothing for None or -1.
 
@@ -165,6 +178,23 @@ def get_device_capability(device: DeviceLike = None) -> dict[str, Any]:
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether bfloat16 tensors work: everywhere, computed in float32, which counts as emulation."""
     return including_emulation and is_available()
+
+
+def is_tf32_supported() -> bool:
+    """Whether the current device has TF32 for products and convolutions; see torch.backends.ocl.fp32_precision."""
+    return is_available() and get_device_properties().has_tensor_cores
+
+
+def is_current_stream_capturing() -> bool:
+    """False: there are no graphs to capture."""
+    return False
+
+
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
+    """False: OpenCL devices do not reach each other's memory. RuntimeError for a device that does not exist."""
+    for each in (device, peer_device):
+        get_device_properties(each)
+    return False
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -1,7 +1,9 @@
 """Device memory of torch.ocl: statistics of the caching allocator, in bytes, and its control."""
 
+from typing import Any
+
 from dlbackend import _C
-from dlbackend.ocl.device import DeviceLike, device_index, is_initialized
+from dlbackend.ocl.device import DeviceLike, _lazy_init, device_index, is_initialized
 
 
 def empty_cache() -> None:
@@ -19,6 +21,18 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
     if not is_initialized():
         return {}
     return dict(sorted(_C.memory_stats(device_index(device)).items()))
+
+
+def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
+    """memory_stats() as dictionaries in each other, one for each part of a key."""
+    nested: dict[str, Any] = {}
+    for key, value in memory_stats(device).items():
+        *parents, last = key.split(".")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return nested
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
@@ -56,6 +70,14 @@ def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     """(free, total) bytes of the device. OpenCL does not tell what other processes use: free is total less ours."""
     return _C.mem_get_info(device_index(device))
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Lets this process take that part of the device's memory, 0 to 1; more is torch.OutOfMemoryError."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0 to 1")
+    _lazy_init()
+    _C.limit_memory(device_index(device), fraction)
 
 
 def _human(size: int) -> str:

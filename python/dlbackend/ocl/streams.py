@@ -13,7 +13,7 @@ class Stream(torch.Stream):
 
     Args:
         device: where to make the stream; the current device if None.
-        priority: lower runs first, where the driver has queue priorities.
+        priority: for programs written for CUDA; all streams are equal here.
     """
 
     def __new__(cls, device: DeviceLike = None, priority: int = 0, **identity: int) -> "Stream":
