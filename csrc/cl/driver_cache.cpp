@@ -94,8 +94,8 @@ bool is_code_or_ir(const std::string& path) {
   return path.ends_with(".so") || path == kIr;
 }
 
-// Calls fn(name) for each program's folder in PoCL's cache. `wanted(stat)` tells of the 256 folders that they are
-// in which to look into.
+// Calls fn(name) for each program's folder in PoCL's cache. `wanted(stat)` tells of the 256 folders that they
+// are in which to look into.
 template <class Wanted, class Fn>
 void for_each_program(const std::string& root, Wanted&& wanted, Fn&& fn) {
   for_each_in(root, [&](const std::string& group, const struct stat& info) {
@@ -108,13 +108,15 @@ void for_each_program(const std::string& root, Wanted&& wanted, Fn&& fn) {
 
 using Checksums = std::map<std::string, std::string>;  // of each file, by its path in the program's folder
 
-// "<checksum of the rest>\n", then "<checksum> <path>\n" for each file. Empty where it is damaged or not there.
+// "<checksum of the rest>\n", then "<checksum> <path>\n" for each file. Empty where it is damaged or not
+// there.
 Checksums read_checksums(const std::string& folder) {
   std::string text;
   Checksums sums;
   if (!read_file(folder + "/" + kChecksums, text)) return sums;
   const size_t end = text.find('\n');
-  if (end == std::string::npos || hash128(std::string_view(text).substr(end + 1)).hex() != text.substr(0, end))
+  if (end == std::string::npos ||
+      hash128(std::string_view(text).substr(end + 1)).hex() != text.substr(0, end))
     return sums;
   std::istringstream lines(text.substr(end + 1));
   for (std::string sum, path; lines >> sum && lines.get() == ' ' && std::getline(lines, path);)
@@ -131,8 +133,7 @@ void write_checksums(const std::string& folder, const Checksums& sums) {
   const std::string temporary = file + "." + std::to_string(machine) + "." + std::to_string(::getpid());
   File out(temporary, O_CREAT | O_TRUNC | O_WRONLY);
   if (!out.ok()) return;
-  if (!out.write(text.data(), text.size()) || !out.close() ||
-      ::rename(temporary.c_str(), file.c_str()) != 0)
+  if (!out.write(text.data(), text.size()) || !out.close() || ::rename(temporary.c_str(), file.c_str()) != 0)
     ::unlink(temporary.c_str());
 }
 
@@ -192,7 +193,8 @@ std::string driver_folder_of_binary(std::string_view binary) {
   return "";
 }
 
-// Times are those of the file system, whose clock may be another: a build makes and removes files in the root.
+// Times are those of the file system, whose clock may be another: a build makes and removes files in the
+// root.
 std::string find_driver_folder(const std::string& marker, double seconds) {
   const std::string root = cl::root();
   struct stat info {};

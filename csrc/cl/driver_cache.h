@@ -1,7 +1,7 @@
-// PoCL's own cache on disk: a folder for each program with its IR (program.bc) and, for each kernel and work-group
-// size, machine code that it adds when one is first launched. PoCL believes whatever lies there and aborts, or
-// crashes, where that is damaged. So what it is about to load is compared with checksums that processes leave in
-// the program's folder, and the whole is kept within bounds.
+// PoCL's own cache on disk: a folder for each program with its IR (program.bc) and, for each kernel and
+// work-group size, machine code that it adds when one is first launched. PoCL believes whatever lies there
+// and aborts, or crashes, where that is damaged. So what it is about to load is compared with checksums that
+// processes leave in the program's folder, and the whole is kept within bounds.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,17 +10,17 @@
 
 namespace dlb::cl {
 
-// The folder (in PoCL's cache) of the program that has this binary, as the binary says; "" for binaries of other
-// drivers.
+// The folder (in PoCL's cache) of the program that has this binary, as the binary says; "" for binaries of
+// other drivers.
 std::string driver_folder_of_binary(std::string_view binary);
 
-// The folder of a program whose source declares a symbol `marker`, and that was built in the last `seconds`; "" if
-// there is none.
+// The folder of a program whose source declares a symbol `marker`, and that was built in the last `seconds`;
+// "" if there is none.
 std::string find_driver_folder(const std::string& marker, double seconds);
 
-// Removes what is damaged among the files of a program, and says whether its IR is there and sound. Without sound
-// IR the folder goes, except where the program's binary is given: from that PoCL brings back what is missing, and
-// IR without a checksum is compared with it. Until the process ends the folder counts as used.
+// Removes what is damaged among the files of a program, and says whether its IR is there and sound. Without
+// sound IR the folder goes, except where the program's binary is given: from that PoCL brings back what is
+// missing, and IR without a checksum is compared with it. Until the process ends the folder counts as used.
 bool check_driver_folder(const std::string& folder, std::string_view binary = {});
 
 // Leaves checksums of what is in a program's folder.

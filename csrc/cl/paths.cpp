@@ -34,8 +34,8 @@ std::string temp_dir() {
   return env("TMPDIR").empty() ? "/tmp" : env("TMPDIR");
 }
 
-// A folder for this user under one that others can write too, or "". Code is loaded from it, so nobody else may
-// have made it, or be able to change it.
+// A folder for this user under one that others can write too, or "". Code is loaded from it, so nobody else
+// may have made it, or be able to change it.
 std::string private_folder(const std::string& base, const char* stem) {
   const std::string dir = base + "/" + stem + std::to_string(::geteuid());
   make_folders(dir);

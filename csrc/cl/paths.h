@@ -22,9 +22,9 @@ const std::string& cache_dir();
 bool make_folders(const std::string& path);
 
 // PoCL shows no device at all when its cache folder cannot be written, and aborts when POCL_CACHE_DIR is
-// empty, and ends the process when the disk is full: points POCL_CACHE_DIR into our cache folder unless the user
-// has set it, and to a folder for temporary files, with a warning, where less than 64 MiB are free. Called before
-// the library is loaded.
+// empty, and ends the process when the disk is full: points POCL_CACHE_DIR into our cache folder unless the
+// user has set it, and to a folder for temporary files, with a warning, where less than 64 MiB are free.
+// Called before the library is loaded.
 void prepare_driver_caches();
 
 // The part of our cache folder that is PoCL's, or "" where the user has set another with POCL_CACHE_DIR.

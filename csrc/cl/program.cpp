@@ -135,11 +135,12 @@ Compiled compile(Device& device, const std::string& source, const std::string& o
 // PoCL keeps what it compiles in a cache of its own, from where a program of several kernels is built again
 // in 30 ms. Asked for the binary, it compiles every kernel for work-groups of any size: seconds, under locks
 // that launches need, for code that never runs where the program's IR is at hand. So the store only notes
-// which folder of which cache has such a program. A single kernel's binary loads in 2 ms, and costs 0.15 s once.
+// which folder of which cache has such a program. A single kernel's binary loads in 2 ms, and costs 0.15 s
+// once.
 //
-// PoCL takes what it finds under the hash of a source, whatever state that is in. So what is compiled gets a symbol
-// with a random name: PoCL finds nothing of it before, and only what a stored entry names, and has been checked, is
-// built again. The name also tells the folder.
+// PoCL takes what it finds under the hash of a source, whatever state that is in. So what is compiled gets a
+// symbol with a random name: PoCL finds nothing of it before, and only what a stored entry names, and has
+// been checked, is built again. The name also tells the folder.
 constexpr std::string_view kNote = "kept by the driver: ", kMarker = "dlb_build_";
 constexpr size_t kMarkerDigits = 16;
 

@@ -192,7 +192,7 @@ def test_command(filled, tmp_path):
         return json.loads(result.stdout)
 
     programs = list(filled.folder.glob("*/*/program.bc"))
-    (_, info), (status, verified), (_, find) = cli("info", "verify", "info --find")
+    (_, info), (status, _), (_, find) = cli("info", "verify", "info --find")
     assert f"driver store   {len(programs)} entries" in info
     assert "driver" not in find
     assert status == 0
