@@ -2,6 +2,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "cl/device.h"
+#include "cl/driver_cache.h"
 #include "cl/log.h"
 #include "cl/paths.h"
 #include "cl/program.h"
@@ -89,6 +90,7 @@ py::dict find_stats() {
 void shutdown() {
   dlb::solver::stop_background();
   dlb::finish_all_queues();
+  dlb::cl::record_driver_folders();
 }
 
 }  // namespace

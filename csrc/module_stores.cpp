@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cl/disk_cache.h"
+#include "cl/driver_cache.h"
 #include "cl/pack.h"
 #include "cl/program.h"
 
@@ -93,6 +94,29 @@ void bind_disk_cache(py::module_& m) {
       .def("remove", &DiskCache::remove);
   m.def("program_cache", &dlb::cl::program_disk_cache, py::return_value_policy::reference);
   m.def("find_cache", &dlb::cl::find_disk_cache, py::return_value_policy::reference);
+}
+
+void bind_driver_cache(py::module_& m) {
+  using dlb::cl::OwnDriverCache;
+  py::class_<OwnDriverCache>(m, "DriverCache")
+      .def_property_readonly("kind", [](const OwnDriverCache&) { return "driver"; })
+      .def_property_readonly("folder", &OwnDriverCache::root)
+      .def_property_readonly("max_bytes", &OwnDriverCache::max_bytes)
+      .def("files",
+           [](const OwnDriverCache& cache) {
+             py::list result;
+             for (const auto& folder : cache.folders())
+               result.append(
+                   py::make_tuple(folder.name, folder.bytes, static_cast<double>(folder.used) * 1e-9));
+             return result;
+           })
+      .def("read",
+           [](const OwnDriverCache& cache, const std::string& name) {
+             return py::make_tuple(cache.fault(name), "", py::bytes(), py::bytes());
+           })
+      .def("remove", &OwnDriverCache::remove)
+      .def("prune", &OwnDriverCache::prune, py::call_guard<py::gil_scoped_release>());
+  m.def("driver_cache", &dlb::cl::own_driver_programs, py::return_value_policy::reference);
 }
 
 // `progress` is called with the number of programs done, by a thread that builds; false, or an error in it,
@@ -177,6 +201,7 @@ void bind_packs(py::module_& m) {
 
 void bind_stores(py::module_& m) {
   bind_disk_cache(m);
+  bind_driver_cache(m);
   bind_packs(m);
   bind_programs(m);
 }

@@ -24,7 +24,6 @@ constexpr DiskCache::Limits kProgramLimits = {512ull << 20, 100'000};
 constexpr DiskCache::Limits kFindLimits = {32ull << 20, 20'000};
 constexpr int64_t kSecond = 1'000'000'000, kDay = 24 * 3600 * kSecond;  // nanoseconds
 constexpr int64_t kEver = int64_t{1} << 61;
-constexpr unsigned kPruneEvery = 64;  // stores
 constexpr std::chrono::seconds kListEvery{1};
 constexpr char kSuffix[] = ".bin", kTemporary[] = "tmp.";
 
@@ -221,6 +220,12 @@ bool DiskCache::store(const std::string& key, const std::string& payload) noexce
   return !error;
 } catch (...) {
   warn_of_storing("storing failed");
+  return false;
+}
+
+bool DiskCache::can_store() const noexcept try {
+  return !folder_.empty() && make_folders(folder_) && ::access(folder_.c_str(), W_OK) == 0;
+} catch (...) {
   return false;
 }
 

@@ -43,6 +43,10 @@ class DiskCache {
   // process on stderr.
   bool store(const std::string& key, const std::string& payload) noexcept;
 
+  // Whether the folder is there, or can be made, and can be written.
+  bool can_store() const noexcept;
+
+  static constexpr unsigned kPruneEvery = 64;  // stores
   // Removes least recently used entries until the folder is within its limits, and stale temporaries. Each
   // process does so with its first store and then now and again.
   void prune() noexcept;

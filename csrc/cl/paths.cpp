@@ -2,8 +2,10 @@
 #include "cl/paths.h"
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
@@ -25,12 +27,52 @@ std::string env(const char* name) {
   return value ? value : "";
 }
 
-std::string temp_folder(const char* stem) {
-  return (env("TMPDIR").empty() ? "/tmp" : env("TMPDIR")) + "/" + stem + std::to_string(::getuid());
+// PoCL and LLVM end the process where they cannot write a file.
+constexpr uint64_t kRoomBytes = 64ull << 20, kRoomFiles = 256;
+
+std::string temp_dir() {
+  return env("TMPDIR").empty() ? "/tmp" : env("TMPDIR");
+}
+
+// A folder for this user under one that others can write too, or "". Code is loaded from it, so nobody else
+// may have made it, or be able to change it.
+std::string private_folder(const std::string& base, const char* stem) {
+  const std::string dir = base + "/" + stem + std::to_string(::geteuid());
+  make_folders(dir);
+  struct stat info {};
+  const bool ours = ::lstat(dir.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
+                    (info.st_mode & 0777) == 0700;
+  return ours ? dir : "";
 }
 
 bool writable_folder(const std::string& dir) {
   return make_folders(dir) && ::access(dir.c_str(), W_OK) == 0;
+}
+
+bool has_room(const std::string& dir) {
+  struct statvfs disk {};
+  if (::statvfs(dir.c_str(), &disk) != 0) return false;
+  return uint64_t{disk.f_bavail} * disk.f_frsize >= kRoomBytes &&
+         (disk.f_files == 0 || disk.f_favail >= kRoomFiles);
+}
+
+// A folder for temporary files with room, or "".
+std::string temporary_driver_cache() {
+  for (const std::string& base : {temp_dir(), std::string("/dev/shm")}) {
+    std::string dir = private_folder(base, "dlbackend-pocl-");
+    if (dir.empty()) {
+      dir = base + "/dlbackend-pocl-XXXXXX";
+      if (!::mkdtemp(dir.data())) continue;
+    }
+    if (has_room(dir)) return dir;
+  }
+  return "";
+}
+
+// POCL_CACHE_DIR as the user has set it, asked for before it is changed.
+const std::string& users_driver_cache() {
+  static const auto* set = new std::string(env("POCL_CACHE_DIR"));
+  return *set;
 }
 
 std::string resolve_cache_dir() {
@@ -42,8 +84,7 @@ std::string resolve_cache_dir() {
   std::string home = env("XDG_CACHE_HOME");
   if (home.empty() && !env("HOME").empty()) home = env("HOME") + "/.cache";
   if (!home.empty() && writable_folder(home + "/dlbackend")) return home + "/dlbackend";
-  const std::string temporary = temp_folder("dlbackend-");
-  return writable_folder(temporary) ? temporary : "";
+  return private_folder(temp_dir(), "dlbackend-");
 }
 
 }  // namespace
@@ -76,15 +117,24 @@ const std::string& cache_dir() {
   return *dir;
 }
 
+std::string own_driver_cache() {
+  const std::string dir = cache_dir().empty() ? "" : cache_dir() + "/pocl";
+  return users_driver_cache().empty() || users_driver_cache() == dir ? dir : "";
+}
+
 void prepare_driver_caches() {
-  const std::string set = env("POCL_CACHE_DIR");
-  if (!set.empty() && writable_folder(set)) return;
-  std::string dir = cache_dir().empty() ? "" : cache_dir() + "/pocl";
-  if (dir.empty() || !writable_folder(dir)) {
-    dir = temp_folder("dlbackend-pocl-");
-    make_folders(dir);
+  std::string dir = users_driver_cache();
+  if (dir.empty() || !writable_folder(dir)) dir = cache_dir().empty() ? "" : cache_dir() + "/pocl";
+  const bool writable = !dir.empty() && writable_folder(dir);
+  if (!writable || !has_room(dir)) {
+    const std::string other = temporary_driver_cache();
+    if (writable || other.empty())
+      std::fprintf(stderr, "dlbackend: disk cache: no room in %s for the driver's cache%s\n",
+                   dir.empty() ? temp_dir().c_str() : dir.c_str(),
+                   other.empty() ? "; compiling may fail" : ("; going on in " + other).c_str());
+    if (!other.empty()) dir = other;
   }
-  ::setenv("POCL_CACHE_DIR", dir.c_str(), 1);
+  if (!dir.empty()) ::setenv("POCL_CACHE_DIR", dir.c_str(), 1);
 }
 
 std::string pocl_cache_identity() {

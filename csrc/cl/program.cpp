@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <thread>
 #include <unordered_map>
@@ -17,6 +18,7 @@
 
 #include "cl/compile_process.h"
 #include "cl/disk_cache.h"
+#include "cl/driver_cache.h"
 #include "cl/hash.h"
 #include "cl/log.h"
 #include "cl/paths.h"
@@ -117,38 +119,97 @@ void note_compiled(const Device& device, cl_program program, const std::string& 
   say_compiled(device, program, options, seconds);
 }
 
-cl_program compile(Device& device, const std::string& source, const std::string& options,
-                   const Hash128& key) {
+struct Compiled {
+  cl_program program;
+  double seconds;
+};
+
+Compiled compile(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
   const auto start = std::chrono::steady_clock::now();
   cl_program program = build_source(device, source, options, key);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   note_compiled(device, program, options, taken.count());
-  return program;
+  return {program, taken.count()};
 }
 
 // PoCL keeps what it compiles in a cache of its own, from where a program of several kernels is built again
 // in 30 ms. Asked for the binary, it compiles every kernel for work-groups of any size: seconds, under locks
 // that launches need, for code that never runs where the program's IR is at hand. So the store only notes
-// which cache has such a program. A single kernel's binary loads in 2 ms, and costs 0.15 s once.
-constexpr std::string_view kNote = "kept by the driver: ";
+// which folder of which cache has such a program. A single kernel's binary loads in 2 ms, and costs 0.15 s
+// once.
+//
+// PoCL takes what it finds under the hash of a source, whatever state that is in. So what is compiled gets a
+// symbol with a random name: PoCL finds nothing of it before, and only what a stored entry names, and has
+// been checked, is built again. The name also tells the folder.
+constexpr std::string_view kNote = "kept by the driver: ", kMarker = "dlb_build_";
+constexpr size_t kMarkerDigits = 16;
 
-std::string note_of(const Device& device) {
-  const std::string cache = device.late_code ? pocl_cache_identity() : "";
-  return cache.empty() ? "" : std::string(kNote) + cache;
+std::string new_marker() {
+  static std::mutex mutex;
+  static std::random_device random;
+  std::lock_guard<std::mutex> lock(mutex);
+  char digits[kMarkerDigits + 1];
+  std::snprintf(digits, sizeof digits, "%08x%08x", random(), random());
+  return std::string(kMarker) + digits;
 }
 
-std::string what_to_store(const Device& device, cl_program program) {
-  const std::string note = note_of(device);
+// Of a note or a binary; "" where there is none.
+std::string marker_of(std::string_view stored) {
+  const size_t at = stored.find(kMarker);
+  if (at == std::string_view::npos) return "";
+  const std::string_view marker = stored.substr(at, kMarker.size() + kMarkerDigits);
+  const bool whole = marker.size() == kMarker.size() + kMarkerDigits &&
+                     marker.find_first_not_of("0123456789abcdef", kMarker.size()) == std::string_view::npos;
+  return whole ? std::string(marker) : "";
+}
+
+std::string marked(const std::string& source, const std::string& marker) {
+  return marker.empty() ? source : source + "\nconstant int " + marker + " = 0;\n";
+}
+
+std::string driver_cache_of(const Device& device) {
+  return device.late_code ? pocl_cache_identity() : "";
+}
+
+// Where the driver's own cache has what was stored, as far as that is known.
+std::string folder_of(std::string_view stored) {
+  if (!is_note(stored)) return driver_folder_of_binary(stored);
+  const size_t space = stored.find(' ', kNote.size());
+  const size_t end = stored.find(' ', space == std::string_view::npos ? space : space + 1);
+  return end == std::string_view::npos ? "" : std::string(stored.substr(space + 1, end - space - 1));
+}
+
+// "" where the driver shall not be asked for the binary, and its cache's folder cannot be told.
+std::string what_to_store(const Device& device, const Compiled& compiled, const std::string& marker) {
+  const std::string cache = driver_cache_of(device);
+  if (cache.empty()) return binary_of(compiled.program);
   size_t kernels = 1;
-  if (!note.empty())
-    DLB_CL(clGetProgramInfo, program, CL_PROGRAM_NUM_KERNELS, sizeof kernels, &kernels, nullptr);
-  return kernels > 1 ? note : binary_of(program);
+  DLB_CL(clGetProgramInfo, compiled.program, CL_PROGRAM_NUM_KERNELS, sizeof kernels, &kernels, nullptr);
+  if (kernels > 1 && marker.empty()) return "";
+  std::string folder = kernels > 1 ? find_driver_folder(marker, compiled.seconds) : "", stored;
+  if (!folder.empty()) {
+    stored = std::string(kNote) + cache + " " + folder + " " + marker;
+  } else {
+    stored = binary_of(compiled.program);
+    folder = driver_folder_of_binary(stored);
+  }
+  if (!folder.empty()) record_driver_folder(folder);
+  return stored;
 }
 
 cl_program load(Device& device, const std::string& stored, const std::string& source,
                 const std::string& options, const Hash128& key) {
-  if (!is_note(stored)) return load_binary(device, stored, options);
-  return stored == note_of(device) ? build_source(device, source, options, key) : nullptr;
+  const std::string cache = driver_cache_of(device);
+  if (!is_note(stored)) {
+    const std::string folder = cache.empty() ? "" : folder_of(stored);
+    if (!folder.empty()) check_driver_folder(folder, stored);
+    return load_binary(device, stored, options);
+  }
+  const std::string folder = folder_of(stored), marker = marker_of(stored);
+  if (cache.empty() || folder.empty() || marker.empty() ||
+      stored != std::string(kNote) + cache + " " + folder + " " + marker || !check_driver_folder(folder))
+    return nullptr;
+  return build_source(device, marked(source, marker), options, key);
 }
 
 // Builds that somebody waits for: how many go on, and when the last ended.
@@ -174,6 +235,11 @@ class UrgentBuild {
   const bool urgent_ = t_mode.awaited;
 };
 
+void prune_driver_cache() {
+  static std::atomic<unsigned> stores{0};
+  if (stores++ % DiskCache::kPruneEvery == 0) own_driver_programs().prune();
+}
+
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
   const UrgentBuild urgent;
   const std::string disk_key = program_key(device, options, source);
@@ -195,9 +261,13 @@ cl_program build(Device& device, const std::string& source, const std::string& o
         }
   if (!t_mode.awaited && compile_processes_stopped())
     throw Error(CL_INVALID_OPERATION, "the process ends: nothing is compiled that nobody waits for");
-  cl_program program = compile(device, source, options, key);
-  disk.store(disk_key, what_to_store(device, program));
-  return program;
+  // Where nothing can be stored, what PoCL has kept of the plain source is all there is.
+  const std::string marker =
+      !driver_cache_of(device).empty() && disk.can_store() ? new_marker() : std::string();
+  const Compiled compiled = compile(device, marked(source, marker), options, key);
+  const std::string stored = what_to_store(device, compiled, marker);
+  if (!stored.empty() && disk.store(disk_key, stored) && device.late_code) prune_driver_cache();
+  return compiled.program;
 }
 
 cl_kernel kernel_of(cl_program program, const std::string& name) {
@@ -473,10 +543,13 @@ std::string complete_binary(Device& device, const std::string& key) {
   const size_t options = device.cache_tag.size() + 1, source = key.find('\n', options) + 1;
   if (key.compare(0, options, device.cache_tag + "\n") != 0 || source == 0)
     throw Error(CL_INVALID_VALUE, "not a key of a program of " + device.name);
-  const std::string text = key.substr(source);
-  cl_program program = compile(device, text, key.substr(options, source - 1 - options), hash128(key));
-  std::string binary = binary_of(program);
-  api().clReleaseProgram(program);
+  const auto stored = program_disk_cache().load(key);
+  const std::string folder = stored && device.late_code ? folder_of(*stored) : "";
+  if (!folder.empty()) check_driver_folder(folder, is_note(*stored) ? "" : *stored);
+  const std::string text = marked(key.substr(source), stored ? marker_of(*stored) : "");
+  const Compiled compiled = compile(device, text, key.substr(options, source - 1 - options), hash128(key));
+  std::string binary = binary_of(compiled.program);
+  api().clReleaseProgram(compiled.program);
   return binary;
 }
 

@@ -1,8 +1,9 @@
 """python -m dlbackend cache: what is kept on disk between processes, and packs of it for other machines.
 
 Two stores lie under the cache folder: programs (compiled kernels) and find (results of measuring solvers). Under them
-lie packs, read-only files with entries of both. Everything here may run beside processes that use the stores: an
-entry that they remove meanwhile is left out, and one that is removed here is made again by whoever needs it.
+lie packs, read-only files with entries of both; beside them lies PoCL's own cache, which `info`, `clear` and `verify`
+cover. Everything here may run beside processes that use the stores: an entry that they remove meanwhile is left out,
+and one that is removed here is made again by whoever needs it.
 """
 
 import argparse
@@ -58,6 +59,13 @@ def stores(args: argparse.Namespace) -> list[_C.DiskCache]:
     ]
 
 
+def kept(args: argparse.Namespace) -> list[_C.DiskCache | _C.DriverCache]:
+    """The stores that the options ask for and, with the programs, what PoCL keeps of them in the same folder."""
+    driver = _C.driver_cache()
+    wanted = args.programs or not args.find
+    return [*stores(args), *([driver] if wanted and driver.folder else [])]
+
+
 def packs(named: Iterable[str]) -> list[_C.Pack]:
     """The packs that processes here look into, and the named ones."""
     return _C.system_packs() + [_C.Pack(path) for path in named]
@@ -79,9 +87,12 @@ def _time(used: float | None) -> str:
 def info(args: argparse.Namespace) -> int:
     """Folder, entries, sizes, limits and packs."""
     rows = [("cache folder", _C.cache_dir() or "none: nothing is stored")]
-    for store in stores(args):
+    for store in kept(args):
         files = store.files()
-        limits = f"at most {store.max_entries} entries, {_size(store.max_bytes)}"
+        if isinstance(store, _C.DriverCache):
+            limits = f"at most {_size(store.max_bytes)}"
+        else:
+            limits = f"at most {store.max_entries} entries, {_size(store.max_bytes)}"
         used = f", last used {_time(max(file[2] for file in files))}" if files else ""
         size = _size(sum(file[1] for file in files))
         rows.append((f"{store.kind} store", f"{len(files)} entries, {size} ({limits}){used}"))
@@ -130,7 +141,7 @@ def list_entries(args: argparse.Namespace) -> int:
 def clear(args: argparse.Namespace) -> int:
     """Removes the user's entries, or those not used for some days."""
     before = time.time() - args.older_than * 86400 if args.older_than is not None else float("inf")
-    for store in stores(args):
+    for store in kept(args):
         doomed = [(name, size) for name, size, used in store.files() if used < before]
         removed = [size for name, size in progress(doomed, f"clear {store.kind}") if store.remove(name)]
         store.prune()  # temporaries of killed processes
@@ -240,7 +251,7 @@ def import_pack(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     """Checks every entry and pack, prints what is wrong; 1 if anything is, unless --repair removed it."""
     wrong = left = count = 0
-    for store in stores(args):
+    for store in kept(args):
         for name, *_ in progress(store.files(), f"verify {store.kind}"):
             count += 1
             found = store.read(name)
