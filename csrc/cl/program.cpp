@@ -411,7 +411,7 @@ void check_buffer(Device& device, cl_mem buffer) {
   static const bool several = device_count() > 1;
   if (!several || !buffer) return;
   cl_context context = nullptr;
-  DLB_CL(clGetMemObjectInfo, buffer, CL_MEM_CONTEXT, sizeof context, &context, nullptr);
+  DLB_CL(clGetMemObjectInfo, buffer, CL_MEM_CONTEXT, sizeof(cl_context), &context, nullptr);
   if (context == device.context()) [[likely]]
     return;
   int other = 0;
