@@ -156,3 +156,12 @@ def test_deterministic():
     grads = [torch.autograd.grad(F.conv2d(x, w, padding=1).square().sum(), w)[0].cpu() for _ in range(3)]
     assert torch.equal(grads[0], grads[1])
     assert torch.equal(grads[0], grads[2])
+
+
+def test_output_padding_of_one_tap():
+    """Legal below the dilation: pixels of the result that no input reaches."""
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 4, 3, 5), torch.randn(4, 2, 1, 1)
+    want = F.conv_transpose2d(x, w, dilation=2, output_padding=1)
+    got = F.conv_transpose2d(x.to("ocl"), w.to("ocl"), dilation=2, output_padding=1)
+    torch.testing.assert_close(got.cpu(), want)
