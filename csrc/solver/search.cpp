@@ -102,7 +102,7 @@ struct Bench {
 };
 
 Bench& bench_of(const cl::Device& device) {
-  static auto* benches = new std::array<Bench, 64>;
+  static auto* benches = new std::array<Bench, cl::kDeviceIndices>;
   return (*benches)[static_cast<size_t>(device.index)];
 }
 const Allowance& allowance_of(const cl::Device& device) {
@@ -294,29 +294,33 @@ void build_all(const Problem& problem, cl::Device& device, std::vector<Candidate
   cl::run_on_threads(threads, build);
 }
 
-// Solvers that gave a wrong result for a problem in this process, whatever they did for others.
-class Rejections {
+// What this process knows of solvers being right, by device and voucher.
+class Vouchers {
  public:
-  void note(const std::string& solver, uint64_t problem) {
+  std::optional<bool> find(const std::string& name) {
     std::lock_guard<std::mutex> lock(mutex_);
-    known_.insert(solver + " " + std::to_string(problem));
-    any_ = true;
+    const auto it = known_.find(name);
+    return it == known_.end() ? std::nullopt : std::optional(it->second);
   }
-  bool knows(const std::string& solver, uint64_t problem) {
-    if (!any_) return false;
+  void set(const std::string& name, bool right) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return known_.count(solver + " " + std::to_string(problem)) > 0;
+    known_[name] = right;
   }
 
  private:
   std::mutex mutex_;
-  std::atomic<bool> any_{false};
-  std::unordered_set<std::string> known_;
+  std::unordered_map<std::string, bool> known_;
 };
 
-Rejections& rejections() {
-  static auto* instance = new Rejections;
-  return *instance;
+Vouchers& vouchers_of(const cl::Device& device) {
+  static auto* vouchers = new std::array<Vouchers, cl::kDeviceIndices>;
+  return (*vouchers)[static_cast<size_t>(device.index)];
+}
+
+// Of a wrong result for one problem, whatever the solver did for others.
+template <class Problem>
+std::string rejection(const Problem& problem, const Solver<Problem>& solver) {
+  return "rejected " + revision_name(solver) + " " + std::to_string(hash(problem));
 }
 
 // Compares one candidate with the reference solver's result at both ends, or with the anchor's everywhere.
@@ -327,7 +331,8 @@ void check_one(Trial<Problem>& trial, const Problem& problem, Candidate<Problem>
     c.error = is_anchor ? trial.error_of_parts(*c.solution) : trial.error(*c.solution);
     find_stats().verified++;
     c.state = c.error <= allowed ? Candidate<Problem>::kReady : Candidate<Problem>::kWrong;
-    if (c.state == Candidate<Problem>::kWrong) rejections().note(revision_name(*c.solver), hash(problem));
+    if (c.state == Candidate<Problem>::kWrong)
+      vouchers_of(device_of(problem.device)).set(rejection(problem, *c.solver), false);
   } catch (const std::exception& error) {
     c.state = Candidate<Problem>::kFailed;
     say(1, std::string("run failed,") + c.solver->name() + "," + error.what());
@@ -360,29 +365,6 @@ size_t check_all(Trial<Problem>& trial, const Problem& problem, std::vector<Cand
 }  // namespace
 
 namespace {
-
-// What this process knows of solvers being right, by device and voucher.
-class Vouchers {
- public:
-  std::optional<bool> find(const std::string& name) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto it = known_.find(name);
-    return it == known_.end() ? std::nullopt : std::optional(it->second);
-  }
-  void set(const std::string& name, bool right) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    known_[name] = right;
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<std::string, bool> known_;
-};
-
-Vouchers& vouchers_of(const cl::Device& device) {
-  static auto* vouchers = new std::array<Vouchers, 64>;
-  return (*vouchers)[static_cast<size_t>(device.index)];
-}
 
 template <class Problem>
 std::string voucher(const Problem& problem, const Solver<Problem>& solver) {
@@ -427,7 +409,7 @@ bool try_check(const Problem& problem, cl::Device& device, Candidate<Problem>& c
 template <class Problem>
 bool vouch(const Problem& problem, cl::Device& device, const SolutionPtr<Problem>& solution) {
   const Solver<Problem>& solver = *solution->solver;
-  if (rejections().knows(revision_name(solver), hash(problem))) return false;
+  if (vouchers_of(device).find(rejection(problem, solver))) return false;
   if (is_vouched(problem, device, solver)) return true;
   const std::string name = voucher(problem, solver);
   if (vouchers_of(device).find(name)) return false;  // known to be wrong

@@ -68,7 +68,7 @@ double tolerance(c10::ScalarType type) {
 
 Stream& trial_stream(cl::Device& device) {
   static std::mutex mutex;
-  static auto* streams = new std::array<Stream*, 64>{};
+  static auto* streams = new std::array<Stream*, cl::kDeviceIndices>{};
   std::lock_guard<std::mutex> lock(mutex);
   Stream*& stream = (*streams)[static_cast<size_t>(device.index)];
   if (!stream) {

@@ -18,11 +18,11 @@ const char* const kNotFlat = "pixels are not evenly spaced in memory";
 // gradient x = w' y, weight gradient w = y x'.
 const char* product(const ConvProblem& p, GemmProblem& g) {
   if (p.groups != 1) return kNotOneTap;
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < 3; i++) {
     if (p.filter[i] != 1 || p.stride[i] != 1 || p.padding[i] != 0) return kNotOneTap;
-  // A transposed convolution's output padding makes pixels of which the other tensor has none.
-  for (int i = 0; i < 3; i++)
+    // A transposed convolution's output padding makes pixels of which the other tensor has none.
     if (p.in[i] != p.out[i]) return "input and output have not the same pixels";
+  }
   int64_t x_pixel, y_pixel;
   if (!evenly_spaced(p.in, p.xs, x_pixel) || !evenly_spaced(p.out, p.ys, y_pixel)) return kNotFlat;
   g = GemmProblem{};
