@@ -1,7 +1,6 @@
 // A folder of records, one per file, named by the hash of its key.
 #include "cl/disk_cache.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,9 +10,9 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <random>
 
+#include "cl/files.h"
 #include "cl/hash.h"
 #include "cl/paths.h"
 
@@ -22,25 +21,9 @@ namespace {
 
 constexpr DiskCache::Limits kProgramLimits = {512ull << 20, 100'000};
 constexpr DiskCache::Limits kFindLimits = {32ull << 20, 20'000};
-constexpr int64_t kSecond = 1'000'000'000, kDay = 24 * 3600 * kSecond;  // nanoseconds
 constexpr int64_t kEver = int64_t{1} << 61;
 constexpr std::chrono::seconds kListEvery{1};
 constexpr char kSuffix[] = ".bin", kTemporary[] = "tmp.";
-
-int64_t now() {
-  timespec time{};
-  ::clock_gettime(CLOCK_REALTIME, &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
-}
-
-int64_t modified(const struct stat& info) {
-  return info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec;
-}
-
-// Clocks differ between machines that share a folder, and jump: a time further ahead than this says nothing.
-bool in_future(int64_t time) {
-  return time > now() + kDay;
-}
 
 void warn_of_storing(const std::string& what) {
   static std::atomic<bool> said{false};
@@ -83,14 +66,6 @@ std::string temporary_name() {
   std::snprintf(name, sizeof name, "%s%016llx.%d.%u", kTemporary, static_cast<unsigned long long>(machine),
                 static_cast<int>(::getpid()), serial++);
   return name;
-}
-
-// Calls fn(name, descriptor of the folder) for whatever is in it.
-template <class Fn>
-void for_each_name(const std::string& folder, Fn&& fn) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (!dir) return;
-  while (const dirent* item = ::readdir(dir.get())) fn(std::string(item->d_name), ::dirfd(dir.get()));
 }
 
 // Calls fn(name, stat) for each regular file; files that vanish meanwhile are left out.

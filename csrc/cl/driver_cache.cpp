@@ -1,7 +1,6 @@
 // Finds, checks and bounds what PoCL keeps on disk.
 #include "cl/driver_cache.h"
 
-#include <dirent.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -23,6 +21,7 @@
 #include <sstream>
 
 #include "cl/api.h"
+#include "cl/files.h"
 #include "cl/hash.h"
 #include "cl/paths.h"
 #include "cl/store_record.h"
@@ -31,23 +30,12 @@ namespace dlb::cl {
 namespace {
 
 constexpr uint64_t kMaxBytes = 512ull << 20;
-constexpr int64_t kSecond = 1'000'000'000, kDay = 24 * 3600 * kSecond;  // nanoseconds
 constexpr char kChecksums[] = "dlbackend.sums", kRemoved[] = "dlbackend.removed.", kIr[] = "program.bc";
 constexpr size_t kHashSize = 40, kHashWithin = 128;  // "AB/CDEF…"; bytes of a binary that hold it
 
 std::string root() {
   const char* value = std::getenv("POCL_CACHE_DIR");
   return value ? value : "";
-}
-
-int64_t modified(const struct stat& info) {
-  return info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec;
-}
-
-int64_t now() {
-  timespec time{};
-  ::clock_gettime(CLOCK_REALTIME, &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
 }
 
 bool of_hash(std::string_view text) {
@@ -69,15 +57,11 @@ bool read_file(const std::string& path, std::string& content) {
 // Calls fn(name, stat) for what is in a folder.
 template <class Fn>
 void for_each_in(const std::string& folder, Fn&& fn) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (!dir) return;
-  while (const dirent* item = ::readdir(dir.get())) {
+  for_each_name(folder, [&](const std::string& name, int descriptor) {
     struct stat info {};
-    const std::string name = item->d_name;
-    if (name != "." && name != ".." &&
-        ::fstatat(::dirfd(dir.get()), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
+    if (name != "." && name != ".." && ::fstatat(descriptor, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
       fn(name, info);
-  }
+  });
 }
 
 // Calls fn(path in the folder, stat) for each file below it.
@@ -329,7 +313,7 @@ void OwnDriverCache::prune() const noexcept try {
   uint64_t bytes = 0;
   for (Folder& folder : all) {
     bytes += folder.bytes;
-    if (folder.used > now() + kDay) folder.used = 0;  // a wrong clock's
+    if (in_future(folder.used)) folder.used = 0;  // a wrong clock's
   }
   std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.used < b.used; });
   for (const Folder& folder : all) {
