@@ -551,7 +551,8 @@ Search<Problem>::Search(const Problem& problem, cl::Device& device, std::string 
   std::vector<const Solver<Problem>*> seen = {current.solver};
   for (auto& other : others) {
     if (same_as_taken(other)) continue;
-    const bool known = other.state != Candidate<Problem>::kWaiting;
+    // Measured before, or what a record says was faster when it was compiled for the problem.
+    const bool known = other.state != Candidate<Problem>::kWaiting || other.config.specialised;
     if (!known && other.estimate > most_estimate(device).between * current.estimate) continue;
     const bool first = std::find(seen.begin(), seen.end(), other.solver) == seen.end();
     if (first) seen.push_back(other.solver);
