@@ -211,4 +211,15 @@ std::string prelude(DType compute, const DType* used, size_t count) {
   return text;
 }
 
+std::string limit_macros(DType compute) {
+  if (class_of(compute) == DClass::Complex) return "";
+  if (class_of(compute) == DClass::Float) return "#define T_LOWEST (-INFINITY)\n#define T_HIGHEST INFINITY\n";
+  if (class_of(compute) == DClass::Bool) return "#define T_LOWEST 0\n#define T_HIGHEST 1\n";
+  const std::string bits = std::to_string(size_of(compute) * 8);
+  if (!is_signed(compute))
+    return "#define T_LOWEST 0\n#define T_HIGHEST ((T)(~0UL >> (64 - " + bits + ")))\n";
+  return "#define T_LOWEST ((T)(-1L << (" + bits + " - 1)))\n#define T_HIGHEST ((T)(~0UL >> (65 - " + bits +
+         ")))\n";
+}
+
 }  // namespace dlb::codegen

@@ -44,4 +44,7 @@ std::string load_at(DType from, DType to, const std::string& pointer, const std:
 // complex functions where needed.
 std::string prelude(DType compute, const DType* used, size_t count);
 
+// Defines T_LOWEST and T_HIGHEST, the least and greatest values of a real compute type, infinities included.
+std::string limit_macros(DType compute);
+
 }  // namespace dlb::codegen

@@ -323,7 +323,8 @@ struct Writer {
     std::copy(key.types.begin(), key.types.begin() + static_cast<ptrdiff_t>(count), used.begin());
     const bool wide = key.scan && wide_sums(key.compute, key.cls);
     used[count] = wide ? DType::F64 : key.compute;
-    std::string s = prelude(key.compute, used.data(), count + 1) + limits() + divider_source();
+    std::string s =
+        prelude(key.compute, used.data(), count + 1) + limit_macros(key.compute) + divider_source();
     s += wide ? "#define ACC double\n" : "#define ACC T\n";
     s += "#define DLB_OPERANDS " + num(count) + "\n#define DLB_RANK " + num(kMaxReduceRank) +
          "\n#define DLB_GROUP " + num(kReduceGroup) + "\n#define DLB_LANES " + num(lanes) +
@@ -346,19 +347,6 @@ struct Writer {
                 : std::string()) +
            form(ReduceForm::Combine, false, "reduce_combine_gpu.clh");
     return s;
-  }
-
-  // The least and greatest values of T, for ops that start from them.
-  std::string limits() const {
-    if (class_of(key.compute) == DClass::Complex) return "";
-    if (class_of(key.compute) == DClass::Float)
-      return "#define T_LOWEST (-INFINITY)\n#define T_HIGHEST INFINITY\n";
-    if (class_of(key.compute) == DClass::Bool) return "#define T_LOWEST 0\n#define T_HIGHEST 1\n";
-    const std::string bits = num(size_of(key.compute) * 8);
-    if (!is_signed(key.compute))
-      return "#define T_LOWEST 0\n#define T_HIGHEST ((T)(~0UL >> (64 - " + bits + ")))\n";
-    return "#define T_LOWEST ((T)(-1L << (" + bits + " - 1)))\n#define T_HIGHEST ((T)(~0UL >> (65 - " + bits +
-           ")))\n";
   }
 
   const ReduceKey& key;

@@ -95,9 +95,10 @@ kernel void max_pool(global const A_T* x, global A_T* y, global long* index, con
     int place[BLOCK];
     const int along_width = !p.lines.channels_inner && at.lanes > 1;
     const long hop = p.lines.channels_inner ? p.lines.xs[1] : aw.stride * p.lines.xs[4];
+    // A dilated window can lie in the padding altogether, and its first place outside the input.
     FOR_LANES(j, 0, at.lanes) {
       if (along_width) window(aw, at.w + j, 0, &w0, &w1, &unused);
-      best[j] = LOAD_A(in, d0 * p.lines.xs[2] + h0 * p.lines.xs[3] + w0 * p.lines.xs[4] + (p.lines.channels_inner ? j * hop : 0));
+      best[j] = T_LOWEST;
       place[j] = (d0 * ah.in + h0) * aw.in + w0;
     }
     for (int d = d0; d < d1; d += ad.dilation)
@@ -363,15 +364,15 @@ inline void forward_reference(global const A_T* x, global A_T* y, global long* i
     window(ad, at.d, !is_max && p.count_include_pad, &d0, &d1, &ds);
     window(ah, at.h, !is_max && p.count_include_pad, &h0, &h1, &hs);
     window(aw, at.w, !is_max && p.count_include_pad, &w0, &w1, &ws);
-    T value = 0;
-    long place = -1;
+    T value = is_max ? (T)T_LOWEST : (T)0;
+    long place = ((long)d0 * ah.in + h0) * aw.in + w0;
     for (at.d = d0; at.d < d1; at.d += ad.dilation)
       for (at.h = h0; at.h < h1; at.h += ah.dilation)
         for (at.w = w0; at.w < w1; at.w += aw.dilation) {
           const T v = LOAD_A(x, p.x + place_of(at, p.lines.xs));
           if (!is_max)
             value += v;
-          else if (place < 0 || v > value || v != v)
+          else if (v > value || v != v)
             value = v, place = ((long)at.d * ah.in + at.h) * aw.in + at.w;
         }
     STORE_A(y, p.y + to, is_max ? value : value / (T)(p.divisor ? p.divisor : ds * hs * ws));
@@ -429,7 +430,8 @@ inline long any_of(pool_axis a, int o, uint* seed) {
   int start, end, size;
   window(a, o, 0, &start, &end, &size);
   *seed = *seed * 1664525u + 1013904223u;
-  return start + (int)((*seed >> 8) % ((end - start + a.dilation - 1) / a.dilation)) * a.dilation;
+  const uint places = max((end - start + a.dilation - 1) / a.dilation, 1);
+  return start + (int)((*seed >> 8) % places) * a.dilation;
 }
 kernel void max_pool_any_indices(global long* index, const pool_params p, const dlb_team team) {
   const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];

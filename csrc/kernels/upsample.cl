@@ -34,9 +34,7 @@ inline REAL cubic_far(REAL x) {
   return (((REAL)-0.75 * x + (REAL)3.75) * x - 6) * x + 3;
 }
 
-inline int nearest_of(resize_axis a, int o) {
-  return a.in == a.out ? o : min((int)floor(source(a, o)), a.in - 1);
-}
+inline int nearest_of(resize_axis a, int o) { return min((int)floor(source(a, o)), a.in - 1); }
 
 // The input positions and weights that output o reads.
 inline void taps_at(resize_axis a, int o, int* index, REAL* weight) {

@@ -63,8 +63,9 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef
   Stream& stream = current_stream(x.device().index());
   cl::Device& device = stream.device();
   const auto type = dtype_of(x.scalar_type(), "pad");
-  const bool is_float = codegen::class_of(type) == codegen::DClass::Float;
-  TORCH_CHECK_NOT_IMPLEMENTED(!backward || is_float, "\"pad_backward\" not implemented for '",
+  const codegen::DClass cls = codegen::class_of(type);
+  const bool adds = cls == codegen::DClass::Float || cls == codegen::DClass::Complex;
+  TORCH_CHECK_NOT_IMPLEMENTED(!backward || adds, "\"pad_backward\" not implemented for '",
                               c10::toString(x.scalar_type()), "'");
   const auto moved = backward ? type : bits_of(x.itemsize());
   check_device_supports(device, moved, "pad");

@@ -17,6 +17,7 @@
 #include "ops/common/pointwise.h"
 #include "ops/common/split.h"
 #include "ops/common/tensor.h"
+#include "ops/pointwise/rows.h"
 #include "runtime/device_error.h"
 #include "runtime/generator.h"
 
@@ -263,6 +264,21 @@ at::Tensor& randperm_out(int64_t n, Gen generator, at::Tensor& out) {
   return out.copy_(keys.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
 }
 
+// Copies that report, at the next call that waits for the device, what is no probability.
+constexpr codegen::PointwiseOp kProbability{
+    .name = "multinomial",
+    .on_float = "bad = !(x0 >= 0 && x0 < INFINITY); y0 = x0;",
+    .error = "probability tensor contains either `inf`, `nan` or element < 0"};
+constexpr codegen::PointwiseOp kTotalProbability{
+    .name = "multinomial_total",
+    .on_float = "bad = !(x0 > 0); y0 = x0;",
+    .error = "invalid multinomial distribution (sum of probabilities <= 0)"};
+
+at::Tensor checked(const codegen::PointwiseOp& check, const at::Tensor& values) {
+  at::Tensor same;
+  return run_or_raise(check, same, {&values});
+}
+
 }  // namespace
 
 // Inverse of the cumulative distribution: where a uniform number times the total falls.
@@ -270,8 +286,8 @@ void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, co
                                   Gen generator) {
   const at::ScalarType type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor rows = self.dim() == 1 ? self.unsqueeze(0) : self;
-  const at::Tensor cumulative = at::cumsum(rows, 1, type);
-  const at::Tensor total = cumulative.narrow(1, cumulative.size(1) - 1, 1);
+  const at::Tensor cumulative = at::cumsum(checked(kProbability, rows), 1, type);
+  const at::Tensor total = checked(kTotalProbability, cumulative.narrow(1, cumulative.size(1) - 1, 1));
   at::Tensor u = at::empty({rows.size(0), samples}, cumulative.options());
   uniform_(u, 0, 1, std::move(generator));
   const at::Tensor found = at::searchsorted(cumulative, u.mul_(total), /*out_int32=*/false, /*right=*/true)

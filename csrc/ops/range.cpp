@@ -141,9 +141,11 @@ c10::Scalar cast_to(const c10::Scalar& value, at::ScalarType type) {
   return value.toDouble();
 }
 
-c10::Scalar spacing(const c10::Scalar& start, const c10::Scalar& stop, int64_t steps) {
+// Of neighbours; rounded as on the CPU, for what is truncated to integers shows the last bit.
+c10::Scalar spacing(const c10::Scalar& start, const c10::Scalar& stop, int64_t steps, at::ScalarType type) {
   const double intervals = static_cast<double>(std::max<int64_t>(1, steps - 1));
   if (start.isComplex()) return (stop.toComplexDouble() - start.toComplexDouble()) / intervals;
+  if (c10::isIntegralType(type, true)) return (stop.toDouble() - start.toDouble()) / intervals;
   return stop.toDouble() / intervals - start.toDouble() / intervals;
 }
 
@@ -158,7 +160,7 @@ at::Tensor& linspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
   if (steps == 1)
     out.fill_(start);
   else
-    fill_sequence("dlb_linspace", out, false, {first, last, spacing(first, last, steps)});
+    fill_sequence("dlb_linspace", out, false, {first, last, spacing(first, last, steps, out.scalar_type())});
   return out;
 }
 
@@ -172,7 +174,8 @@ at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
   if (steps == 1)
     out.fill_(std::pow(base, first.toDouble()));
   else
-    fill_sequence("dlb_logspace", out, false, {first, last, spacing(first, last, steps), base});
+    fill_sequence("dlb_logspace", out, false,
+                  {first, last, spacing(first, last, steps, out.scalar_type()), base});
   return out;
 }
 

@@ -2,6 +2,7 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/cumprod_meta.h>
 #include <ATen/ops/cumsum_meta.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -87,8 +88,9 @@ void enqueue(Launch& launch, ReduceForm form, const cl::Range& range, Stream& st
       });
 }
 
-// Kept dimensions by stride of the input, joined where all operands allow it; then the scanned one.
-void describe_dims(Launch& launch, c10::ArrayRef<const at::Tensor*> operands, int64_t dim) {
+// Kept dimensions by stride of the input, joined where all operands allow it; then the scanned one. False
+// where they are more than kernels take.
+bool describe_dims(Launch& launch, c10::ArrayRef<const at::Tensor*> operands, int64_t dim) {
   ReduceParams& p = launch.params;
   const at::Tensor& input = *operands.back();
   c10::SmallVector<int64_t, 8> order;
@@ -104,8 +106,7 @@ void describe_dims(Launch& launch, c10::ArrayRef<const at::Tensor*> operands, in
       p.size[p.kept - 1] *= input.size(d);
       continue;
     }
-    TORCH_CHECK(p.kept + 1 < codegen::kMaxReduceRank, launch.key.op->name, ": more than ",
-                codegen::kMaxReduceRank, " separate dimensions; make the input contiguous first");
+    if (p.kept + 1 >= codegen::kMaxReduceRank) return false;
     p.size[p.kept] = input.size(d);
     for (size_t i = 0; i < operands.size(); ++i) p.operand[i].stride[p.kept] = operands[i]->stride(d);
     ++p.kept;
@@ -114,6 +115,7 @@ void describe_dims(Launch& launch, c10::ArrayRef<const at::Tensor*> operands, in
   p.size[p.kept] = p.count;
   for (size_t i = 0; i < operands.size(); ++i)
     p.operand[i].stride[p.kept] = input.dim() ? operands[i]->stride(dim) : 0;
+  return true;
 }
 
 // Splits rows in chunks where there are too few rows to keep the device busy.
@@ -198,8 +200,14 @@ void run_scan(const ReduceOp& op, c10::ArrayRef<const at::Tensor*> outputs, cons
   }
   launch.params.count = self.dim() ? self.size(dim) : 1;
   launch.params.outputs = self.numel() / launch.params.count;
-  describe_dims(launch, operands, dim);
-  launch_all(launch, stream);
+  if (describe_dims(launch, operands, dim)) return launch_all(launch, stream);
+  // Contiguous tensors have three dimensions at most: before, along and after the scanned one.
+  c10::SmallVector<at::Tensor, 2> dense;
+  c10::SmallVector<const at::Tensor*, 2> places;
+  for (const at::Tensor* out : outputs) dense.push_back(at::empty_like(*out, at::MemoryFormat::Contiguous));
+  for (const at::Tensor& out : dense) places.push_back(&out);
+  run_scan(op, places, self.contiguous(), dim, compute);
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i]->copy_(dense[i]);
 }
 
 template <class Meta, const ReduceOp& Op>

@@ -51,8 +51,12 @@ struct Params {
   Axis axis[3];
 };
 
-// Input positions per output position.
+// Input positions per output position. As on the CPU a given scale is not heeded by linear interpolation
+// where the size stays, but by all others. (The CPU's gradient of `nearest` does not heed it there either,
+// nor where the size doubles, and is that of another function; here it is the gradient of what forward
+// computes.)
 double step(Mode mode, int64_t in, int64_t out, bool align_corners, Scale scale) {
+  if (mode == Mode::Linear && in == out) return 1;
   const bool interpolates = mode == Mode::Linear || mode == Mode::Cubic;
   if (interpolates && align_corners)
     return out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from common import FLOATS
 from exact import DEVICE, DTYPES, check_same, values
 
 import dlbackend
@@ -254,3 +255,43 @@ def test_printing_needs_no_fallback() -> None:
     ):
         assert "ocl:0" in repr(x.to(DEVICE))
     assert dlbackend.fallback_report() == {}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_histc_on_the_edges_of_bins(dtype: torch.dtype) -> None:
+    x = (torch.arange(1001, dtype=torch.float64) / 1000).to(dtype)
+    for bins in (10, 37, 100, 1000):
+        assert torch.equal(torch.histc(x.to(DEVICE), bins).cpu(), torch.histc(x, bins))
+    for value in (7.0, 30000.0, 1e9, 1e30):  # a range of one value is widened
+        x = torch.full((2,), value, dtype=torch.float64).to(dtype)
+        if x.isfinite().all():
+            assert torch.histc(x.to(DEVICE), 3).tolist() == [0, 2, 0]
+        else:
+            with pytest.raises(RuntimeError, match="not finite"):
+                torch.histc(x.to(DEVICE), 3)
+    with pytest.raises(RuntimeError, match="max must be larger than min"):
+        torch.histc(x.to(DEVICE), 3, 2, 1)
+
+
+def test_offsets_of_bags_do_not_decrease() -> None:
+    weight, indices = torch.randn(4, 3, device=DEVICE), torch.arange(4, device=DEVICE)
+    for offsets in ([0, 3, 1], [0, 2, 2, 1]):
+        with pytest.raises(RuntimeError, match="decrease"):
+            torch.nn.functional.embedding_bag(indices, weight, torch.tensor(offsets, device=DEVICE)).cpu()
+    assert weight.sum().isfinite()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_weights_of_bags_in_half(dtype: torch.dtype) -> None:
+    """Products are added up before they are rounded."""
+    weight, factors, indices = torch.randn(50, 8).to(dtype), torch.randn(400).to(dtype), torch.randint(50, (400,))
+    wanted = (weight[indices].double() * factors.double()[:, None]).view(2, 200, 8).sum(1)
+    got = torch.nn.functional.embedding_bag(
+        indices.to(DEVICE),
+        weight.to(DEVICE),
+        torch.tensor([0, 200], device=DEVICE),
+        mode="sum",
+        per_sample_weights=factors.to(DEVICE),
+    )
+    # One rounding to 8 (float16: 11) bits, and float's in 200 sums.
+    torch.testing.assert_close(got.cpu().double(), wanted, rtol=torch.finfo(dtype).eps / 2 * 1.01, atol=1e-4)

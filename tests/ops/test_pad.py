@@ -50,3 +50,12 @@ def test_errors():
         F.pad(torch.ones(1, 2, 4, 4, device=DEVICE), (4, 0, 0, 0), mode="reflect")
     with pytest.raises(RuntimeError):
         F.pad(torch.ones(1, 2, 4, device=DEVICE), (4, 0), mode="reflect")
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_gradient_of_complex(mode):
+    x = torch.randn(2, 3, 5, 6, dtype=torch.complex64)
+    a, b = x.clone().requires_grad_(), x.to(DEVICE).requires_grad_()
+    for leaf in (a, b):
+        (F.pad(leaf, (1, 2, 2, 1), mode).abs() ** 2).sum().backward()
+    torch.testing.assert_close(b.grad.cpu(), a.grad)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from common import DEVICE, layouts
+from common import DEVICE, FLOATS, layouts
 from torch.testing._internal.common_methods_invocations import op_db
 
 import dlbackend
@@ -423,3 +423,13 @@ def test_add_bounded_refuses():
         torch.ops.dlbackend.add_bounded(a.long(), a.long(), 0.0, 1.0)
     with pytest.raises(RuntimeError, match="must match the size"):
         torch.ops.dlbackend.add_bounded(a, torch.ones(2, device=DEVICE), 0.0, 1.0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_nextafter_steps_in_its_own_type(dtype):
+    x = torch.arange(-(2**15), 2**15).to(torch.int16)
+    x = x.view(dtype) if dtype.itemsize == 2 else x.view(torch.float16).to(dtype)
+    for other in (x.flip(0), x, torch.full_like(x, float("inf")), torch.zeros_like(x), -x):
+        wanted, got = torch.nextafter(x, other), torch.nextafter(x.to(DEVICE), other.to(DEVICE))
+        torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(got.cpu().signbit()[~wanted.isnan()], wanted.signbit()[~wanted.isnan()])

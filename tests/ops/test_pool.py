@@ -110,3 +110,20 @@ def test_out_empty_and_errors():
     for bad in ({"kernel_size": 2, "padding": 2}, {"kernel_size": 20}, {"kernel_size": 2, "stride": 0}):
         with pytest.raises(RuntimeError):
             F.max_pool2d(x.to(DEVICE), **bad)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.uint8], ids=str)
+def test_a_window_wholly_in_the_padding(dtype):
+    """A dilated window can step over the whole input: the least value, and no read beside the tensor."""
+    for shape, arguments in [
+        ((1, 1, 1, 1), (2, 1, 1, 2)),
+        ((2, 3, 1, 3), (2, 1, 1, 2)),
+        ((1, 2, 4, 4), (2, 3, 1, 5)),
+        ((1, 1, 9, 70), (2, 1, 1, (10, 2))),
+    ]:
+        x = torch.randint(1, 50, shape).to(dtype)
+        wanted, places = F.max_pool2d(x, *arguments, return_indices=True)
+        for there in layouts(x.to(DEVICE)).values():
+            got, at = F.max_pool2d(there, *arguments, return_indices=True)
+            assert torch.equal(got.cpu(), wanted)
+            assert torch.equal(at.cpu(), places)

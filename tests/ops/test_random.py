@@ -154,3 +154,22 @@ def test_bad_arguments() -> None:
     ):
         with pytest.raises(RuntimeError):
             call(torch.empty(3, device=DEVICE))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, -1.0], "element < 0"),
+        ([1.0, float("nan")], "nan"),
+        ([float("inf"), 1.0], "inf"),
+        ([0.0, 0.0], "sum of probabilities <= 0"),
+        ([[1.0, 2.0], [0.0, 0.0]], "sum of probabilities <= 0"),
+    ],
+    ids=str,
+)
+def test_multinomial_checks_probabilities(weights, message, replacement):
+    for samples in (1, 2):
+        with pytest.raises(RuntimeError, match=message):
+            torch.multinomial(torch.tensor(weights, device=DEVICE), samples, replacement).cpu()
+    assert torch.multinomial(torch.tensor([0.0, 1.0], device=DEVICE), 3, True).tolist() == [1, 1, 1]

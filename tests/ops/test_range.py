@@ -61,3 +61,10 @@ def test_repeat_interleave() -> None:
     check_same(torch.repeat_interleave, repeats)
     check_same(lambda x, r: x.repeat_interleave(r, 0), values((4, 3), torch.float32), repeats)
     check_same(lambda x: x.repeat_interleave(3, 1), values((4, 3), torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_linspace_of_integers(dtype):
+    for start, stop, steps in [(0, 10, 7), (0, 100, 13), (3, 97, 29), (1, 11, 9), (120, 5, 47)]:
+        wanted = torch.linspace(start, stop, steps, dtype=dtype)
+        assert torch.equal(torch.linspace(start, stop, steps, dtype=dtype, device=DEVICE).cpu(), wanted)

@@ -235,3 +235,27 @@ def test_long_scans():
     torch.testing.assert_close(x.to(DEVICE).cumsum(0).cpu().double(), x.double().cumsum(0), rtol=1e-5, atol=2e-3)
     columns = x.view(-1, 3)
     assert_same(columns.to(DEVICE).cummin(0), columns.cummin(0))
+
+
+def test_equal_of_two_dtypes():
+    def of(value, dtype):
+        return torch.tensor([value], dtype=dtype)
+
+    for a, b in [
+        (of(1, torch.int64), of(1, torch.float32)),
+        (of(1, torch.int64), of(1, torch.bool)),
+        (of(1.5, torch.float32), of(1, torch.int64)),
+        (of(1, torch.complex64), of(1, torch.float32)),
+        (of(1, torch.float16), of(1, torch.bfloat16)),
+        (of(0.1, torch.float64), of(0.1, torch.float32)),
+        (of(2**24 + 1, torch.int64), of(2**24, torch.float32)),
+        (of(2, torch.int64), of(2, torch.uint8)),
+    ]:
+        assert torch.equal(a.to(DEVICE), b.to(DEVICE)) is torch.equal(a, b)
+
+
+def test_scans_of_many_separate_dimensions():
+    """More than kernels take: eleven, no two of which join."""
+    x = torch.randn([2] * 11).permute(*range(0, 11, 2), *range(1, 11, 2))
+    for fn in (lambda t: t.cumsum(3), lambda t: t.cummax(4).values, lambda t: t.cummax(4).indices):
+        torch.testing.assert_close(fn(x.to(DEVICE)).cpu(), fn(x))

@@ -57,3 +57,21 @@ def test_bytes_and_errors():
     with pytest.raises(RuntimeError):
         F.interpolate(torch.ones(1, 1, 4, 4, device=DEVICE), (0, 2))
     assert F.interpolate(torch.empty(0, 3, 4, 4, device=DEVICE), (8, 8)).shape == (0, 3, 8, 8)
+
+
+@pytest.mark.parametrize("size", [5, 10, 9])
+@pytest.mark.parametrize("scale", [None, 1.3, 0.6, 2.0])
+@pytest.mark.parametrize("name", ["upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d"])
+def test_scale_beside_a_size(name, scale, size):
+    """A scale that is not what the sizes say counts, also where the size stays; for linear it does not there."""
+    ops, x = torch.ops.aten, torch.randn(2, 3, 5)
+    aligned = [[False], [True]] if "linear" in name else [[]]
+    for extra in aligned:
+        resize, grad_of = getattr(ops, name), getattr(ops, name + "_backward")
+        torch.testing.assert_close(resize(x.to(DEVICE), [size], *extra, scale).cpu(), resize(x, [size], *extra, scale))
+        # The gradient is the transpose of what forward computes.
+        identity = torch.eye(5).unsqueeze(1)
+        forward = resize(identity.to(DEVICE), [size], *extra, scale).cpu()[:, 0]
+        ones = torch.eye(size).unsqueeze(1).to(DEVICE)
+        backward = grad_of(ones, [size], [size, 1, 5], *extra, scale).cpu()[:, 0]
+        torch.testing.assert_close(backward, forward.T.contiguous())

@@ -77,6 +77,7 @@ void keep_only(std::string& text, std::string_view name) {
 std::string source_of(const Key& key) {
   static constexpr const char* kLetters[kMaxFamilyTypes] = {"A", "B", "C_", "D"};
   std::string text = codegen::prelude(key.compute, key.types.data(), key.count);
+  text += codegen::limit_macros(key.compute);
   text += key.device->cls == cl::DeviceClass::kCpu ? "#define DLB_CPU 1\n" : "#define DLB_GPU 1\n";
   for (size_t i = 0; i < key.count; ++i) text += type_macros(kLetters[i], key.types[i], key.compute);
   std::string kernels = with_includes(key.file);

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
@@ -42,6 +43,19 @@ at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& wei
   return counts;
 }
 
+double rounded(double value, at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return c10::Half(static_cast<float>(value));
+    case at::kBFloat16:
+      return c10::BFloat16(static_cast<float>(value));
+    case at::kFloat:
+      return static_cast<float>(value);
+    default:
+      return value;
+  }
+}
+
 at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const c10::Scalar& min, const c10::Scalar& max,
                       at::Tensor& out) {
   TORCH_CHECK(bins > 0, "histc(): bins must be > 0, but got ", bins);
@@ -62,16 +76,23 @@ at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const c10::Scalar& m
     high = largest.item().toDouble();
   }
   if (low == high) low -= 1, high += 1;
-  TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "range of [", low, ", ", high, "] is not finite");
-  TORCH_CHECK(low < high, "max must be larger than min");
+  TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "torch.histc: range of [", low, ", ", high,
+              "] is not finite");
+  TORCH_CHECK(low <= high, "torch.histc: max must be larger than min");
+  // Values on the edge between bins fall where the arithmetic of their own type puts them.
+  const at::ScalarType type = self.scalar_type();
+  low = rounded(low, type), high = rounded(high, type);
   if (self.numel() == 0) return out;
-  const at::Tensor x = self.reshape({-1}).to(self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const at::Tensor x = self.reshape({-1});
   const at::Tensor inside = x.ge(low).logical_and_(x.le(high));
-  const at::Tensor bin = x.sub(low)
-                             .mul_(static_cast<double>(bins) / (high - low))
-                             .masked_fill_(inside.logical_not(), 0)
-                             .clamp_(0, bins - 1)
-                             .to(at::kLong);
+  // A range that is less than the type's spacing holds one value, in its middle.
+  const at::Tensor bin = low == high ? at::full_like(x, bins / 2, x.options().dtype(at::kLong))
+                                     : x.sub(low)
+                                           .mul_(bins)
+                                           .div_(rounded(high - low, type))
+                                           .masked_fill_(inside.logical_not(), 0)
+                                           .to(at::kLong)
+                                           .clamp_(0, bins - 1);
   static const int32_t site = index_error_site("histc");
   accumulate(out, 0, bin, inside.to(out.scalar_type()), {.site = site});
   return out;

@@ -1,6 +1,7 @@
 // Embedding tables: gradients, bags of rows, renormalisation. Made of row gathers and ordered accumulation,
 // so results are the same from run to run.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/diff.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones.h>
@@ -91,6 +92,9 @@ Bag embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at:
   static const int32_t range_site = register_error_site(
       {"embedding_bag", "offsets can not be negative or greater than input's length, but got %lld", false});
   check_range(offsets, indices.size(0) + 1, range_site);
+  static const int32_t order_site =
+      register_error_site({"embedding_bag", "offsets can not decrease, but one does by %lld", false});
+  if (offsets.size(0) > 1) check_range(offsets.diff(), indices.size(0) + 1, order_site);
   const at::Tensor bag_of =
       at::searchsorted(offsets.narrow(0, 0, bags), at::arange(indices.size(0), offsets.options()),
                        /*out_int32=*/offsets.scalar_type() == at::kInt, /*right=*/true)
@@ -106,10 +110,14 @@ Bag embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at:
   const Accumulation how{.site = bag_site, .deterministic = true};
   accumulate(bag_size, 0, bag_of, counted.to(offsets.scalar_type()), how);
   at::Tensor rows = weight.index_select(0, indices);
-  if (weighted) rows = rows.mul(column(*per_sample_weights));
+  // Products are not rounded to 16 bits before they are added up.
+  const bool widens = weighted && at::isReducedFloatingType(weight.scalar_type());
+  if (widens) rows = rows.to(at::kFloat);
+  if (weighted) rows = rows.mul(column(per_sample_weights->to(rows.scalar_type())));
   if (padding_idx >= 0) rows = rows.masked_fill(column(counted).logical_not(), 0);
-  at::Tensor out = at::zeros({bags, weight.size(1)}, weight.options());
+  at::Tensor out = at::zeros({bags, weight.size(1)}, rows.options());
   accumulate(out, 0, bag_of, rows, how);
+  if (widens) out = out.to(weight.scalar_type());
   if (mode == kMean) out.div_(column(bag_size.clamp_min(1)));
   return {out, bag_of, bag_size, at::empty({0}, offsets.options())};
 }

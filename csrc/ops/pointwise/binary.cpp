@@ -3,6 +3,7 @@
 #include <ATen/native/BinaryOps.h>
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/nextafter_meta.h>
 #include <ATen/ops/pow_meta.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/result_type.h>
@@ -93,7 +94,6 @@ constexpr std::array kBinary = {
     PointwiseRow{"atan2", "out", Promote::Float, float_op("atan2", "dlb_atan2(x0, x1)")},
     PointwiseRow{"hypot", "out", Promote::Same, float_op("hypot", "dlb_hypot(x0, x1)")},
     PointwiseRow{"copysign", "out", Promote::Float, float_op("copysign", "copysign(x0, x1)")},
-    PointwiseRow{"nextafter", "out", Promote::Same, float_op("nextafter", "nextafter(x0, x1)")},
     PointwiseRow{"logaddexp", "out", Promote::Same,
                  float_op("logaddexp",
                           "const T m = x0 > x1 ? x0 : x1; y0 = fabs(x0) == INFINITY && x0 == x1 ? x0 : m + "
@@ -270,6 +270,31 @@ at::Tensor remainder_scalar_tensor(const c10::Scalar& self, const at::Tensor& ot
   return at::remainder(at::native::wrapped_scalar_tensor(self), other);
 }
 
+// The next value of the storage type: of 16 bits, not the next float, which would be rounded back.
+#define DLB_NEXT_OF_16_BITS(type)                                                              \
+  "const ushort h = dlb_to_" type "(x0); const T a = dlb_from_" type "(h), b = dlb_from_" type \
+  "(dlb_to_" type                                                                              \
+  "(x1)); const ushort next = a == 0 ? (b < 0 ? 0x8001 : 1) : (b > a) == (a > 0) "             \
+  "? h + 1 : h - 1; y0 = a != a || b != b ? (T)NAN : a == b ? b : dlb_from_" type "(next);"
+constexpr codegen::PointwiseOp kNextafter = float_op("nextafter", "nextafter(x0, x1)");
+constexpr codegen::PointwiseOp kNextafterHalf = float_op("nextafter_half", DLB_NEXT_OF_16_BITS("f16"));
+constexpr codegen::PointwiseOp kNextafterBfloat16 =
+    float_op("nextafter_bfloat16", DLB_NEXT_OF_16_BITS("bf16"));
+
+at::Tensor& nextafter_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  Structured<at::meta::structured_nextafter> op(out);
+  op.meta(self, other);
+  const c10::ScalarType type = op.common_dtype();
+  const codegen::PointwiseOp& next = type == at::kHalf       ? kNextafterHalf
+                                     : type == at::kBFloat16 ? kNextafterBfloat16
+                                                             : kNextafter;
+  if (!has_kernel(next, type, out.device()))
+    return call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&>(
+        "aten::nextafter", "out", self, other, out);
+  run_pointwise(next, op);
+  return out;
+}
+
 // Integer powers wrap; a negative exponent leaves 1, -1 and their powers, and 0 else.
 constexpr codegen::PointwiseOp kPow = {
     .name = "pow",
@@ -363,7 +388,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fmod.Tensor_out", division_out<kFmodFloat, kFmodInt, kFmod>);
   m.impl("remainder.Tensor_out", division_out<kRemainderFloat, kRemainderInt, kRemainder>);
   m.impl("remainder.Scalar_Tensor", remainder_scalar_tensor);
-  remember_op(kPow);
+  for (const codegen::PointwiseOp* op : {&kPow, &kNextafter, &kNextafterHalf, &kNextafterBfloat16})
+    remember_op(*op);
+  m.impl("nextafter.out", nextafter_out);
   m.impl("pow.Tensor_Tensor_out", pow_tensor_tensor_out);
   m.impl("pow.Tensor_Scalar_out", pow_tensor_scalar_out);
   m.impl("pow.Scalar_out", pow_scalar_out);

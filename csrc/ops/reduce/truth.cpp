@@ -112,14 +112,17 @@ at::Tensor count_nonzero(const at::Tensor& self, at::IntArrayRef dim) {
 bool equal(const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found ",
               self.device(), " and ", other.device());
-  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.dtype(),
-              " but got data type ", other.dtype(), " for argument 'other' in call to equal");
   if (!self.sizes().equals(other.sizes())) return false;
   if (self.numel() == 0) return true;
   const c10::DeviceGuard guard(self.device());
   at::Tensor out = new_result({}, at::kBool);
   const at::Tensor *inputs[] = {&self, &other}, *output = &out;
-  run_reduce({kEqual, {output}, {}, inputs, mask_of(std::nullopt, self), self.scalar_type()});
+  run_reduce({kEqual,
+              {output},
+              {},
+              inputs,
+              mask_of(std::nullopt, self),
+              c10::promoteTypes(self.scalar_type(), other.scalar_type())});
   return out.item().toBool();
 }
 
