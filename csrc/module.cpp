@@ -68,7 +68,7 @@ py::dict kernel_stats() {
   result["compile_seconds"] = stats.compile_seconds;
   result["launches"] = stats.launches;
   result["specialised"] = dlb::solver::find_stats().specialised.load();
-  result["evicted"] = dlb::solver::evicted_choices();
+  result["evicted"] = stats.evicted + dlb::solver::evicted_choices();
   return result;
 }
 

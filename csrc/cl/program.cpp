@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -30,7 +31,7 @@ namespace {
 constexpr uint32_t kFlushEvery = 16;  // launches: keeps the device busy without paying a flush for each
 
 std::atomic<uint64_t> g_compiled{0}, g_compiled_elsewhere{0}, g_loaded{0}, g_loaded_from_pack{0},
-    g_compile_ns{0}, g_launches{0}, g_buffer_epoch{1};
+    g_compile_ns{0}, g_launches{0}, g_buffer_epoch{1}, g_programs_held{0}, g_programs_evicted{0};
 
 std::string build_log(cl_program program, cl_device_id device) {
   size_t size = 0;
@@ -283,46 +284,107 @@ cl_kernel kernel_of(cl_program program, const std::string& name) {
 struct ProgramEntry {
   Device& device;
   const Hash128 key;
+  const ProgramSource source;  // with all options
+  std::atomic<uint64_t> used;  // the number of the process's last launch of one of the kernels, about
+  std::atomic<bool> held{false};
   std::mutex mutex;
   cl_program program = nullptr;
-  std::unique_ptr<Error> failure;          // a program that does not build is not built again
-  std::unique_ptr<ProgramSource> unbuilt;  // what a recording asked for; with all options
+  std::unique_ptr<Error> failure;  // a program that does not build is not built again
   std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels;
 
-  ProgramEntry(Device& device, const Hash128& key) : device(device), key(key) {}
+  ProgramEntry(Device& device, const Hash128& key, ProgramSource source)
+      : device(device), key(key), source(std::move(source)), used(g_launches.load()) {}
 
   // The rest under mutex.
-  void make(const std::string& source, const std::string& all_options) {
+  void make() {
     if (failure) throw Error(*failure);
     if (program) return;
     try {
-      program = build(device, source, all_options, key);
-      unbuilt.reset();
+      program = build(device, source.source, source.options, key);
     } catch (const Error& error) {
       if (error.code == CL_BUILD_PROGRAM_FAILURE) failure = std::make_unique<Error>(error);
       throw;
     }
+    used = g_launches.load();
+    held = true;
+    g_programs_held++;
   }
 
   void make(Kernel& kernel) {
     if (!kernel.handle_.load()) kernel.attach(kernel_of(program, kernel.name()));
   }
+
+  // What waits in a queue keeps what it needs of them; the next launch makes them again.
+  void release() {
+    for (const auto& [name, kernel] : kernels) kernel->detach();
+    api().clReleaseProgram(program);
+    program = nullptr;
+    held = false;
+    g_programs_held--;
+    g_programs_evicted++;
+  }
 };
 
 namespace {
+
+// Entries are never removed, as others keep their kernels; what the driver has of them is.
+struct ProgramTable {
+  std::mutex mutex;
+  std::unordered_map<Hash128, std::unique_ptr<ProgramEntry>, Hash128Hasher> entries;
+};
+ProgramTable& program_table() {
+  static auto* table = new ProgramTable;
+  return *table;
+}
 
 std::string with_device_options(const Device& device, const std::string& options) {
   return options.empty() ? device.build_options : device.build_options + " " + options;
 }
 
 ProgramEntry& entry_for(Device& device, const std::string& source, const std::string& all_options) {
-  static std::mutex mutex;
-  static auto* entries = new std::unordered_map<Hash128, std::unique_ptr<ProgramEntry>, Hash128Hasher>;
   const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
-  std::lock_guard<std::mutex> lock(mutex);
-  auto& entry = (*entries)[key];
-  if (!entry) entry = std::make_unique<ProgramEntry>(device, key);
+  ProgramTable& table = program_table();
+  std::lock_guard<std::mutex> lock(table.mutex);
+  auto& entry = table.entries[key];
+  if (!entry) entry = std::make_unique<ProgramEntry>(device, key, ProgramSource{source, all_options});
   return *entry;
+}
+
+size_t most_programs() {
+  static const size_t most = [] {
+    constexpr size_t kDefault = 2048;
+    const char* set = std::getenv("DLBACKEND_MAX_PROGRAMS");
+    const long long chosen = set ? std::atoll(set) : 0;
+    if (set && *set && chosen <= 0)
+      std::fprintf(stderr, "dlbackend: DLBACKEND_MAX_PROGRAMS=%s is ignored; it is a number of programs\n",
+                   set);
+    return chosen > 0 ? static_cast<size_t>(chosen) : kDefault;
+  }();
+  return most;
+}
+
+// Releases the programs that were used least recently, an eighth at once, where there are too many. Nobody
+// may hold an entry's lock.
+void make_room() {
+  const size_t most = most_programs();
+  if (g_programs_held.load(std::memory_order_relaxed) <= most) [[likely]]
+    return;
+  static std::mutex one_at_a_time;
+  std::lock_guard<std::mutex> alone(one_at_a_time);
+  std::vector<std::pair<uint64_t, ProgramEntry*>> held;
+  {
+    std::lock_guard<std::mutex> lock(program_table().mutex);
+    for (const auto& [key, entry] : program_table().entries)
+      if (entry->held) held.emplace_back(entry->used.load(), entry.get());
+  }
+  const size_t left = most - most / 8;
+  if (held.size() <= most) return;
+  std::sort(held.begin(), held.end());
+  for (size_t i = 0; i < held.size() - left; ++i) {
+    ProgramEntry& entry = *held[i].second;
+    std::unique_lock<std::mutex> lock(entry.mutex, std::try_to_lock);
+    if (lock && entry.program) entry.release();
+  }
 }
 
 }  // namespace
@@ -346,7 +408,8 @@ KernelStats kernel_stats() {
           g_loaded,
           g_loaded_from_pack,
           static_cast<double>(g_compile_ns) * 1e-9,
-          g_launches};
+          g_launches,
+          g_programs_evicted};
 }
 
 void forget_buffer_arguments() noexcept {
@@ -392,13 +455,19 @@ void Kernel::attach(cl_kernel handle) {
   handle_.store(handle, std::memory_order_release);
 }
 
+void Kernel::detach() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (const cl_kernel handle = handle_.exchange(nullptr)) api().clReleaseKernel(handle);
+  for (Shadow& shadow : shadows_) shadow.size = 0;
+}
+
 void Kernel::make() {
-  std::lock_guard<std::mutex> lock(program_->mutex);
-  if (program_->unbuilt) {
-    const ProgramSource source = *program_->unbuilt;
-    program_->make(source.source, source.options);
+  {
+    std::lock_guard<std::mutex> lock(program_->mutex);
+    program_->make();
+    program_->make(*this);
   }
-  program_->make(*this);
+  make_room();
 }
 
 // The driver keeps what is still in a queue.
@@ -445,7 +514,8 @@ void Kernel::enqueue(Queue& queue, const Range& range) {
     throw_error(status, "clEnqueueNDRangeKernel", "kernel " + name_ + " on " + device_.name);
   const uint32_t number = queue.launches.fetch_add(1, std::memory_order_relaxed);
   queue.recent[number % queue.recent.size()].store(name_.c_str(), std::memory_order_relaxed);
-  g_launches.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t launch = g_launches.fetch_add(1, std::memory_order_relaxed);
+  if (program_) program_->used.store(launch, std::memory_order_relaxed);
   if (device_.flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, command.queue());
 }
 
@@ -469,19 +539,22 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
                    const std::string& name) {
   const std::string all_options = with_device_options(device, options);
   ProgramEntry& entry = entry_for(device, source, all_options);
-  std::lock_guard<std::mutex> lock(entry.mutex);
-  Recording* recording = Recording::current();
-  const bool later = recording && !entry.program && !entry.failure;
-  if (later) {
-    recording->note(source, options);
-    if (!entry.unbuilt) entry.unbuilt = std::make_unique<ProgramSource>(ProgramSource{source, all_options});
-  } else {
-    entry.make(source, all_options);
+  Kernel* found = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(entry.mutex);
+    Recording* recording = Recording::current();
+    const bool later = recording && !entry.program && !entry.failure;
+    if (later)
+      recording->note(source, options);
+    else
+      entry.make();
+    auto& kernel = entry.kernels[name];
+    if (!kernel) kernel = std::make_unique<Kernel>(device, entry, name);
+    if (!later) entry.make(*kernel);
+    found = kernel.get();
   }
-  auto& kernel = entry.kernels[name];
-  if (!kernel) kernel = std::make_unique<Kernel>(device, entry, name);
-  if (!later) entry.make(*kernel);
-  return *kernel;
+  make_room();
+  return *found;
 }
 
 std::shared_ptr<Kernel> get_own_kernel(Device& device, const std::string& source, const std::string& options,
@@ -509,8 +582,11 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
       try {
         const std::string all_options = with_device_options(device, programs[i].options);
         ProgramEntry& entry = entry_for(device, programs[i].source, all_options);
-        std::lock_guard<std::mutex> lock(entry.mutex);
-        entry.make(programs[i].source, all_options);
+        {
+          std::lock_guard<std::mutex> lock(entry.mutex);
+          entry.make();
+        }
+        make_room();
         ready++;
       } catch (...) {  // the first use throws it again
       }

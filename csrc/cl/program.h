@@ -29,6 +29,7 @@ struct KernelStats {
   uint64_t loaded_from_pack = 0;
   double compile_seconds = 0;  // spent building from source, summed over threads and processes
   uint64_t launches = 0;
+  uint64_t evicted = 0;  // programs that the driver gave up, as DLBACKEND_MAX_PROGRAMS were there
 };
 KernelStats kernel_stats();
 
@@ -114,10 +115,10 @@ class Kernel {
   template <class... Args>
   void launch(Queue& queue, const Range& range, const Args&... args) {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
-    if (!make_ready()) [[unlikely]]
+    if (Recording::current()) [[unlikely]]
       return;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const std::unique_lock<std::mutex> lock = lock_made();
       begin_arguments();
       cl_uint position = 0;
       (set(position++, args), ...);
@@ -146,10 +147,10 @@ class Kernel {
   template <class Fill>
   void launch_with(Queue& queue, const Range& range, Fill&& fill) {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
-    if (!make_ready()) [[unlikely]]
+    if (Recording::current()) [[unlikely]]
       return;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      const std::unique_lock<std::mutex> lock = lock_made();
       begin_arguments();
       Arguments arguments(*this);
       fill(arguments);
@@ -158,7 +159,7 @@ class Kernel {
     throttle(queue);
   }
 
-  // False where a recording gave it out and nothing has launched it since.
+  // False where a recording gave it out and nothing has launched it since, and where its program was evicted.
   bool is_made() const { return handle_.load(std::memory_order_acquire) != nullptr; }
   const std::string& name() const { return name_; }
   Device& device() const { return device_; }
@@ -192,16 +193,19 @@ class Kernel {
     }
   }
   friend ProgramEntry;
-  // False while the thread records: then nothing is to be launched.
-  bool make_ready() {
-    if (Recording::current()) [[unlikely]]
-      return false;
-    if (!handle_.load(std::memory_order_acquire)) [[unlikely]]
-      make();
-    return true;
+  // With the driver's kernel there, which another thread may release while nobody holds the lock.
+  std::unique_lock<std::mutex> lock_made() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!handle_.load(std::memory_order_acquire)) [[unlikely]] {
+        lock.unlock();
+        make();
+        lock.lock();
+      }
+    return lock;
   }
   void attach(cl_kernel handle);
-  void make();  // the program, where a recording left it unbuilt, and the driver's kernel
+  void detach();
+  void make();  // the program, where a recording left it unbuilt or it was evicted, and the driver's kernel
   void begin_arguments();
   void set_argument(cl_uint position, size_t size, const void* value, bool is_buffer);
   void enqueue(Queue& queue, const Range& range);
@@ -217,8 +221,9 @@ class Kernel {
   };
   Device& device_;
   ProgramEntry* program_ = nullptr;
-  std::atomic<cl_kernel> handle_{nullptr};  // set once: by the constructor, or under the program's lock
-  const std::string& name_;                 // never destroyed: queues name their last kernels
+  // Set by the constructor or under the program's lock; taken away under both locks.
+  std::atomic<cl_kernel> handle_{nullptr};
+  const std::string& name_;  // never destroyed: queues name their last kernels
   size_t max_work_group_ = 1;
   uint64_t buffer_epoch_ = 0;
   std::mutex mutex_;
@@ -228,7 +233,8 @@ class Kernel {
 // The kernel `name` of the program with this source and these build options (added to the device's own),
 // built or loaded on the first request. Thread-safe, never holds a global lock while building. Throws Error
 // with the build log, and the name of a file that holds the numbered source, when the program does not build.
-// The kernel lives as long as the process.
+// The kernel lives as long as the process. What the driver keeps of its program may go when others are used
+// more (DLBACKEND_MAX_PROGRAMS); the next launch loads it again.
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name);
 

@@ -235,3 +235,42 @@ def test_programs_that_the_driver_keeps_are_compiled_where_its_cache_is_another(
     assert loaded == compiled - again
     assert counts(run(code, **there)) == (0, compiled)
     assert counts(run(code, POCL_KERNEL_CACHE="0", **there)) == (again, loaded)
+
+
+MANY = """
+import threading, torch, dlbackend
+names = "exp log1p sin cos tan tanh sqrt abs neg erf floor ceil round sigmoid rsqrt sign sum prod amax argmin".split()
+x = torch.rand(1000) + 0.5
+there, wanted = x.to("ocl:0"), {name: getattr(x, name)() for name in names}
+def use(order):
+    for _ in range(2):
+        for name in order:
+            got = getattr(there, name)()
+            torch.testing.assert_close(got.cpu(), wanted[name], rtol=1e-4, atol=1e-4)
+    done.append(1)
+done = []
+threads = [threading.Thread(target=use, args=(names[i * 5:] + names[:i * 5],)) for i in range(4)]
+for t in threads: t.start()
+for t in threads: t.join()
+assert len(done) == 4
+stats = dlbackend.kernel_stats()
+print(int(stats["compiled"]), int(stats["loaded"]), int(stats["evicted"]))
+"""
+
+
+def test_programs_in_memory_are_bounded(run):
+    """Those used least recently go, also under other threads' launches, and come back from the disk."""
+    compiled, loaded, evicted = map(int, run(MANY).stdout.split())
+    assert compiled >= 20
+    assert (loaded, evicted) == (0, 0)
+    bounded = run(MANY, DLBACKEND_MAX_PROGRAMS="8")
+    assert bounded.returncode == 0, bounded.stderr
+    compiled_again, loaded, evicted = map(int, bounded.stdout.split())
+    assert compiled_again == 0
+    assert loaded - 8 <= evicted <= loaded
+    assert evicted > compiled  # each went several times
+    # Where there is no disk to load from, they are compiled again.
+    nowhere = run(MANY, folder="", DLBACKEND_MAX_PROGRAMS="16")
+    assert nowhere.returncode == 0, nowhere.stderr
+    assert int(nowhere.stdout.split()[0]) > compiled
+    assert "DLBACKEND_MAX_PROGRAMS=few is ignored" in run(DLBACKEND_MAX_PROGRAMS="few").stderr
