@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "runtime/generator.h"
@@ -61,12 +62,43 @@ void replace_generators(const c10::OperatorHandle& op, torch::jit::Stack& stack)
   }
 }
 
+// Ops that take tensors of the CPU beside those of a device: lengths and sizes that the host reads.
+bool reads_host_tensors(const std::string& name) {
+  for (const char* part : {"ctc_loss", "nested", "_pack_padded_sequence"})
+    if (name.find(part) != std::string::npos) return true;
+  return name.rfind("aten::", 0) != 0;  // other libraries' ops have their own rules
+}
+
+// On the CPU all of them would do; on any other device they would not.
+void check_one_device(const std::string& name, const c10::OperatorHandle& op,
+                      const torch::jit::Stack& stack) {
+  if (reads_host_tensors(name)) return;
+  std::optional<c10::Device> device;
+  bool host = false;
+  auto look = [&](const at::Tensor& t) {
+    if (!t.defined()) return;
+    if (!t.is_cpu())
+      device = t.device();
+    else
+      host |= t.dim() > 0;
+  };
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    if (stack[i].isTensor()) look(stack[i].toTensor());
+    if (stack[i].isTensorList())
+      for (const at::Tensor& t : stack[i].toTensorVector()) look(t);
+  }
+  TORCH_CHECK(!device || !host,
+              "Expected all tensors to be on the same device, but found at least two devices, ", *device,
+              " and cpu! (when checking arguments of ", name, ")");
+}
+
 }  // namespace
 
 void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
   TORCH_CHECK_NOT_IMPLEMENTED(mode() != Mode::kError, name, " has no kernel for these arguments on ocl, and ",
                               "DLBACKEND_FALLBACK=error forbids running it on the CPU");
+  check_one_device(name, op, *stack);
   count_and_warn(name);
   replace_generators(op, *stack);
   // A view op must share memory with its input, which a copy on the CPU cannot.

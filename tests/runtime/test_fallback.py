@@ -167,3 +167,18 @@ def test_autograd_through_the_fallback():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.special.i0(there.detach())
+
+
+def test_tensors_of_two_devices_are_refused_but_for_lengths():
+    """As on any other device, though the copies on the CPU would do; lengths that the host reads may be there."""
+    there, here = torch.eye(3, device=DEVICE), torch.ones(3, 3)
+    for call in (lambda: torch.cdist(there, here), lambda: torch.ormqr(there, torch.ones(3), there)):
+        with pytest.raises(RuntimeError, match=r"two devices, ocl:0 and cpu.*aten::"):
+            call()
+    assert torch.cdist(there, there).device.type == "ocl"
+    lengths = torch.tensor([5, 3])
+    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(5, 2, 3, device=DEVICE), lengths)
+    assert packed.data.device.type == "ocl"
+    scores, targets = torch.randn(10, 2, 5, device=DEVICE).log_softmax(-1), torch.tensor([[1, 2], [2, 3]])
+    loss = torch.nn.functional.ctc_loss(scores, targets.to(DEVICE), torch.tensor([10, 9]), torch.tensor([2, 2]))
+    assert loss.isfinite()
