@@ -86,10 +86,14 @@ void Command::end() noexcept {
 }
 
 ClockPair read_clocks(cl_command_queue queue) {
+  // Where processes share a GPU, a marker may wait for the others' slices of some milliseconds, and the
+  // device's clock is known to half of the wait; in a slice of this process's own it waits for 20 us.
   constexpr int kTries = 8;
+  constexpr int64_t kGoodEnough = 60'000, kMostTime = 100'000'000;  // ns
   ClockPair best;
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int i = 0; i < kTries; ++i) {
+  const int64_t start = host_now();
+  for (int i = 0; i < kTries || (least > kGoodEnough && host_now() - start < kMostTime); ++i) {
     cl_event marker = nullptr;
     uint64_t end = 0;
     const int64_t before = host_now();
