@@ -50,11 +50,10 @@ bool writable_folder(const std::string& dir) {
   return make_folders(dir) && ::access(dir.c_str(), W_OK) == 0;
 }
 
-bool has_room(const std::string& dir) {
+bool has_room(const std::string& dir, uint64_t bytes = kRoomBytes, uint64_t files = kRoomFiles) {
   struct statvfs disk {};
   if (::statvfs(dir.c_str(), &disk) != 0) return false;
-  return uint64_t{disk.f_bavail} * disk.f_frsize >= kRoomBytes &&
-         (disk.f_files == 0 || disk.f_favail >= kRoomFiles);
+  return uint64_t{disk.f_bavail} * disk.f_frsize >= bytes && (disk.f_files == 0 || disk.f_favail >= files);
 }
 
 // A folder for temporary files with room, or "".
@@ -136,6 +135,12 @@ void prepare_driver_caches() {
     if (!other.empty()) dir = other;
   }
   if (!dir.empty()) ::setenv("POCL_CACHE_DIR", dir.c_str(), 1);
+}
+
+std::string driver_cache_without_room() {
+  constexpr uint64_t kBytes = 8ull << 20, kFiles = 64;  // several times what one program takes
+  const std::string dir = env("POCL_CACHE_DIR");
+  return dir.empty() || has_room(dir, kBytes, kFiles) ? "" : dir;
 }
 
 std::string pocl_cache_identity() {

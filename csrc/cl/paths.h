@@ -30,6 +30,9 @@ void prepare_driver_caches();
 // The part of our cache folder that is PoCL's, or "" where the user has set another with POCL_CACHE_DIR.
 std::string own_driver_cache();
 
+// The folder of PoCL's cache where less is free now than a program may take, else "".
+std::string driver_cache_without_room();
+
 // Which folder PoCL's cache is in, by device and inode numbers; empty where there is none or
 // POCL_KERNEL_CACHE=0.
 std::string pocl_cache_identity();

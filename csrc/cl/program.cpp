@@ -241,8 +241,19 @@ void prune_driver_cache() {
   if (stores++ % DiskCache::kPruneEvery == 0) own_driver_programs().prune();
 }
 
+// PoCL ends the process where it cannot write what it compiles. (At the start it gets a folder with room.)
+void check_room(const Device& device) {
+  if (!device.late_code) return;
+  const std::string full = driver_cache_without_room();
+  if (!full.empty())
+    throw Error(CL_INVALID_OPERATION, "the disk of " + full + " is full, where " + device.name +
+                                          " keeps what it compiles: free some of it and go on, or set "
+                                          "POCL_CACHE_DIR to a folder with room");
+}
+
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
   const UrgentBuild urgent;
+  check_room(device);
   const std::string disk_key = program_key(device, options, source);
   DiskCache& disk = program_disk_cache();
   bool from_pack = false;
@@ -311,7 +322,9 @@ struct ProgramEntry {
   }
 
   void make(Kernel& kernel) {
-    if (!kernel.handle_.load()) kernel.attach(kernel_of(program, kernel.name()));
+    if (kernel.handle_.load()) return;
+    check_room(device);  // for the machine code, which the first launch makes
+    kernel.attach(kernel_of(program, kernel.name()));
   }
 
   // What waits in a queue keeps what it needs of them; the next launch makes them again.

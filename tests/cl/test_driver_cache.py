@@ -104,7 +104,8 @@ FULL = """
 int statvfs(const char* path, struct statvfs* disk) {
   memset(disk, 0, sizeof *disk);
   disk->f_frsize = 1 << 20;
-  disk->f_bavail = strncmp(path, getenv("FULL_DISK"), strlen(getenv("FULL_DISK"))) ? 1000 : 1;
+  const char* full = getenv("FULL_DISK");
+  disk->f_bavail = !full || strncmp(path, full, strlen(full)) ? 1000 : 1;
   return 0;
 }
 """
@@ -122,6 +123,31 @@ def test_full_disk(run, tmp_path):
     assert list(elsewhere.rglob("program.bc"))
     run(**{**full, "POCL_CACHE_DIR": str(run.folder)})
     assert run.stderr.count("no room in") == 1
+
+
+FILLS_LATER = """
+import os, pytest, torch, dlbackend
+x = torch.rand(100).to("ocl:0")
+wanted = x.exp().cpu()
+os.environ["FULL_DISK"] = FOLDER
+for _ in range(2):
+    with pytest.raises(RuntimeError, match=f"the disk of {FOLDER} is full.*POCL_CACHE_DIR"):
+        x.erfinv()
+assert torch.equal(x.exp().cpu(), wanted)  # what is compiled runs on
+del os.environ["FULL_DISK"]
+torch.testing.assert_close(x.erfinv().cpu(), x.cpu().erfinv())
+"""
+
+
+def test_disk_that_fills_up_later(run, tmp_path):
+    """An error instead of the end of the process, and all is well when there is room again."""
+    (tmp_path / "full.c").write_text(FULL)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "full.so", tmp_path / "full.c"], check=True)
+    code = FILLS_LATER.replace("FOLDER", repr(str(run.folder)))
+    result = fresh_python(
+        code, LD_PRELOAD=str(tmp_path / "full.so"), POCL_CACHE_DIR=str(run.folder), DLBACKEND_CACHE_DIR=""
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_folder_for_temporary_files_of_another_user(tmp_path):
