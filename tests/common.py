@@ -82,3 +82,24 @@ def on_device(t: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, gaps included."""
     size = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
     return torch.as_strided(t, (size,), (1,)).to("ocl").as_strided(t.shape, t.stride())
+
+
+def assert_layout_as_on_cpu(fn, *inputs: torch.Tensor) -> None:
+    """What `fn` gives, a tensor or several, has the strides that it has on the CPU, and about the values."""
+    expected, actual = fn(*inputs), fn(*[on_device(t) for t in inputs])
+    as_list = lambda r: list(r) if isinstance(r, (tuple, list)) else [r]  # noqa: E731
+    for a, e in zip(as_list(actual), as_list(expected), strict=True):
+        assert a.stride() == e.stride(), (a.shape, a.stride(), e.stride())
+        torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-4)
+
+
+def with_input_grad(fn):
+    """`fn(x)` and the gradient of x, for what is returned as the upstream gradient."""
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.detach().requires_grad_()
+        y = fn(x)
+        y.backward(y.detach())
+        return y.detach(), x.grad
+
+    return both

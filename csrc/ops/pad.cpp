@@ -86,17 +86,39 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
 }
 
+// The metas ask for no layout; the CPU's kernels give results the input's. An out= tensor of the right size
+// keeps its own.
+void lay_out_as(const Tensor& self, const Tensor& result) {
+  const auto format = self.suggest_memory_format();
+  if (format != at::MemoryFormat::Contiguous) result.unsafeGetTensorImpl()->empty_tensor_restride(format);
+}
+
 template <class Meta, Mode M>
 Tensor& pad_out(const Tensor& self, IntArrayRef padding, Tensor& out) {
+  const bool fresh = out.numel() == 0;
   OutOp<Meta>(out).meta(self, padding);
+  if (fresh) lay_out_as(self, out);
   run(false, M, self, out, padding);
   return out;
 }
 template <class Meta, Mode M>
-Tensor& pad_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef padding, Tensor& grad_input) {
+Tensor pad(const Tensor& self, IntArrayRef padding) {
+  Tensor out = at::empty({0}, self.options());
+  return pad_out<Meta, M>(self, padding, out);
+}
+template <class Meta, Mode M>
+Tensor& pad_backward_out(const Tensor& grad_output, const Tensor& self, IntArrayRef padding,
+                         Tensor& grad_input) {
+  const bool fresh = grad_input.numel() == 0;
   OutOp<Meta>(grad_input).meta(grad_output, self, padding);
+  if (fresh) lay_out_as(self, grad_input);
   run(true, M, grad_input, grad_output, padding);
   return grad_input;
+}
+template <class Meta, Mode M>
+Tensor pad_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef padding) {
+  Tensor grad_input = at::empty({0}, self.options());
+  return pad_backward_out<Meta, M>(grad_output, self, padding, grad_input);
 }
 
 // What the ops without a meta function check.
@@ -123,7 +145,7 @@ c10::SmallVector<int64_t, 5> padded_sizes(const Tensor& self, IntArrayRef paddin
 }
 
 Tensor& reflection_pad2d_out(const Tensor& self, IntArrayRef padding, Tensor& out) {
-  at::native::resize_output(out, padded_sizes(self, padding, true));
+  if (at::native::resize_output(out, padded_sizes(self, padding, true))) lay_out_as(self, out);
   run(false, Mode::Reflect, self, out, padding);
   return out;
 }
@@ -140,7 +162,7 @@ Tensor& checked_backward_out(const Tensor& grad_output, const Tensor& self, IntA
   const auto sizes = padded_sizes(self, padding, M == Mode::Reflect);
   TORCH_CHECK(grad_output.sizes().equals(sizes), "grad_output unexpected: expected sizes ",
               IntArrayRef(sizes), ", got ", grad_output.sizes());
-  at::native::resize_output(grad_input, self.sizes());
+  if (at::native::resize_output(grad_input, self.sizes())) lay_out_as(self, grad_input);
   run(true, M, grad_input, grad_output, padding);
   return grad_input;
 }
@@ -158,18 +180,22 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("reflection_pad1d.out", pad_out<structured_reflection_pad1d, kReflect>);
   m.impl("reflection_pad2d", reflection_pad2d);
   m.impl("reflection_pad2d.out", reflection_pad2d_out);
+  m.impl("reflection_pad3d", pad<structured_reflection_pad3d, kReflect>);
   m.impl("reflection_pad3d.out", pad_out<structured_reflection_pad3d, kReflect>);
   m.impl("replication_pad1d.out", pad_out<structured_replication_pad1d, kReplicate>);
+  m.impl("replication_pad2d", pad<structured_replication_pad2d, kReplicate>);
   m.impl("replication_pad2d.out", pad_out<structured_replication_pad2d, kReplicate>);
+  m.impl("replication_pad3d", pad<structured_replication_pad3d, kReplicate>);
   m.impl("replication_pad3d.out", pad_out<structured_replication_pad3d, kReplicate>);
   m.impl("reflection_pad1d_backward.grad_input",
-         pad_backward<structured_reflection_pad1d_backward, kReflect>);
+         pad_backward_out<structured_reflection_pad1d_backward, kReflect>);
   m.impl("reflection_pad2d_backward", checked_backward<kReflect>);
   m.impl("reflection_pad2d_backward.grad_input", checked_backward_out<kReflect>);
+  m.impl("reflection_pad3d_backward", pad_backward<structured_reflection_pad3d_backward, kReflect>);
   m.impl("reflection_pad3d_backward.grad_input",
-         pad_backward<structured_reflection_pad3d_backward, kReflect>);
+         pad_backward_out<structured_reflection_pad3d_backward, kReflect>);
   m.impl("replication_pad1d_backward.grad_input",
-         pad_backward<structured_replication_pad1d_backward, kReplicate>);
+         pad_backward_out<structured_replication_pad1d_backward, kReplicate>);
   m.impl("replication_pad2d_backward", checked_backward<kReplicate>);
   m.impl("replication_pad2d_backward.grad_input", checked_backward_out<kReplicate>);
   m.impl("replication_pad3d_backward", checked_backward<kReplicate>);

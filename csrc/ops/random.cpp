@@ -308,8 +308,11 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   const c10::DeviceGuard guard(input.device());
   if (train && !*train) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
-  const at::Tensor in = input.is_non_overlapping_and_dense() ? input : input.contiguous();
-  at::Tensor out = at::empty_like(in), mask = at::empty_like(in, in.options().dtype(at::kBool));
+  // empty_like() keeps the order of dimensions of what has gaps too; what overlaps is contiguous as on the
+  // CPU.
+  at::Tensor out = at::empty_like(input);
+  const at::Tensor in = out.strides() == input.strides() ? input : at::empty_like(out).copy_(input);
+  at::Tensor mask = at::empty_like(in, in.options().dtype(at::kBool));
   const auto count = static_cast<uint64_t>(in.numel());
   TORCH_CHECK(count < (uint64_t{1} << 31), "dropout of 2^31 or more elements is not supported");
   Stream& stream = current_stream(in.device().index());

@@ -217,6 +217,7 @@ struct Cumulative {
     const c10::DeviceGuard guard(self.device());
     Results<Meta> results(out);
     results.meta(self, dim, dtype);
+    results.check_overlap(self);
     run_scan(Op, {&results[0]}, self, at::maybe_wrap_dim(dim, self.dim()), results[0].scalar_type());
     return results[0];
   }
@@ -243,6 +244,7 @@ at::Tensor& logcumsumexp_out(const at::Tensor& self, int64_t dim, at::Tensor& ou
                                                                                    "out", self, dim, out);
   const c10::DeviceGuard guard(self.device());
   prepare_out(out, self.sizes(), self.options());
+  check_overlap(out, self);
   run_scan(kLogcumsumexp, {&out}, self, at::maybe_wrap_dim(dim, self.dim()), self.scalar_type());
   return out;
 }

@@ -223,9 +223,14 @@ void sort_into(const at::Tensor& self, int64_t dim, bool descending, const at::T
     indices.zero_();
     return;
   }
-  indices.movedim(dim, -1).copy_(sorted_places(self, dim, descending, values.size(dim), form));
+  // A result may lie where the input does. Where values do in part, gather_out() raises as the CPU does.
+  const bool shared =
+      indices.is_alias_of(self) ||
+      (values.is_alias_of(self) && at::get_overlap_status(values, self) != at::MemOverlapStatus::Partial);
+  const at::Tensor source = shared ? self.clone() : self;
+  indices.movedim(dim, -1).copy_(sorted_places(source, dim, descending, values.size(dim), form));
   at::Tensor out = values;
-  at::gather_out(out, self, dim, indices);
+  at::gather_out(out, source, dim, indices);
 }
 
 std::tuple<at::Tensor&, at::Tensor&> sort_out(const at::Tensor& self, std::optional<bool> stable, int64_t dim,
@@ -288,12 +293,22 @@ std::tuple<at::Tensor&, at::Tensor&> kthvalue_out(const at::Tensor& self, int64_
   if (self.dim() > 0)
     TORCH_CHECK_INDEX(n > 0, "kthvalue(): Expected reduction dim ", dim, " to have non-zero size.");
   TORCH_CHECK(k >= 1 && k <= n, "kthvalue(): selected number k out of range for dimension ", dim);
+  at::assert_no_overlap(self, values);
   const c10::DeviceGuard guard(self.device());
   const at::Tensor indices_sorted = order_of(self, dim);
   const Picked picked = self.dim() == 0 ? Picked{self, indices_sorted}
                                         : Picked{at::gather(self, dim, indices_sorted.narrow(dim, k - 1, 1)),
                                                  indices_sorted.narrow(dim, k - 1, 1)};
   return give(picked, dim, keepdim, values, indices);
+}
+
+// PyTorch's own kernel for all devices, which would come before the fallback, knows CPUs and CUDA alone.
+std::tuple<at::Tensor&, at::Tensor&> mode_out(const at::Tensor& self, int64_t dim, bool keepdim,
+                                              at::Tensor& values, at::Tensor& indices) {
+  at::assert_no_overlap(self, values);
+  return call_cpu_fallback<std::tuple<at::Tensor&, at::Tensor&>, const at::Tensor&, int64_t, bool,
+                           at::Tensor&, at::Tensor&>("aten::mode", "values", self, dim, keepdim, values,
+                                                     indices);
 }
 
 // The lower median. A NaN makes it NaN, or is left out (`ignore_nan`).
@@ -338,6 +353,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("sort.values_stable", sort_out);
   m.impl("topk.values", topk_out);
   m.impl("kthvalue.values", kthvalue_out);
+  m.impl("mode.values", mode_out);
   m.impl("median.dim_values", median_out<false>);
   m.impl("nanmedian.dim_values", median_out<true>);
   m.impl("median", median<false>);

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import FLOATS
+from common import FLOATS, assert_layout_as_on_cpu
 from exact import DEVICE, DTYPES, check_same, values
 
 import dlbackend
@@ -23,6 +23,46 @@ def test_read(dtype: torch.dtype) -> None:
     check_same(lambda x, i: x.gather(0, i), x, indices(5, (3, 6, 4)))
     check_same(lambda x, i: x.mT.gather(2, i), x, indices(6, (5, 2, 3)).mT.contiguous().mT)
     check_same(lambda x, i: x.take(i), x, indices(210, (3, 4), -210))
+
+
+PERMUTED = {
+    "channels_last": torch.randn(4, 3, 5, 6).to(memory_format=torch.channels_last),
+    "channels_last_3d": torch.randn(4, 3, 2, 5, 6).to(memory_format=torch.channels_last_3d),
+    "contiguous": torch.randn(4, 3, 5, 6),
+    "permuted": torch.randn(5, 4, 6).permute(1, 2, 0),
+    "reversed": torch.randn(5, 4, 6).permute(2, 1, 0),
+    "transposed": torch.randn(4, 6).t(),
+    "sliced": torch.randn(4, 8, 5, 6).to(memory_format=torch.channels_last)[:, 1:7:2],
+    "ones": torch.randn(2, 2, 1, 4).to(memory_format=torch.channels_last),
+}
+# x, a vector of indices, a matrix of them
+READS = {
+    "first": lambda x, i, k: x[i],
+    "second": lambda x, i, k: x[:, i],
+    "last": lambda x, i, k: x[..., i],
+    "first two": lambda x, i, k: x[i, i],
+    "not adjacent": lambda x, i, k: x[i, ..., i],
+    "matrix": lambda x, i, k: x[k],
+    "transposed matrix": lambda x, i, k: x[:, k.t()],
+    "two matrices": lambda x, i, k: x[k.t(), k.t()],
+    "broadcast": lambda x, i, k: x[i, i[:, None]],
+    "slice before": lambda x, i, k: x[1:, i],
+    "slice after": lambda x, i, k: x[i, 1:],
+    "new dimension": lambda x, i, k: x[None, i],
+    "mask": lambda x, i, k: x[torch.arange(x.shape[0], device=x.device) % 2 == 0],
+    "second mask": lambda x, i, k: x[:, torch.arange(x.shape[1], device=x.device) % 2 == 0],
+    "whole mask": lambda x, i, k: x[x > 0],
+    "nothing": lambda x, i, k: x[i[:0]],
+    "out": lambda x, i, k: torch.ops.aten.index.Tensor_out(x, [None, i], out=x.new_empty(0)),
+}
+
+
+@pytest.mark.parametrize("layout", PERMUTED)
+@pytest.mark.parametrize("read", READS)
+def test_results_keep_the_order_of_dimensions(layout: str, read: str) -> None:
+    x = PERMUTED[layout]
+    size = min(2, *x.shape)  # what every dimension has
+    assert_layout_as_on_cpu(READS[read], x, indices(size, (7,)), indices(size, (2, 3)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from common import DEVICE, FLOATS, assert_near, check_op, layouts
+from common import DEVICE, FLOATS, assert_layout_as_on_cpu, assert_near, check_op, layouts, with_input_grad
 
 BATCH_SHAPES = [(6, 5), (4, 3, 17), (3, 5, 6, 7), (2, 70, 3, 3), (2, 3, 4, 5, 3), (4, 7, 1, 1), (1, 2, 90, 100)]
 
@@ -151,3 +151,11 @@ def test_group_norm(shape, groups, affine):
     params = (torch.rand(shape[1]), torch.randn(shape[1])) if affine else ()
     for x in layouts(torch.randn(shape) * 2 + 1).values():
         check_op(lambda x, *p: F.group_norm(x, groups, *p), x, *params, scale=4)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5, 4), (2, 6, 3, 2, 4), (1, 64, 9, 9), (2, 6, 1, 1)], ids=str)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_group_norm_layout(shape, groups):
+    """Channels-last inputs have channels-last results and gradients."""
+    for x in layouts(torch.randn(shape)).values():
+        assert_layout_as_on_cpu(with_input_grad(lambda x: F.group_norm(x, groups)), x)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from common import DEVICE, FLOATS, check_op, layouts
+from common import DEVICE, FLOATS, assert_layout_as_on_cpu, check_op, layouts, with_input_grad
 
 CASES = [
     ((2, 3, 7), (2, 3)),
@@ -19,6 +19,13 @@ CASES = [
 def test_pad(shape, padding, mode):
     for x in layouts(torch.randn(shape)).values():
         check_op(lambda x: F.pad(x, padding, mode=mode), x, scale=2)
+
+
+@pytest.mark.parametrize(("shape", "padding"), CASES, ids=str)
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_layout(shape, padding, mode):
+    for x in layouts(torch.randn(shape)).values():
+        assert_layout_as_on_cpu(with_input_grad(lambda x: F.pad(x, padding, mode=mode)), x)
 
 
 @pytest.mark.parametrize("mode", ["constant", "circular"])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from common import DEVICE, FLOATS, layouts
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import UnaryUfuncInfo
 
 import dlbackend
 
@@ -202,6 +203,52 @@ def test_out_and_inplace():
         torch.zeros(3, device=DEVICE).add_(torch.zeros(2, 3, device=DEVICE))
 
 
+# Those that no sample of PyTorch's calls with out=, and their arguments after the input.
+ACTIVATIONS = {
+    "elu": (),
+    "gelu": (),
+    "hardsigmoid": (),
+    "hardswish": (),
+    "hardtanh": (),
+    "leaky_relu": (),
+    "mish": (),
+    "silu": (),
+    "softplus": (),
+    "threshold": (0.1, 0.2),
+}
+
+
+def unary_calls():
+    """Names, calls with out= and their inputs."""
+    for op in op_db:
+        if not (isinstance(op, UnaryUfuncInfo) and op.supports_out):
+            continue
+        for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64):
+            if op.supports_dtype(dtype, "cpu"):
+                sample = next(iter(op.sample_inputs("cpu", dtype)))
+                call = lambda x, out, op=op, sample=sample: op(x, *sample.args, **sample.kwargs, out=out)  # noqa: E731
+                yield op.formatted_name, call, torch.ones(2, 3).to(dtype)
+    for name, arguments in ACTIVATIONS.items():
+        packet = getattr(torch.ops.aten, name)
+        call = lambda x, out, f=packet.out, a=arguments: f(x, *a, out=out)  # noqa: E731
+        yield name, call, torch.ones(2, 3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_out_dtypes_that_the_cpu_refuses():
+    refused = 0
+    for name, call, x in unary_calls():
+        for dtype in (torch.float64, torch.float16, torch.int64, torch.int32, torch.complex64, torch.bool):
+            try:
+                call(x, torch.empty(2, 3, dtype=dtype))
+            except Exception as error:
+                refused += 1
+                with pytest.raises(type(error)):
+                    call(x.to(DEVICE), torch.empty(2, 3, dtype=dtype, device=DEVICE))
+                    pytest.fail(f"{name} of {x.dtype} wrote {dtype}")
+    assert refused > 500
+
+
 PROMOTION = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
              torch.float32, torch.float64]  # fmt: skip
 
@@ -234,10 +281,20 @@ def test_same_errors():
     both(lambda d: torch.lerp(torch.zeros(2, device=d), torch.zeros(2, dtype=torch.float64, device=d), 0.5))
     both(lambda d: torch.zeros(2, dtype=torch.uint8, device=d).masked_fill_(flags(d), 300))
     both(lambda d: torch.zeros(2, device=d).masked_fill_(torch.zeros(2, device=d), 0.0))
+    for dtype, value in (
+        (torch.uint8, torch.tensor(-1.0)),
+        (torch.uint8, torch.tensor(300)),
+        (torch.int64, torch.tensor(1e300, dtype=torch.float64)),
+        (torch.float16, torch.tensor(1e10)),
+        (torch.float32, torch.tensor(1j)),
+    ):
+        both(lambda d, t=dtype, v=value: torch.zeros(2, dtype=t, device=d).masked_fill_(flags(d), v.to(d)))
     both(lambda d: torch.where(torch.zeros(2, device=d), 1.0, 2.0))
     both(lambda d: torch.nn.functional.gelu(torch.zeros(2, device=d), approximate="x"))
     both(lambda d: torch.zeros(2, device=d).clamp())
     both(lambda d: torch.arange(3, device=d) // 0)
+    truth = lambda d: torch.zeros((), dtype=torch.bool, device=d)  # noqa: E731
+    both(lambda d: torch.ops.aten.mse_loss.out(torch.ones(2, device=d), torch.ones(2, device=d), out=truth(d)))
 
 
 @pytest.mark.parametrize(

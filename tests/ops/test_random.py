@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from common import on_device
 
 import dlbackend  # noqa: F401
 
@@ -129,6 +130,16 @@ def test_dropout(dtype: torch.dtype) -> None:
     assert torch.equal(x.grad, y.detach())
     assert torch.nn.functional.dropout(x, 1.0).eq(0).all()
     assert torch.nn.functional.dropout(x, 0.5, training=False) is x
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
+def test_dropout_layout(p: float) -> None:
+    wide = torch.rand(4, 8, 5, 6) + 1
+    for x in (wide, wide.to(memory_format=torch.channels_last)[:, 1:7:2], wide[..., 2:4].transpose(1, 3)):
+        expected, there = torch.native_dropout(x, p, True), on_device(x)
+        y, mask = torch.native_dropout(there, p, True)
+        assert [y.stride(), mask.stride()] == [t.stride() for t in expected]
+        assert y.equal(torch.where(mask, there / (1 - p), 0.0))
 
 
 def test_layouts_are_filled_whole() -> None:

@@ -219,6 +219,74 @@ def test_out():
     torch.testing.assert_close(y.cpu(), x.cumsum(0))
 
 
+INTO = {
+    "max": torch.max,
+    "min": torch.min,
+    "std": lambda x, out: torch.std(x, 0, out=out),
+    "var": lambda x, out: torch.var(x, 0, out=out),
+}
+
+
+@pytest.mark.parametrize("name", INTO)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64], ids=str)
+def test_out_of_another_dtype(name, dtype):
+    """Cast, or refused, as on the CPU."""
+    fn, shape = INTO[name], () if name in ("max", "min") else (2,)
+    x = torch.tensor([[3, 7], [4, 0], [1, 2]]).to(dtype)
+    for to in (torch.float64, torch.float32, torch.float16, torch.int64, torch.uint8, torch.complex64, torch.bool):
+        try:
+            expected = fn(x, out=torch.zeros(shape, dtype=to))
+        except (RuntimeError, NotImplementedError) as error:
+            with pytest.raises(type(error)):
+                fn(x.to(DEVICE), out=torch.zeros(shape, dtype=to, device=DEVICE))
+        else:
+            assert_same(fn(x.to(DEVICE), out=torch.zeros(shape, dtype=to, device=DEVICE)), expected)
+
+
+def places(device):
+    return torch.zeros(4, dtype=torch.int64, device=device)
+
+
+# An input and an out= tensor for one row, or for all.
+OVERLAPS = {
+    "cumsum": lambda x, row, all: torch.cumsum(x, 0, out=all),
+    "cumprod": lambda x, row, all: torch.cumprod(x, 1, out=all),
+    "logcumsumexp": lambda x, row, all: torch.logcumsumexp(x, 0, out=all),
+    "max": lambda x, row, all: torch.max(x, 0, out=(row, places(x.device))),
+    "min": lambda x, row, all: torch.min(x, 0, out=(row, places(x.device))),
+    "positions": lambda x, row, all: torch.max(x, 0, out=(torch.empty_like(x[0]), row.long()[:1].expand(4))),
+    "aminmax": lambda x, row, all: torch.aminmax(x, dim=0, out=(row, torch.empty_like(x[0]))),
+    "mean": lambda x, row, all: torch.mean(x, 0, out=row),
+    "sum": lambda x, row, all: torch.sum(x, 0, out=row),
+    "prod": lambda x, row, all: torch.prod(x, 0, out=row),
+    "amax": lambda x, row, all: torch.amax(x, 0, out=row),
+    "std": lambda x, row, all: torch.std(x, 0, out=row),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+@pytest.mark.parametrize("how", ["expanded", "part of the input", "the input"])
+def test_out_that_overlaps(name, how):
+    """Refused where the CPU refuses it: plain reductions accept everything."""
+
+    def call(device):
+        memory = torch.rand(6, 4, device=device)
+        x = memory[:4]
+        if how == "expanded":
+            row = torch.zeros(1, device=device)
+            return OVERLAPS[name](x, row.expand(4), row.expand(4, 4))
+        first = 1 if how == "part of the input" else 0
+        return OVERLAPS[name](x, memory[first], memory[first : first + 4])
+
+    try:
+        call("cpu")
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=str(error)[:60]):
+            call(DEVICE)
+    else:
+        call(DEVICE)
+
+
 def test_equal():
     x = torch.randn(100, 70)
     y = x.to(DEVICE)

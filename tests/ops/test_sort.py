@@ -67,3 +67,44 @@ def test_kth_and_median() -> None:
     check_same(lambda t: t.median(1), x)
     check_same(lambda t: t.nanmedian(1, keepdim=True), x)
     check_same(lambda t: t.median(), x)
+
+
+def with_out(fn, values_are_input: bool = False, indices_are_input: bool = False):
+    """`fn(x, out=)` with one of the results in x's memory."""
+
+    def call(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = x if values_are_input else torch.empty_like(x)
+        return fn(x, out=(given, x if indices_are_input else torch.empty_like(x, dtype=torch.int64)))
+
+    return call
+
+
+@pytest.mark.parametrize("layout", [lambda x: x, lambda x: x.t(), lambda x: x[:, ::2]], ids=["rows", "columns", "gaps"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_results_in_the_inputs_memory(layout, dim: int) -> None:
+    x = layout(torch.randperm(48).view(6, 8))
+    sort, topk = (lambda x, out: torch.sort(x, dim, out=out)), (lambda x, out: torch.topk(x, x.shape[dim], dim, out=out))
+    for fn in (sort, topk):
+        check_same(with_out(fn, values_are_input=True), x.float() if x.is_contiguous() else x)
+        check_same(with_out(fn, indices_are_input=True), x)
+
+
+@pytest.mark.parametrize("fn", [torch.sort, lambda x, d, out: torch.topk(x, 4, d, out=out)], ids=["sort", "topk"])
+def test_results_in_part_of_the_inputs_memory(fn) -> None:
+    x = torch.rand(5, 4, device=DEVICE)
+    with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
+        fn(x[:4], 0, out=(x[1:], torch.empty(4, 4, dtype=torch.int64, device=DEVICE)))
+
+
+@pytest.mark.filterwarnings("ignore:ocl. aten..mode")
+@pytest.mark.parametrize("name", ["mode", "kthvalue"])
+def test_out(name: str) -> None:
+    first = (1,) if name == "kthvalue" else ()
+    fn = lambda x, out: getattr(torch, name)(x, *first, 1, out=out)  # noqa: E731
+    empty = lambda x, dtype=None: torch.empty(5, dtype=dtype, device=x.device)  # noqa: E731
+    x = torch.randint(3, (5, 7)).float()
+    check_same(lambda x: fn(x, (empty(x), empty(x, torch.int64)))[0], x)
+    check_same(lambda x: fn(x, (x.new_empty(0), x.new_empty(0, dtype=torch.int64)))[0], x)
+    for t in (x, x.to(DEVICE)):
+        with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
+            fn(t, (t[:, 0], empty(t, torch.int64)))

@@ -1,5 +1,6 @@
 // Runs PyTorch's own shape and dtype checks (the meta part of a structured op) for an out= kernel.
 #pragma once
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorMeta.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
@@ -17,7 +18,8 @@
 namespace dlb {
 
 // A structured op's meta class that writes into given outputs: checks their dtype and device and resizes
-// them, as PyTorch's generated wrappers do. Meta is at::meta::structured_<op>.
+// them, as PyTorch's generated wrappers do, and refuses such as overlap themselves, as the CPU's kernels do.
+// Meta is at::meta::structured_<op>.
 //
 // A kernel that writes any layout uses the given tensors. One that does not writes result(i), which is dense
 // in the layout that meta asked for (contiguous where it did not say), and calls finish(), which copies to an
@@ -76,6 +78,7 @@ class OutOp final : public Meta {
     asked_[i].strides.assign(strides.begin(), strides.end());
     asked_[i].format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
     if (at::native::resize_output(out, sizes)) restride(out, asked_[i]);
+    at::assert_no_internal_overlap(out);
   }
 
   std::array<std::reference_wrapper<const at::Tensor>, Outputs> outputs_;

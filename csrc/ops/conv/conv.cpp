@@ -170,6 +170,9 @@ std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, Int
     sizes.push_back(transposed
                         ? (input.size(2 + i) - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i] + 1
                         : (input.size(2 + i) + 2 * padding[i] - reach - 1) / stride[i] + 1);
+    TORCH_CHECK(sizes.back() >= 0, "Given input size per channel: ", input.sizes().slice(2),
+                ". Calculated output size per channel: ", sizes.back(), " in dimension ", i,
+                ". Output size is too small");
   }
   return sizes;
 }

@@ -2,6 +2,7 @@
 #include "ops/index/advanced.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/native/IndexingUtils.h>
 
 #include <map>
@@ -95,6 +96,55 @@ IndexAccess AdvancedIndexing::access() const {
   a.index_strides.append(a.index.strides().begin(), a.index.strides().end());
   a.index_strides.append(strides.size() - after, 0);
   return a;
+}
+
+// The order that TensorIteratorBase::reorder_dimensions() finds (aten/src/ATen/TensorIterator.cpp).
+at::DimVector AdvancedIndexing::result_strides() const {
+  const auto rank = static_cast<int>(sizes_.size());
+  c10::SmallVector<at::DimVector, 3> operands;
+  if (indices_.empty()) {
+    operands.emplace_back(self_.strides());
+  } else {
+    const auto index_dims = static_cast<size_t>(indices_[0].dim()), after = before_ + indices_.size();
+    const at::IntArrayRef strides = self_.strides();
+    at::DimVector& source = operands.emplace_back(strides.slice(0, before_));
+    source.append(index_dims, 0);
+    source.append(strides.begin() + static_cast<int64_t>(after), strides.end());
+    for (const at::Tensor& index : indices_) {
+      at::DimVector shape(before_, 1);
+      shape.append(index.sizes().begin(), index.sizes().end());
+      shape.resize(sizes_.size(), 1);
+      at::DimVector& steps =
+          operands.emplace_back(*at::detail::computeStride(index.sizes(), index.strides(), shape));
+      for (size_t d = 0; d < steps.size(); ++d)
+        if (shape[d] != sizes_[d]) steps[d] = 0;
+    }
+  }
+  const auto is_outer = [&](size_t a, size_t b) {  // 1: a lies outside of b, -1: b outside of a, 0: either
+    for (const at::DimVector& strides : operands) {
+      if (strides[a] == 0 || strides[b] == 0) continue;
+      if (strides[a] != strides[b]) return strides[a] > strides[b] ? 1 : -1;
+      if (sizes_[a] > sizes_[b]) return 1;
+    }
+    return 0;
+  };
+  c10::SmallVector<size_t, 5> order;  // innermost first
+  for (int d = rank; d-- > 0;) order.push_back(static_cast<size_t>(d));
+  for (int i = 1; i < rank; ++i)
+    for (int moved = i, other = i - 1; other >= 0; --other) {
+      const int outer = is_outer(order[static_cast<size_t>(other)], order[static_cast<size_t>(moved)]);
+      if (outer < 0) break;
+      if (outer == 0) continue;
+      std::swap(order[static_cast<size_t>(other)], order[static_cast<size_t>(moved)]);
+      moved = other;
+    }
+  at::DimVector result(sizes_.size(), 1);
+  int64_t step = 1;
+  for (const size_t d : order) {
+    result[d] = step;
+    step *= sizes_[d];
+  }
+  return result;
 }
 
 at::DimVector AdvancedIndexing::front_order(size_t index_dims) const {

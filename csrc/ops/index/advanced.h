@@ -20,6 +20,10 @@ class AdvancedIndexing {
   // Shape of the result: dimensions before the indexed ones, those of the indices, dimensions after.
   at::IntArrayRef sizes() const { return sizes_; }
 
+  // Strides of a result that is allocated, as CPU PyTorch's iterator over self and the indices gives them:
+  // the dimensions of a channels_last self stay in their order.
+  at::DimVector result_strides() const;
+
   // The walk with everything but its plain side.
   IndexAccess access() const;
 

@@ -3,6 +3,7 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/gather_meta.h>
 
 #include "ops/common/structured.h"
@@ -150,7 +151,7 @@ void read_advanced(const AdvancedIndexing& plan, const at::Tensor& out) {
 at::Tensor index(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices) {
   const c10::DeviceGuard guard(self.device());
   const AdvancedIndexing plan(self.resolve_conj().resolve_neg(), indices, "index");
-  at::Tensor out = at::empty(plan.sizes(), self.options());
+  at::Tensor out = at::empty_strided(plan.sizes(), plan.result_strides(), self.options());
   if (out.numel() > 0) read_advanced(plan, out);
   return out;
 }
@@ -164,7 +165,7 @@ at::Tensor& index_out(const at::Tensor& self, const c10::List<std::optional<at::
   at::assert_no_overlap(out, self);
   const c10::DeviceGuard guard(self.device());
   const AdvancedIndexing plan(self.resolve_conj().resolve_neg(), indices, "index");
-  at::native::resize_output(out, plan.sizes());
+  if (at::native::resize_output(out, plan.sizes())) out.as_strided_(plan.sizes(), plan.result_strides());
   if (out.numel() > 0) read_advanced(plan, out);
   return out;
 }

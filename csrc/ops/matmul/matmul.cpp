@@ -29,6 +29,12 @@ void check_operands(const char* op, std::initializer_list<std::reference_wrapper
   }
 }
 
+// Products read what they add while they write; the CPU copies it to the result first, which refuses the
+// same.
+void check_addend(const Tensor& out, const Tensor& self, const Scalar& beta) {
+  if (self.sizes() == out.sizes() && beta.toComplexDouble() != 0.) at::assert_no_partial_overlap(out, self);
+}
+
 Tensor& mm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
   check_operands("mm", {out, self, mat2});
   OutOp<at::meta::structured_mm>(out).meta(self, mat2);
@@ -40,6 +46,7 @@ Tensor& addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, co
                   const Scalar& alpha, Tensor& out) {
   check_operands("addmm", {out, self, mat1, mat2});
   OutOp<at::meta::structured_addmm>(out).meta(self, mat1, mat2, beta, alpha);
+  check_addend(out, self, beta);
   product_into("addmm", out, mat1, mat2, self, beta, alpha);
   return out;
 }
@@ -55,6 +62,7 @@ Tensor& baddbmm_out(const Tensor& self, const Tensor& batch1, const Tensor& batc
                     const Scalar& alpha, Tensor& out) {
   check_operands("baddbmm", {out, self, batch1, batch2});
   OutOp<at::meta::structured_baddbmm>(out).meta(self, batch1, batch2, beta, alpha);
+  check_addend(out, self, beta);
   product_into("baddbmm", out, batch1, batch2, self, beta, alpha);
   return out;
 }
@@ -63,6 +71,7 @@ Tensor& addmv_out(const Tensor& self, const Tensor& mat, const Tensor& vec, cons
                   const Scalar& alpha, Tensor& out) {
   check_operands("addmv", {out, self, mat, vec});
   OutOp<at::meta::structured_addmv>(out).meta(self, mat, vec, beta, alpha);
+  check_addend(out, self, beta);
   const Tensor column = out.unsqueeze(1);
   const Tensor add = self.is_same(out) ? column : self.dim() == 1 ? self.unsqueeze(1) : self;
   product_into("addmv", column, mat, vec.unsqueeze(1), add, beta, alpha);

@@ -32,20 +32,31 @@ bool is_backward(const LaunchProblem& p) {
   return p.what == Op::kNormApplyBackward;
 }
 
+// Three dimensions, the innermost first: steps between elements and between their coefficients.
+struct Walk {
+  std::array<uint32_t, 3> sizes;
+  std::array<int32_t, 3> data, coefficients;
+};
+
+void run_as_pointwise(const LaunchProblem& p, const LaunchProblem::Operands& o, const Types& types,
+                      Stream& stream, const Walk& walk, int64_t rows) {
+  c10::SmallVector<PointwiseBuffer, 7> list;
+  list.push_back({o.out0.mem, o.out0.offset, types.data, walk.data});
+  if (is_backward(p)) list.push_back({o.in1.mem, o.in1.offset, types.data, walk.data});
+  list.push_back({o.in0.mem, o.in0.offset, types.data, walk.data});
+  for (int i = 0; i < (is_backward(p) ? 4 : 3); ++i)
+    list.push_back({o.in2.mem, o.in2.offset + i * rows, types.compute, walk.coefficients});
+  run_pointwise_buffers(is_backward(p) ? kBackward : kForward, stream, list, 1, walk.sizes, p.dtype);
+}
+
 void run_as_pointwise(const LaunchProblem& p, const LaunchProblem::Operands& o, const Types& types,
                       Stream& stream) {
   const auto rows = static_cast<int32_t>(p.numbers[kRows]), inner = static_cast<int32_t>(p.numbers[kInner]);
-  const std::array<int32_t, 3> dense{1, inner, rows * inner}, per_row{0, 1, 0};
-  c10::SmallVector<PointwiseBuffer, 7> list;
-  list.push_back({o.out0.mem, o.out0.offset, types.data, dense});
-  if (is_backward(p)) list.push_back({o.in1.mem, o.in1.offset, types.data, dense});
-  list.push_back({o.in0.mem, o.in0.offset, types.data, dense});
-  for (int i = 0; i < (is_backward(p) ? 4 : 3); ++i)
-    list.push_back({o.in2.mem, o.in2.offset + i * rows, types.compute, per_row});
-  run_pointwise_buffers(
-      is_backward(p) ? kBackward : kForward, stream, list, 1,
+  const Walk walk{
       {static_cast<uint32_t>(inner), static_cast<uint32_t>(rows), static_cast<uint32_t>(p.numbers[kOuter])},
-      p.dtype);
+      {1, inner, rows * inner},
+      {0, 1, 0}};
+  run_as_pointwise(p, o, types, stream, walk, rows);
 }
 
 std::unique_ptr<solver::Invoker<LaunchProblem>> pointwise_invoker(const LaunchProblem& p, cl::Device&,
@@ -144,6 +155,20 @@ const solver::RegisterLaunchFamily kBackwardFamily(
     Op::kNormApplyBackward, {kFields, solver::solvers_of({kRowsForm, kColumnsForm, kPointwiseForm})});
 
 }  // namespace
+
+void apply(const Context& context, const ChannelsLast& extent, const at::Tensor& y, const at::Tensor& x,
+           const at::Tensor* dy, const at::Tensor& coefficients) {
+  const LaunchProblem p = context.problem(dy ? Op::kNormApplyBackward : Op::kNormApply);
+  LaunchProblem::Operands o;
+  o.in0 = buffer_of(x), o.in2 = buffer_of(coefficients), o.out0 = buffer_of(y);
+  if (dy) o.in1 = buffer_of(*dy);
+  const auto channels = static_cast<int32_t>(extent.channels), length = static_cast<int32_t>(extent.length);
+  const Walk walk{
+      {static_cast<uint32_t>(channels), static_cast<uint32_t>(length), static_cast<uint32_t>(extent.samples)},
+      {1, channels, channels * length},
+      {1, 0, channels}};
+  run_as_pointwise(p, o, Types(p), context.stream, walk, extent.samples * extent.channels);
+}
 
 void apply(const Context& context, const Extent& extent, const at::Tensor& y, const at::Tensor& x,
            const at::Tensor* dy, const at::Tensor& coefficients) {

@@ -45,15 +45,25 @@ Tensor param(const OptionalTensor& tensor) {
   return tensor && tensor->defined() ? tensor->contiguous() : Tensor();
 }
 
+void apply(const Context& context, const Sizes& s, bool interleaved, const Tensor& y, const Tensor& x,
+           const Tensor* dy, const Tensor& coefficients) {
+  if (interleaved)
+    norm::apply(context, norm::ChannelsLast{s.samples, s.length, s.channels}, y, x, dy, coefficients);
+  else
+    norm::apply(context, norm::Extent{1, s.samples * s.channels, s.length}, y, x, dy, coefficients);
+}
+
 Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, const OptionalTensor& bias_,
                         int64_t samples, int64_t channels, int64_t length, int64_t groups, double eps) {
   const Tensor weight = param(weight_), bias = param(bias_);
   const Sizes s{samples, channels, length, groups};
   check(input, weight, bias, s);
   norm::check_dtypes(input, {&weight, &bias}, "group_norm");
-  const Tensor x = input.contiguous();
+  const auto format = input.suggest_memory_format();
+  const Tensor x = input.contiguous(format);
+  const bool interleaved = format != at::MemoryFormat::Contiguous;
   const Context context(x, weight.defined() ? weight : bias, "group_norm");
-  Tensor y = at::empty_like(x, at::MemoryFormat::Contiguous);
+  Tensor y = at::empty_like(x, format);
   Tensor mean = at::empty({samples, groups}, x.options().dtype(context.compute_scalar)),
          rstd = at::empty_like(mean);
   if (x.numel() == 0) return {y, mean.zero_(), rstd.zero_()};
@@ -62,7 +72,15 @@ Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, cons
   layout.rows = static_cast<uint32_t>(samples * groups);
   layout.count = layout.length = static_cast<uint32_t>(channels / groups * length);
   layout.inner_rows = layout.rows, layout.inner_stride = layout.count;
-  const norm::Partial partial = norm::statistics(context, Form::Rows, layout, x);
+  constexpr int64_t kShortRun = 4;  // shorter ones cost more than a contiguous copy
+  const bool runs_per_pixel = interleaved && channels / groups >= kShortRun;
+  if (runs_per_pixel) {
+    layout.length = static_cast<uint32_t>(channels / groups), layout.segment_stride = channels;
+    layout.inner_rows = static_cast<uint32_t>(groups), layout.inner_stride = layout.length;
+    layout.outer_stride = channels * length;
+  }
+  const norm::Partial partial =
+      norm::statistics(context, Form::Rows, layout, runs_per_pixel ? x : x.contiguous());
   const Tensor coefficients = context.scratch(3 * samples * channels);
   const Operand partials = operand_of(partial.values), ws = optional_operand(weight),
                 bs = optional_operand(bias), ms = operand_of(mean), rs = operand_of(rstd),
@@ -76,7 +94,7 @@ Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, cons
   context.kernel("group_norm_finish")
       .launch(context.stream.queue(), range_of(context.device, team), partials.mem, ws.mem, bs.mem, ms.mem,
               rs.mem, results.mem, p, team);
-  norm::apply(context, {1, samples * channels, length}, y, x, nullptr, coefficients);
+  apply(context, s, interleaved, y, x, nullptr, coefficients);
   return {std::move(y), std::move(mean), std::move(rstd)};
 }
 
@@ -86,14 +104,16 @@ Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, co
   const Tensor weight = param(weight_);
   const Sizes s{samples, channels, length, groups};
   check(input, weight, {}, s);
-  const Tensor x = input.contiguous(), dy = grad_out.contiguous();
+  const auto format = input.suggest_memory_format();
+  const bool interleaved = format != at::MemoryFormat::Contiguous;
+  const Tensor x = input.contiguous(format), dy = grad_out.contiguous(format);
   const Context context(x, weight, "group_norm_backward");
   const Tensor mean = mean_.to(context.compute_scalar).contiguous(),
                rstd = rstd_.to(context.compute_scalar).contiguous();
   auto param_grad = [&](bool wanted) {
     return wanted ? at::empty({channels}, weight.defined() ? weight.options() : x.options()) : Tensor();
   };
-  Tensor dx = mask[0] ? at::empty_like(x, at::MemoryFormat::Contiguous) : Tensor();
+  Tensor dx = mask[0] ? at::empty_like(x, format) : Tensor();
   Tensor dw = param_grad(mask[1]), db = param_grad(mask[2]);
   if (x.numel() == 0) {
     for (Tensor* t : {&dw, &db})
@@ -105,7 +125,9 @@ Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, co
   layout.count = layout.length = static_cast<uint32_t>(length);
   layout.inner_stride = length;
   layout.mean_group = static_cast<uint32_t>(channels / groups);
-  const norm::Partial partial = norm::gradient_sums(context, Form::Rows, layout, x, dy, mean, rstd);
+  // A channel of one sample is no run where pixels are; contiguous() copies nothing else.
+  const norm::Partial partial =
+      norm::gradient_sums(context, Form::Rows, layout, x.contiguous(), dy.contiguous(), mean, rstd);
   // The kernels below read whole sums; few long rows come in several parts.
   const Tensor sums = partial.splits == 1 ? partial.values : partial.values.view({partial.splits, -1}).sum(0);
   const Tensor coefficients = context.scratch(4 * samples * channels);
@@ -126,7 +148,7 @@ Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, co
     context.kernel("group_norm_backward_finish")
         .launch(context.stream.queue(), range_of(context.device, team), sources.mem, ws.mem, ms.mem, rs.mem,
                 results.mem, p, team);
-    norm::apply(context, {1, samples * channels, length}, dx, x, &dy, coefficients);
+    apply(context, s, interleaved, dx, x, &dy, coefficients);
   }
   return {std::move(dx), std::move(dw), std::move(db)};
 }

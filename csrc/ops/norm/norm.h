@@ -88,6 +88,14 @@ struct Extent {
 void apply(const Context& context, const Extent& extent, const at::Tensor& y, const at::Tensor& x,
            const at::Tensor* dy, const at::Tensor& coefficients);
 
+// The same where each sample has coefficients of its own and is channels-last: [samples][length][channels],
+// with rows = samples * channels.
+struct ChannelsLast {
+  int64_t samples, length, channels;
+};
+void apply(const Context& context, const ChannelsLast& extent, const at::Tensor& y, const at::Tensor& x,
+           const at::Tensor* dy, const at::Tensor& coefficients);
+
 // The element types of a problem made by Context::problem().
 struct Types {
   codegen::DType data, param, compute;

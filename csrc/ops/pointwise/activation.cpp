@@ -26,33 +26,33 @@ void check_not_bool(Inputs in, Scalars, c10::ScalarType) {
 constexpr std::array kActivations = {
     PointwiseRow{"relu", "out", Promote::Same, real_op("relu", "x0 < 0 ? (T)0 : x0"), kFunctional | kInplace,
                  "", check_not_bool<"Boolean inputs not supported for relu">},
-    PointwiseRow{"silu", "out", Promote::Same,
+    PointwiseRow{"silu", "out", Promote::Fixed,
                  float_op("silu", "x0 / (C(1.0) + dlb_exp(-x0))", "dlb_cdiv(x0, (T)(1, 0) + dlb_cexp(-x0))")},
     // tanh(log1p(e)) = (e^2 + 2e) / (e^2 + 2e + 2); above 20 the quotient is 1.
     PointwiseRow{
-        "mish", "out", Promote::Same,
+        "mish", "out", Promote::Fixed,
         float_op(
             "mish",
             "const T e = dlb_exp(x0 > C(20.0) ? C(20.0) : x0), n = e * (e + C(2.0)); y0 = x0 * (n / (n + "
             "C(2.0)));")},
     PointwiseRow{
-        "hardsigmoid", "out", Promote::Same,
+        "hardsigmoid", "out", Promote::Fixed,
         float_op("hardsigmoid",
                  "const T t = x0 + C(3.0); y0 = (t < 0 ? C(0.0) : t > C(6.0) ? C(6.0) : t) / C(6.0);")},
     PointwiseRow{
-        "hardswish", "out", Promote::Same,
+        "hardswish", "out", Promote::Fixed,
         float_op("hardswish",
                  "const T t = x0 + C(3.0); y0 = x0 * (t < 0 ? C(0.0) : t > C(6.0) ? C(6.0) : t) / C(6.0);"),
         kAll},
 };
 
 constexpr std::array kActivations1 = {
-    PointwiseRow{"leaky_relu", "out", Promote::Same,
+    PointwiseRow{"leaky_relu", "out", Promote::Fixed,
                  float_op("leaky_relu", "x0 > 0 ? x0 : x0 * s0", nullptr, 1)},
-    PointwiseRow{"hardshrink", "out", Promote::Same,
+    PointwiseRow{"hardshrink", "out", Promote::Fixed,
                  float_op("hardshrink", "x0 >= -s0 && x0 <= s0 ? C(0.0) : x0", nullptr, 1)},
     PointwiseRow{
-        "softshrink", "out", Promote::Same,
+        "softshrink", "out", Promote::Fixed,
         float_op("softshrink", "x0 != x0 ? x0 : x0 > s0 ? x0 - s0 : x0 < -s0 ? x0 + s0 : C(0.0)", nullptr, 1),
         kOut, "",
         [](Inputs, Scalars s, c10::ScalarType) {
@@ -71,16 +71,16 @@ void check_hardtanh(Inputs in, Scalars s, c10::ScalarType) {
 
 constexpr std::array kActivations2 = {
     PointwiseRow{"threshold", "out", Promote::Same, real_op("threshold", "x0 <= s0 ? s1 : x0", 2)},
-    PointwiseRow{"softplus", "out", Promote::Same,
+    PointwiseRow{"softplus", "out", Promote::Fixed,
                  float_op("softplus", "const T t = x0 * s0; y0 = t > s1 ? x0 : dlb_log1p(dlb_exp(t)) / s0;",
                           nullptr, 2)},
-    PointwiseRow{"hardtanh", "out", Promote::Same, real_op("hardtanh", "x0 < s0 ? s0 : x0 > s1 ? s1 : x0", 2),
-                 kAll, "", check_hardtanh},
+    PointwiseRow{"hardtanh", "out", Promote::Fixed,
+                 real_op("hardtanh", "x0 < s0 ? s0 : x0 > s1 ? s1 : x0", 2), kAll, "", check_hardtanh},
 };
 
 // alpha, scale, input_scale
 constexpr std::array kActivations3 = {
-    PointwiseRow{"elu", "out", Promote::Same,
+    PointwiseRow{"elu", "out", Promote::Fixed,
                  float_op("elu", "x0 < 0 ? dlb_expm1(x0 * s2) * s0 * s1 : x0 * s1", nullptr, 3)},
 };
 
@@ -149,7 +149,7 @@ bool is_tanh(std::string_view approximate) {
   return approximate == "tanh";
 }
 at::Tensor& gelu_out(const at::Tensor& self, std::string_view approximate, at::Tensor& out) {
-  return run_or_raise(is_tanh(approximate) ? kGeluTanh : kGelu, out, {&self});
+  return run_or_raise(is_tanh(approximate) ? kGeluTanh : kGelu, out, {&self}, {}, Promote::Fixed);
 }
 at::Tensor& gelu_backward_out(const at::Tensor& grad, const at::Tensor& self, std::string_view approximate,
                               at::Tensor& out) {
@@ -201,7 +201,7 @@ constexpr codegen::PointwiseOp kLogSigmoidBackward =
              "const T z = dlb_exp(-fabs(x1)), f = z / (C(1.0) + z); y0 = x0 * (x1 < 0 ? C(1.0) - f : f);");
 std::tuple<at::Tensor&, at::Tensor&> log_sigmoid_out(const at::Tensor& self, at::Tensor& out,
                                                      at::Tensor& buffer) {
-  run_or_raise(kLogSigmoid, out, {&self});
+  run_or_raise(kLogSigmoid, out, {&self}, {}, Promote::Fixed);
   return {out, buffer};
 }
 std::tuple<at::Tensor, at::Tensor> log_sigmoid(const at::Tensor& self) {
@@ -279,7 +279,7 @@ at::Tensor& rrelu_out(const at::Tensor& self, at::Tensor& noise, const c10::Scal
                       at::Tensor& out) {
   if (!training)
     return run_or_raise(kActivations1[0].op, out, {&self},
-                        c10::Scalar((lower.toDouble() + upper.toDouble()) / 2));
+                        c10::Scalar((lower.toDouble() + upper.toDouble()) / 2), Promote::Fixed);
   TORCH_CHECK(self.sym_sizes() == noise.sym_sizes(),
               "noise tensor shape must match self tensor shape. Got self.shape = ", self.sym_sizes(),
               " noise.shape = ", noise.sym_sizes());

@@ -20,6 +20,8 @@ at::Tensor& reduced(const codegen::PointwiseOp& op, int64_t reduction, at::Tenso
   run_or_raise(op, each, inputs, scalars);
   const at::Tensor result = reduction == at::Reduction::Mean ? each.mean() : each.sum();
   if (!out.defined()) return out = result;
+  TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
+              " can't be cast to the desired output type ", out.scalar_type());
   out.resize_({});
   return out.copy_(result);
 }

@@ -14,7 +14,7 @@ at::TensorIterator build_iterator(Promote promote, Inputs inputs, at::Tensor& ou
   for (const at::Tensor* input : inputs) config.add_const_input(*input);
   if (promote == Promote::Fixed) return config.check_all_same_dtype(true).build();
   config.promote_inputs_to_common_dtype(true);
-  if (promote == Promote::Bool) {
+  if (gives_bool(promote)) {
     // Comparisons write any dtype into out= tensors, and make bool ones.
     config.check_all_same_dtype(false);
     if (!out.defined()) config.declare_static_dtype(at::kBool);
@@ -60,6 +60,8 @@ const at::Tensor* flat_reference(Inputs inputs) {
 
 bool run_op(const codegen::PointwiseOp& op, Promote promote, Inputs inputs, Scalars scalars, at::Tensor& out,
             Check check) {
+  TORCH_CHECK(promote != Promote::Truth || !out.defined() || out.scalar_type() == at::kBool, op.name,
+              " does not support non-boolean outputs.");
   auto iter = build_iterator(promote, inputs, out);
   const c10::ScalarType common = promote == Promote::Fixed ? inputs[0]->scalar_type() : iter.common_dtype();
   if (check) check(inputs, scalars, common);
@@ -69,8 +71,9 @@ bool run_op(const codegen::PointwiseOp& op, Promote promote, Inputs inputs, Scal
   return true;
 }
 
-at::Tensor& run_or_raise(const codegen::PointwiseOp& op, at::Tensor& out, Inputs inputs, Scalars scalars) {
-  TORCH_CHECK_NOT_IMPLEMENTED(run_op(op, Promote::Same, inputs, scalars, out), "\"", op.name,
+at::Tensor& run_or_raise(const codegen::PointwiseOp& op, at::Tensor& out, Inputs inputs, Scalars scalars,
+                         Promote promote) {
+  TORCH_CHECK_NOT_IMPLEMENTED(run_op(op, promote, inputs, scalars, out), "\"", op.name,
                               "\" not implemented for '", inputs[0]->scalar_type(), "'");
   return out;
 }
@@ -82,7 +85,7 @@ bool run_row_flat(const PointwiseRow& row, Inputs inputs, Scalars scalars, at::T
   if (row.promote == Promote::Float && c10::isIntegralType(dtype, true)) return false;
   if (!has_kernel(row.op, dtype, reference->device())) return false;
   if (out.defined()) {
-    if (&out != inputs[0] || reference != inputs[0] || row.promote == Promote::Bool) return false;
+    if (&out != inputs[0] || reference != inputs[0] || gives_bool(row.promote)) return false;
     for (const at::Tensor* input : inputs)
       if (input != inputs[0] && input->is_alias_of(out) && input->const_data_ptr() != out.const_data_ptr())
         return false;  // a partial overlap is for the iterator to refuse
@@ -93,7 +96,7 @@ bool run_row_flat(const PointwiseRow& row, Inputs inputs, Scalars scalars, at::T
         reference->device().index() == current_device() ? std::nullopt : std::optional(reference->device()));
     out = at::detail::empty_generic(reference->sizes(), allocator(),
                                     c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                    row.promote == Promote::Bool ? at::kBool : dtype, std::nullopt);
+                                    gives_bool(row.promote) ? at::kBool : dtype, std::nullopt);
   }
   std::array<const at::TensorBase*, codegen::kMaxOperands> operands{&out};
   std::copy(inputs.begin(), inputs.end(), operands.begin() + 1);
@@ -132,6 +135,9 @@ void check_scalar_fits(const c10::Scalar& value, c10::ScalarType type) {
       break;
     case at::kBool:
       value.to<bool>();
+      break;
+    case at::kComplexFloat:
+      value.to<c10::complex<float>>();
       break;
     default:
       break;

@@ -16,8 +16,13 @@ enum class Promote : uint8_t {
   Same,   // the common dtype of the inputs
   Float,  // the same, but integers become the default floating dtype
   Bool,   // compares in the common dtype, gives bool
+  Truth,  // the same, but out= must be bool
   Fixed   // all inputs have one dtype already, another is an error; so has the result
 };
+
+inline bool gives_bool(Promote promote) {
+  return promote == Promote::Bool || promote == Promote::Truth;
+}
 
 // Which overloads a row registers. For structured ops out= is enough: functional and in-place follow from it.
 // Others, and the structured ones that programs call most (a dispatch and an iterator less), name their
@@ -76,8 +81,8 @@ inline bool run_row(const PointwiseRow& row, Inputs inputs, Scalars scalars, at:
 }
 
 // The same for hand-written signatures without a fallback: raises NotImplementedError where the CPU does.
-at::Tensor& run_or_raise(const codegen::PointwiseOp& op, at::Tensor& out, Inputs inputs,
-                         Scalars scalars = {});
+at::Tensor& run_or_raise(const codegen::PointwiseOp& op, at::Tensor& out, Inputs inputs, Scalars scalars = {},
+                         Promote promote = Promote::Same);
 
 // The same without an iterator for dense tensors of one shape and dtype, Python numbers among them. False
 // when the arguments are not that simple; nothing has happened then.

@@ -66,7 +66,10 @@ at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const a
   TORCH_CHECK(mask.device() == self.device(),
               "expected self and mask to be on the same device, but got mask on ", mask.device(),
               " and self on ", self.device());
-  if (value.device().is_cpu()) check_scalar_fits(value.item(), self.scalar_type());
+  // A value on the device is waited for only where its dtype has numbers that self's lacks.
+  if (value.device().is_cpu() ||
+      c10::promoteTypes(value.scalar_type(), self.scalar_type()) != self.scalar_type())
+    check_scalar_fits(value.item(), self.scalar_type());
   at::assert_no_overlap(self, mask);
   const auto expanded = at::expand_inplace(self, mask, "masked_fill_");
   auto iter = at::TensorIteratorConfig()

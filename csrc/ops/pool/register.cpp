@@ -55,19 +55,19 @@ Tensor& max_pool2d_backward(const Tensor& grad_output, const Tensor& self, IntAr
   return grad_input;
 }
 
-// [N,] C, spatial sizes.
-c10::SmallVector<int64_t, 5> pooled_sizes(const Tensor& self, const pool::Windows& windows, bool ceil_mode) {
-  c10::SmallVector<int64_t, 5> sizes(self.sizes().begin(), self.sizes().end());
-  for (size_t i = 0; i < 3; ++i) {
-    const auto& w = windows[i];
-    auto& size = sizes[sizes.size() - 3 + i];
-    size = at::native::pooling_output_shape<int64_t>(size, w.kernel, w.pad, w.stride, w.dilation, ceil_mode);
-  }
-  return sizes;
+using Sizes = c10::SmallVector<int64_t, 5>;
+
+// What the CPU checks of a max pool's arguments and sizes; `pooled`: spatial sizes of its result.
+void check_max_pool3d(const Tensor& self, const pool::Windows& windows, IntArrayRef pooled) {
+  const auto& [t, h, w] = windows;
+  at::native::pool3d_shape_check(self, self.size(-4), t.kernel, h.kernel, w.kernel, t.stride, h.stride,
+                                 w.stride, t.pad, h.pad, w.pad, t.dilation, h.dilation, w.dilation,
+                                 self.size(-3), self.size(-2), self.size(-1), pooled[0], pooled[1], pooled[2],
+                                 "max_pool3d");
 }
 
-void check_max_pool3d(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
-                      IntArrayRef dilation, const pool::Windows& windows) {
+pool::Windows max_pool3d_windows(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
+                                 IntArrayRef dilation) {
   auto one_or_three = [](IntArrayRef list) { return list.size() == 1 || list.size() == 3; };
   TORCH_CHECK(one_or_three(kernel),
               "max_pool3d: kernel_size must either be a single int, or a tuple of three ints");
@@ -78,20 +78,25 @@ void check_max_pool3d(const Tensor& self, IntArrayRef kernel, IntArrayRef stride
               "max_pool3d: dilation must be either a single int, or a tuple of three ints");
   TORCH_CHECK(self.dim() == 4 || self.dim() == 5, "max_pool3d: expected a 4D or 5D input, got ",
               self.sizes());
-  for (const auto& w : windows)
-    TORCH_CHECK(w.kernel > 0 && w.stride > 0 && w.dilation > 0,
-                "max_pool3d: kernel_size, stride and dilation should be greater than zero");
-  for (int64_t d = 1; d < self.dim(); ++d)
-    TORCH_CHECK(self.size(d) > 0 || (d == 1 && self.dim() == 5 && false),
-                "max_pool3d: expected input with non-zero ", "sizes for non-batch dimensions, got ",
-                self.sizes());
+  return pool::windows(3, kernel, stride, pad, dilation);
+}
+
+// [N,] C, spatial sizes of the result.
+Sizes max_pool3d_sizes(const Tensor& self, const pool::Windows& windows, bool ceil_mode) {
+  Sizes sizes(self.sizes().begin(), self.sizes().end());
+  for (size_t i = 0; i < 3; ++i) {
+    const auto& w = windows[i];
+    auto& size = sizes[sizes.size() - 3 + i];
+    size = at::native::pooling_output_shape<int64_t>(size, w.kernel, w.pad, w.stride, w.dilation, ceil_mode);
+  }
+  check_max_pool3d(self, windows, IntArrayRef(sizes).slice(sizes.size() - 3));
+  return sizes;
 }
 
 TwoRefs max_pool3d_out(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
                        IntArrayRef dilation, bool ceil_mode, Tensor& out, Tensor& indices) {
-  const pool::Windows windows = pool::windows(3, kernel, stride, pad, dilation);
-  check_max_pool3d(self, kernel, stride, pad, dilation, windows);
-  const auto sizes = pooled_sizes(self, windows, ceil_mode);
+  const pool::Windows windows = max_pool3d_windows(self, kernel, stride, pad, dilation);
+  const Sizes sizes = max_pool3d_sizes(self, windows, ceil_mode);
   at::native::resize_output(out, sizes);
   at::native::resize_output(indices, sizes);
   with_matching_layout(out, indices, [&](const Tensor& y, const Tensor& places) {
@@ -102,9 +107,8 @@ TwoRefs max_pool3d_out(const Tensor& self, IntArrayRef kernel, IntArrayRef strid
 
 Two max_pool3d(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
                IntArrayRef dilation, bool ceil_mode) {
-  const pool::Windows windows = pool::windows(3, kernel, stride, pad, dilation);
-  check_max_pool3d(self, kernel, stride, pad, dilation, windows);
-  const auto sizes = pooled_sizes(self, windows, ceil_mode);
+  const pool::Windows windows = max_pool3d_windows(self, kernel, stride, pad, dilation);
+  const Sizes sizes = max_pool3d_sizes(self, windows, ceil_mode);
   Tensor out = at::empty(sizes, self.options().memory_format(self.suggest_memory_format()));
   Tensor indices =
       at::empty(sizes, self.options().dtype(at::kLong).memory_format(self.suggest_memory_format()));
@@ -113,11 +117,25 @@ Two max_pool3d(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntAr
 }
 
 Tensor& max_pool3d_backward_out(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel,
-                                IntArrayRef stride, IntArrayRef pad, IntArrayRef dilation, bool ceil_mode,
+                                IntArrayRef stride, IntArrayRef pad, IntArrayRef dilation, bool,
                                 const Tensor& indices, Tensor& grad_input) {
+  const pool::Windows windows = max_pool3d_windows(self, kernel, stride, pad, dilation);
+  TORCH_CHECK(grad_output.scalar_type() == self.scalar_type(), "expected dtype ", self.scalar_type(),
+              " for `gradOutput` but got dtype ", grad_output.scalar_type());
+  TORCH_CHECK(indices.scalar_type() == at::kLong, "expected scalar type Long but found ",
+              indices.scalar_type());
+  TORCH_CHECK(grad_output.dim() == self.dim(), "expected a gradient of ", self.dim(),
+              " dimensions, but got: ", grad_output.sizes());
+  // As on the CPU the gradient says how many windows there are, and the indices must agree.
+  check_max_pool3d(self, windows, grad_output.sizes().slice(static_cast<size_t>(self.dim() - 3)));
+  TORCH_CHECK(indices.sizes() == grad_output.sizes(), "expected indices of the gradient's sizes ",
+              grad_output.sizes(), ", but got: ", indices.sizes());
+  TORCH_CHECK(grad_output.sizes().slice(0, static_cast<size_t>(self.dim() - 3)) ==
+                  self.sizes().slice(0, static_cast<size_t>(self.dim() - 3)),
+              "expected a gradient of the input's batch and channels ", self.sizes(),
+              ", but got: ", grad_output.sizes());
   at::native::resize_output(grad_input, self.sizes());
-  pool::max_backward(grad_input, grad_output, indices, pool::windows(3, kernel, stride, pad, dilation), 3,
-                     "max_pool3d_backward");
+  pool::max_backward(grad_input, grad_output, indices, windows, 3, "max_pool3d_backward");
   return grad_input;
 }
 Tensor max_pool3d_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel,

@@ -125,7 +125,12 @@ struct MaxAll {
   static at::Tensor& call_out(const at::Tensor& self, at::Tensor& out) {
     const c10::DeviceGuard guard(self.device());
     check(self);
-    prepare_out(out, {}, self.options());
+    TORCH_CHECK(out.device() == self.device(), "Expected out tensor to have device ", self.device(),
+                ", but got ", out.device(), " instead");
+    TORCH_CHECK(c10::canCast(self.scalar_type(), out.scalar_type()), "result type ", self.scalar_type(),
+                " can't be cast to the desired output type ", out.scalar_type());
+    at::native::resize_output(out, {});
+    if (out.scalar_type() != self.scalar_type()) return out.copy_(call(self));
     reduce(Op, self, mask_of(std::nullopt, self), self.scalar_type(), out);
     return out;
   }
@@ -139,6 +144,7 @@ struct MaxDim {
     const c10::DeviceGuard guard(self.device());
     Results<Meta, 2> results(values, indices);
     results.meta(self, dim, keepdim);
+    results.check_overlap(self);
     const at::Tensor *input = &self, *outputs[] = {&results[0], &results[1]};
     run_reduce({Op, outputs, {}, {input}, mask_of(dim, self), self.scalar_type()});
     return {results[0], results[1]};
@@ -177,6 +183,7 @@ std::tuple<at::Tensor, at::Tensor> aminmax_into(at::Tensor min, at::Tensor max, 
   const c10::DeviceGuard guard(self.device());
   Results<at::meta::structured_aminmax, 2> results(min, max);
   results.meta(self, dim, keepdim);
+  if (dim) results.check_overlap(self);
   const at::Tensor *input = &self, *outputs[] = {&results[0], &results[1]};
   const DimMask mask = dim ? mask_of(*dim, self) : mask_of(std::nullopt, self);
   run_reduce({kAminmax, outputs, {}, {input}, mask, self.scalar_type()});

@@ -2,6 +2,7 @@
 // ones.
 #pragma once
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorMeta.h>
 #include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/native/Resize.h>
@@ -34,6 +35,11 @@ inline void prepare_out(at::Tensor& out, at::IntArrayRef sizes, const at::Tensor
   at::native::resize_output(out, sizes);
 }
 
+inline void check_overlap(const at::Tensor& out, const at::Tensor& input) {
+  at::assert_no_internal_overlap(out);
+  at::assert_no_partial_overlap(out, input);
+}
+
 // `Results<at::meta::structured_X> r(out..); r.meta(..)`: results given are checked and resized, undefined
 // ones made. Then r[i] are the results.
 template <class Meta, size_t N = 1>
@@ -56,14 +62,23 @@ class Results final : public Meta {
   const at::Tensor& maybe_get_output(int64_t i) override { return results_[static_cast<size_t>(i)]; }
   at::Tensor& operator[](size_t i) { return results_[i]; }
 
+  // Refuses results given as the CPU does in ops whose kernels are elementwise there: such as overlap
+  // themselves, and a part of `input`. Plain reductions accept both.
+  void check_overlap(const at::Tensor& input) const {
+    for (size_t i = 0; i < N; ++i)
+      if (given_[i]) dlb::check_overlap(results_[i], input);
+  }
+
  private:
   void set(size_t i, at::IntArrayRef sizes, const at::TensorOptions& options) {
-    if (results_[i].defined())
+    given_[i] = results_[i].defined();
+    if (given_[i])
       prepare_out(results_[i], sizes, options);
     else
       results_[i] = new_result(sizes, c10::typeMetaToScalarType(options.dtype()));
   }
   std::array<at::Tensor, N> results_;
+  std::array<bool, N> given_{};
 };
 
 inline DimMask mask_of(at::OptionalIntArrayRef dims, const at::Tensor& self, bool allow_empty = false) {

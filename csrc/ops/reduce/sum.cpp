@@ -104,6 +104,7 @@ at::Tensor mean_into(at::Tensor out, const at::Tensor& self, at::OptionalIntArra
   const c10::DeviceGuard guard(self.device());
   Results<at::meta::structured_mean_dim> results(out);
   results.meta(self, dim, keepdim, dtype);
+  if (out.defined()) at::assert_no_internal_overlap(out);  // the CPU divides the sum in place
   reduce(kMean, self, mask_of(dim, self), results[0].scalar_type(), results[0]);
   return results[0];
 }

@@ -98,7 +98,13 @@ struct Spread {
                               const std::optional<at::Scalar>& correction, bool keepdim, at::Tensor& out) {
     const c10::DeviceGuard guard(self.device());
     const Plan plan(Op.name, self, dim, correction, keepdim);
+    const c10::ScalarType type = c10::toRealValueType(self.scalar_type());
+    TORCH_CHECK(c10::canCast(type, out.scalar_type()), "result type ", type,
+                " can't be cast to the desired output type ", out.scalar_type());
     at::native::resize_output(out, plan.shape);
+    // One number is any dtype's on the CPU, several have kernels for real ones.
+    TORCH_CHECK_NOT_IMPLEMENTED(self.is_complex() || !out.is_complex() || out.numel() == 1, "\"", Op.name,
+                                "\" not implemented for '", out.scalar_type(), "'");
     reduce(Op, self, plan.mask, self.scalar_type(), out, {c10::Scalar(plan.correction)});
     return out;
   }
