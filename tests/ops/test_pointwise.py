@@ -234,6 +234,10 @@ def unary_calls():
         yield name, call, torch.ones(2, 3)
 
 
+def wrote(result, *what):
+    pytest.fail(f"{what}: {result}")
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_out_dtypes_that_the_cpu_refuses():
     refused = 0
@@ -243,9 +247,9 @@ def test_out_dtypes_that_the_cpu_refuses():
                 call(x, torch.empty(2, 3, dtype=dtype))
             except Exception as error:
                 refused += 1
+                there = x.to(DEVICE), torch.empty(2, 3, dtype=dtype, device=DEVICE)
                 with pytest.raises(type(error)):
-                    call(x.to(DEVICE), torch.empty(2, 3, dtype=dtype, device=DEVICE))
-                    pytest.fail(f"{name} of {x.dtype} wrote {dtype}")
+                    wrote(call(*there), name, x.dtype, dtype)
     assert refused > 500
 
 
