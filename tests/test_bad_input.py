@@ -40,6 +40,31 @@ def transposed(device, **options):
     return F.conv_transpose2d(torch.ones(1, 1, 5, 5, device=device), torch.ones(1, 1, 3, 3, device=device), **options)
 
 
+def pooled(device, size=4, kernel=2, **options):
+    return F.max_pool3d(torch.ones(1, 1, size, size, size, device=device), kernel, **options)
+
+
+def pooled_backward(device, grad=(1, 1, 2, 2, 2), places=(1, 1, 2, 2, 2), dtype=torch.float32, kernel=2, padding=0):
+    x, windows = torch.ones(1, 1, 4, 4, 4, device=device), ([kernel] * 3, [2] * 3, [padding] * 3, [1] * 3, False)
+    grad, places = torch.ones(grad, dtype=dtype, device=device), torch.zeros(places, dtype=torch.int64, device=device)
+    return torch.ops.aten.max_pool3d_with_indices_backward(grad, x, *windows, places)
+
+
+def shifted(device):
+    """Two matrices of which each has a part of the other."""
+    memory = torch.ones(5, 4, device=device)
+    return memory[:4], memory[1:]
+
+
+def added(fn, device):
+    (a, out), square = shifted(device), torch.ones(4, 4, device=device)
+    return fn(a, square, out)
+
+
+def one_place(*sizes, device):
+    return torch.ones(1, device=device).expand(*sizes)
+
+
 def repeated(device, output_size):
     return torch.ones(3, device=device).repeat_interleave(indices([1, 2, 3], device), output_size=output_size)
 
@@ -109,6 +134,32 @@ CALLS = {
     "counting rows": lambda d: torch.bincount(torch.ones(3, 2, dtype=torch.int64, device=d)),
     "repeats beyond the size given": lambda d: repeated(d, 5),
     "repeats below the size given": lambda d: repeated(d, 7),
+    "3-d windows larger than the input": lambda d: pooled(d, size=2, kernel=3),
+    "3-d windows that dilation makes larger than the input": lambda d: pooled(d, dilation=4),
+    "more 3-d padding than half a window": lambda d: pooled(d, padding=2),
+    "no 3-d stride": lambda d: pooled(d, stride=0),
+    "a 3-d input without a channel": lambda d: F.max_pool3d(torch.ones(1, 0, 4, 4, 4, device=d), 2),
+    "fewer gradients than indices": lambda d: pooled_backward(d, grad=(1, 1, 2, 2, 1)),
+    "fewer indices than gradients": lambda d: pooled_backward(d, places=(1, 1, 2, 2, 1)),
+    "gradients of another channel": lambda d: pooled_backward(d, grad=(1, 2, 2, 2, 2), places=(1, 2, 2, 2, 2)),
+    "gradients of no batch": lambda d: pooled_backward(d, grad=(1, 2, 2, 2), places=(1, 2, 2, 2)),
+    "gradients of another dtype": lambda d: pooled_backward(d, dtype=torch.float64),
+    "more padding than half a window, backward": lambda d: pooled_backward(d, padding=2),
+    "a transposed convolution that leaves nothing": lambda d: transposed(d, padding=4),
+    "a sum into a part of what is added": lambda d: added(lambda a, m, o: torch.addmm(a, m, m, out=o), d),
+    "sums into a part of what is added": lambda d: (
+        added(lambda a, m, o: torch.baddbmm(a[None], m[None], m[None], out=o[None]), d)
+    ),
+    "averages in one place": lambda d: (
+        torch.ops.aten.avg_pool2d.out(torch.ones(1, 1, 4, 4, device=d), 2, out=one_place(1, 1, 2, 2, device=d))
+    ),
+    "a sorted row in one place": lambda d: (
+        torch.sort(torch.ones(4, device=d), out=(one_place(4, device=d), indices([0] * 4, d)))
+    ),
+    "gathered in one place": lambda d: (
+        torch.gather(torch.ones(4, device=d), 0, indices([0] * 4, d), out=one_place(4, device=d))
+    ),
+    "a product in one place": lambda d: torch.mm(*2 * [torch.ones(4, 4, device=d)], out=one_place(4, 4, device=d)),
     "weights of another dtype": lambda d: (
         F.nll_loss(torch.ones(2, 3, device=d), torch.tensor([0, 1], device=d), torch.ones(3, device=d).double())
     ),
