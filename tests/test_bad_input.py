@@ -113,6 +113,7 @@ CALLS = {
     "an offset beyond the indices": lambda d: bag([0, 99], d),
     "an offset beyond the indices, last": lambda d: bag([0, 99], d, include_last_offset=True),
     "a first offset above 0": lambda d: bag([1, 2], d),
+    "bags' weights of another dtype": lambda d: bag([0, 2], d, per_sample_weights=torch.ones(3, device=d).double()),
     "offsets without indices": lambda d: F.embedding_bag(indices([], d), torch.ones(4, 2, device=d), indices([1], d)),
     "no dilation": lambda d: F.conv2d(torch.ones(1, 1, 5, 5, device=d), torch.ones(1, 1, 3, 3, device=d), dilation=0),
     "no dilation of one dimension": lambda d: (

@@ -16,6 +16,8 @@
 #include <unistd.h>
 #endif
 
+#include "cl/settings.h"
+
 namespace dlb::cl {
 namespace {
 
@@ -87,21 +89,14 @@ DeviceClass class_of(cl_device_type type) {
 
 // DLBACKEND_VECTOR_FLOATS says otherwise than the driver.
 uint32_t vector_floats_of(cl_device_id id) {
-  const char* set = std::getenv("DLBACKEND_VECTOR_FLOATS");
-  const int chosen = set ? std::atoi(set) : 0;
-  if (chosen > 0) return static_cast<uint32_t>(chosen);
-  if (set && *set)
-    std::fprintf(stderr, "dlbackend: DLBACKEND_VECTOR_FLOATS=%s is ignored; it is a number of floats\n", set);
+  if (const uint64_t chosen = positive_setting("DLBACKEND_VECTOR_FLOATS", "floats"))
+    return static_cast<uint32_t>(chosen);
   return std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT));
 }
 
 // DLBACKEND_DEVICE_CACHE says otherwise than the driver. Without either, nothing is too large for the cache.
 uint64_t cache_of(cl_device_id id) {
-  const char* set = std::getenv("DLBACKEND_DEVICE_CACHE");
-  const long long chosen = set ? std::atoll(set) : 0;
-  if (chosen > 0) return static_cast<uint64_t>(chosen);
-  if (set && *set)
-    std::fprintf(stderr, "dlbackend: DLBACKEND_DEVICE_CACHE=%s is ignored; it is a number of bytes\n", set);
+  if (const uint64_t chosen = positive_setting("DLBACKEND_DEVICE_CACHE", "bytes")) return chosen;
   const auto bytes = info<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
   return bytes ? bytes : std::numeric_limits<uint64_t>::max();
 }

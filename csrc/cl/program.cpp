@@ -23,6 +23,7 @@
 #include "cl/hash.h"
 #include "cl/log.h"
 #include "cl/paths.h"
+#include "cl/settings.h"
 #include "cl/threads.h"
 
 namespace dlb::cl {
@@ -73,7 +74,18 @@ std::string binary_of(cl_program program) {
   return binary;
 }
 
+// PoCL ends the process where it cannot write what it compiles. (At the start it gets a folder with room.)
+void check_room(const Device& device) {
+  if (!device.late_code) return;
+  const std::string full = driver_cache_without_room();
+  if (!full.empty())
+    throw Error(CL_INVALID_OPERATION, "the disk of " + full + " is full, where " + device.name +
+                                          " keeps what it compiles: free some of it and go on, or set "
+                                          "POCL_CACHE_DIR to a folder with room");
+}
+
 cl_program load_binary(Device& device, const std::string& binary, const std::string& options) {
+  check_room(device);
   const auto* data = reinterpret_cast<const unsigned char*>(binary.data());
   const size_t size = binary.size();
   cl_int status = CL_SUCCESS, loaded = CL_SUCCESS;
@@ -89,6 +101,7 @@ cl_program load_binary(Device& device, const std::string& binary, const std::str
 
 cl_program build_source(Device& device, const std::string& source, const std::string& options,
                         const Hash128& key) {
+  check_room(device);
   const char* text = source.c_str();
   cl_int status = CL_SUCCESS;
   cl_program program = api().clCreateProgramWithSource(device.context(), 1, &text, nullptr, &status);
@@ -241,19 +254,8 @@ void prune_driver_cache() {
   if (stores++ % DiskCache::kPruneEvery == 0) own_driver_programs().prune();
 }
 
-// PoCL ends the process where it cannot write what it compiles. (At the start it gets a folder with room.)
-void check_room(const Device& device) {
-  if (!device.late_code) return;
-  const std::string full = driver_cache_without_room();
-  if (!full.empty())
-    throw Error(CL_INVALID_OPERATION, "the disk of " + full + " is full, where " + device.name +
-                                          " keeps what it compiles: free some of it and go on, or set "
-                                          "POCL_CACHE_DIR to a folder with room");
-}
-
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
   const UrgentBuild urgent;
-  check_room(device);
   const std::string disk_key = program_key(device, options, source);
   DiskCache& disk = program_disk_cache();
   bool from_pack = false;
@@ -366,19 +368,15 @@ ProgramEntry& entry_for(Device& device, const std::string& source, const std::st
 size_t most_programs() {
   static const size_t most = [] {
     constexpr size_t kDefault = 2048;
-    const char* set = std::getenv("DLBACKEND_MAX_PROGRAMS");
-    const long long chosen = set ? std::atoll(set) : 0;
-    if (set && *set && chosen <= 0)
-      std::fprintf(stderr, "dlbackend: DLBACKEND_MAX_PROGRAMS=%s is ignored; it is a number of programs\n",
-                   set);
-    return chosen > 0 ? static_cast<size_t>(chosen) : kDefault;
+    const uint64_t chosen = positive_setting("DLBACKEND_MAX_PROGRAMS", "programs");
+    return chosen ? static_cast<size_t>(chosen) : kDefault;
   }();
   return most;
 }
 
-// Releases the programs that were used least recently, an eighth at once, where there are too many. Nobody
-// may hold an entry's lock.
-void make_room() {
+// Releases the programs that were used least recently, an eighth at once, where there are too many; never
+// `wanted`, whose kernel is about to be launched. Nobody may hold an entry's lock.
+void make_room(const ProgramEntry& wanted) {
   const size_t most = most_programs();
   if (g_programs_held.load(std::memory_order_relaxed) <= most) [[likely]]
     return;
@@ -388,10 +386,10 @@ void make_room() {
   {
     std::lock_guard<std::mutex> lock(program_table().mutex);
     for (const auto& [key, entry] : program_table().entries)
-      if (entry->held) held.emplace_back(entry->used.load(), entry.get());
+      if (entry->held && entry.get() != &wanted) held.emplace_back(entry->used.load(), entry.get());
   }
-  const size_t left = most - most / 8;
-  if (held.size() <= most) return;
+  const size_t left = most - most / 8 - 1;  // beside the wanted one
+  if (held.size() < most) return;
   std::sort(held.begin(), held.end());
   for (size_t i = 0; i < held.size() - left; ++i) {
     ProgramEntry& entry = *held[i].second;
@@ -480,7 +478,7 @@ void Kernel::make() {
     program_->make();
     program_->make(*this);
   }
-  make_room();
+  make_room(*program_);
 }
 
 // The driver keeps what is still in a queue.
@@ -566,7 +564,7 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
     if (!later) entry.make(*kernel);
     found = kernel.get();
   }
-  make_room();
+  make_room(entry);
   return *found;
 }
 
@@ -599,7 +597,7 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
           std::lock_guard<std::mutex> lock(entry.mutex);
           entry.make();
         }
-        make_room();
+        make_room(entry);
         ready++;
       } catch (...) {  // the first use throws it again
       }

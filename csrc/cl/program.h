@@ -196,11 +196,11 @@ class Kernel {
   // With the driver's kernel there, which another thread may release while nobody holds the lock.
   std::unique_lock<std::mutex> lock_made() {
     std::unique_lock<std::mutex> lock(mutex_);
-    while (!handle_.load(std::memory_order_acquire)) [[unlikely]] {
-        lock.unlock();
-        make();
-        lock.lock();
-      }
+    while (!handle_.load(std::memory_order_acquire)) {
+      lock.unlock();
+      make();
+      lock.lock();
+    }
     return lock;
   }
   void attach(cl_kernel handle);

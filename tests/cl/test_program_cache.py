@@ -274,3 +274,22 @@ def test_programs_in_memory_are_bounded(run):
     assert nowhere.returncode == 0, nowhere.stderr
     assert int(nowhere.stdout.split()[0]) > compiled
     assert "DLBACKEND_MAX_PROGRAMS=few is ignored" in run(DLBACKEND_MAX_PROGRAMS="few").stderr
+
+
+AT_ONCE = """
+import torch, dlbackend
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()).to("ocl:0")
+x = torch.randn(2, 3, 9, 9, device="ocl:0")
+dlbackend.precompile(net, x)
+for _ in range(2):
+    assert net(x).softmax(1).cumsum(0).isfinite().all().item()
+print(int(dlbackend.kernel_stats()["evicted"]))
+"""
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_a_program_stays_until_it_is_launched(run, most):
+    """Also where all others were made since the last launch, and none is older."""
+    result = run(AT_ONCE, DLBACKEND_MAX_PROGRAMS=str(most), DLBACKEND_FIND_MODE="fast")
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout.split()[-1]) > 10

@@ -77,6 +77,9 @@ Bag embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at:
   TORCH_CHECK(
       !weighted || mode == kSum,
       "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum'");
+  TORCH_CHECK(!weighted || per_sample_weights->scalar_type() == weight.scalar_type(),
+              "embedding_bag: expected per_sample_weights of the weight's dtype ", weight.scalar_type(),
+              ", but got ", per_sample_weights->scalar_type());
   const c10::DeviceGuard guard(weight.device());
   const int64_t bags = include_last_offset ? offsets.size(0) - 1 : offsets.size(0);
   TORCH_CHECK(bags >= 0, "embedding_bag: include_last_offset: number of offsets should be at least 1");

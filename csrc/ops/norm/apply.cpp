@@ -154,14 +154,20 @@ const solver::RegisterLaunchFamily kForwardFamily(
 const solver::RegisterLaunchFamily kBackwardFamily(
     Op::kNormApplyBackward, {kFields, solver::solvers_of({kRowsForm, kColumnsForm, kPointwiseForm})});
 
+LaunchProblem::Operands operands_of(const at::Tensor& y, const at::Tensor& x, const at::Tensor* dy,
+                                    const at::Tensor& coefficients) {
+  LaunchProblem::Operands o;
+  o.in0 = buffer_of(x), o.in2 = buffer_of(coefficients), o.out0 = buffer_of(y);
+  if (dy) o.in1 = buffer_of(*dy);
+  return o;
+}
+
 }  // namespace
 
 void apply(const Context& context, const ChannelsLast& extent, const at::Tensor& y, const at::Tensor& x,
            const at::Tensor* dy, const at::Tensor& coefficients) {
   const LaunchProblem p = context.problem(dy ? Op::kNormApplyBackward : Op::kNormApply);
-  LaunchProblem::Operands o;
-  o.in0 = buffer_of(x), o.in2 = buffer_of(coefficients), o.out0 = buffer_of(y);
-  if (dy) o.in1 = buffer_of(*dy);
+  const LaunchProblem::Operands o = operands_of(y, x, dy, coefficients);
   const auto channels = static_cast<int32_t>(extent.channels), length = static_cast<int32_t>(extent.length);
   const Walk walk{
       {static_cast<uint32_t>(channels), static_cast<uint32_t>(length), static_cast<uint32_t>(extent.samples)},
@@ -178,9 +184,7 @@ void apply(const Context& context, const Extent& extent, const at::Tensor& y, co
   p.extents[0] = p.extents[LaunchProblem::kInputs] = x.numel();
   if (dy) p.types[1] = p.types[0], p.extents[1] = p.extents[0];
   p.types[2] = context.compute_scalar, p.extents[2] = coefficients.numel();
-  LaunchProblem::Operands o;
-  o.in0 = buffer_of(x), o.in2 = buffer_of(coefficients), o.out0 = buffer_of(y);
-  if (dy) o.in1 = buffer_of(*dy);
+  const LaunchProblem::Operands o = operands_of(y, x, dy, coefficients);
   if (solver::is_worth_choosing(p.what, p.extents[0])) return solver::run(p, o, context.stream);
   if (!is_cpu(context.device) || extent.inner == 1) return run_as_pointwise(p, o, Types(p), context.stream);
   const Plan plan = plan_rows(p, context.device, {});
