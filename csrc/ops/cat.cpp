@@ -7,10 +7,10 @@
 #include <numeric>
 
 #include "codegen/pointwise.h"
-#include "ops/common/family.h"
-#include "ops/common/split.h"
+#include "runtime/family.h"
+#include "primitives/common/split.h"
 #include "ops/common/structured.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 #include "ops/index/access.h"
 
 namespace dlb {

@@ -6,10 +6,10 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "ops/common/family.h"
+#include "runtime/family.h"
 #include "ops/common/structured.h"
-#include "ops/common/team.h"
-#include "ops/common/tensor.h"
+#include "primitives/common/team.h"
+#include "runtime/tensor.h"
 #include "runtime/device_error.h"
 
 namespace dlb {

@@ -11,10 +11,10 @@
 #include <ATen/ops/replication_pad3d_meta.h>
 #include <torch/library.h>
 
-#include "ops/common/family.h"
-#include "ops/common/lines.h"
+#include "runtime/family.h"
+#include "primitives/common/lines.h"
 #include "ops/common/structured.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {

@@ -13,10 +13,10 @@
 
 #include <cmath>
 
-#include "ops/common/family.h"
+#include "runtime/family.h"
 #include "ops/common/pointwise.h"
-#include "ops/common/split.h"
-#include "ops/common/tensor.h"
+#include "primitives/common/split.h"
+#include "runtime/tensor.h"
 #include "ops/pointwise/rows.h"
 #include "runtime/device_error.h"
 #include "runtime/generator.h"

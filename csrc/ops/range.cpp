@@ -15,10 +15,10 @@
 #include <cmath>
 
 #include "codegen/pointwise.h"
-#include "ops/common/family.h"
-#include "ops/common/split.h"
+#include "runtime/family.h"
+#include "primitives/common/split.h"
 #include "ops/common/structured.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/access.h"
 

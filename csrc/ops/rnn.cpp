@@ -4,9 +4,9 @@
 #include <ATen/ops/sum.h>
 #include <torch/library.h>
 
-#include "ops/common/family.h"
-#include "ops/common/team.h"
-#include "ops/common/tensor.h"
+#include "runtime/family.h"
+#include "primitives/common/team.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {

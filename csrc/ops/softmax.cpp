@@ -7,11 +7,11 @@
 #include <ATen/ops/_softmax_meta.h>
 #include <torch/library.h>
 
-#include "ops/common/family.h"
+#include "runtime/family.h"
 #include "ops/common/structured.h"
-#include "ops/common/team.h"
-#include "ops/common/tensor.h"
-#include "solver/launch_problem.h"
+#include "primitives/common/team.h"
+#include "runtime/tensor.h"
+#include "primitives/common/launch_problem.h"
 
 namespace dlb {
 namespace {

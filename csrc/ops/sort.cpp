@@ -13,10 +13,10 @@
 
 #include <cmath>
 
-#include "ops/common/family.h"
+#include "runtime/family.h"
 #include "ops/common/pointwise.h"
 #include "ops/common/structured.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/compact.h"
 

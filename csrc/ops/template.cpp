@@ -11,7 +11,7 @@
 
 #include "cl/hash.h"
 #include "ops/common/pointwise.h"
-#include "ops/common/reduce.h"
+#include "primitives/reduce/reduce.h"
 
 namespace dlb {
 namespace {

@@ -21,10 +21,10 @@
 #include <ATen/ops/upsample_trilinear3d_meta.h>
 #include <torch/library.h>
 
-#include "ops/common/family.h"
-#include "ops/common/lines.h"
+#include "runtime/family.h"
+#include "primitives/common/lines.h"
 #include "ops/common/structured.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 #include "ops/fallback.h"
 
 namespace dlb {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "solver/kernel_source.h"
+#include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "codegen/multi_tensor.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 

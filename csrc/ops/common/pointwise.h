@@ -7,7 +7,7 @@
 #include <array>
 
 #include "codegen/pointwise.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 

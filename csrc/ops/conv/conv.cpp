@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "cl/program.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 #include "solver/ahead.h"
-#include "solver/kernel_source.h"
+#include "primitives/common/kernel_source.h"
 #include "solver/prepared.h"
 #include "solver/solver.h"
 

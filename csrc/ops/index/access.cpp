@@ -6,9 +6,9 @@
 #include <ATen/ops/empty_like.h>
 
 #include "codegen/pointwise.h"
-#include "ops/common/family.h"
-#include "ops/common/split.h"
-#include "ops/common/tensor.h"
+#include "runtime/family.h"
+#include "primitives/common/split.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {

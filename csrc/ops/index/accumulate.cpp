@@ -4,8 +4,8 @@
 #include <ATen/Context.h>
 #include <ATen/ops/sort.h>
 
-#include "ops/common/family.h"
-#include "ops/common/tensor.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {

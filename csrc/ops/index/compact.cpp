@@ -7,8 +7,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
-#include "ops/common/family.h"
-#include "ops/common/tensor.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/access.h"
 

@@ -7,7 +7,7 @@
 #include <ATen/ops/gather_meta.h>
 
 #include "ops/common/structured.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 #include "ops/index/access.h"
 #include "ops/index/advanced.h"
 

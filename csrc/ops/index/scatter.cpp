@@ -17,7 +17,7 @@
 #include <limits>
 
 #include "ops/common/structured.h"
-#include "ops/common/tensor.h"
+#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/access.h"
 #include "ops/index/accumulate.h"

@@ -3,9 +3,9 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 
-#include "ops/common/family.h"
-#include "ops/common/split.h"
-#include "ops/common/tensor.h"
+#include "runtime/family.h"
+#include "primitives/common/split.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {

@@ -6,8 +6,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "ops/common/tensor.h"
-#include "solver/kernel_source.h"
+#include "runtime/tensor.h"
+#include "primitives/common/kernel_source.h"
 #include "solver/solver.h"
 
 namespace dlb {

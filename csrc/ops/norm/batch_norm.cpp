@@ -5,7 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include "ops/norm/norm.h"
+#include "primitives/norm/norm.h"
 
 namespace dlb {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include "ops/norm/norm.h"
+#include "primitives/norm/norm.h"
 
 namespace dlb {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <bit>
 
-#include "ops/norm/norm.h"
+#include "primitives/norm/norm.h"
 
 namespace dlb {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <array>
 
-#include "ops/common/reduce.h"
+#include "primitives/reduce/reduce.h"
 #if TORCH_VERSION_MINOR < 13
 #include <ATen/core/Dimname.h>
 #define DLB_NAMES_PARAMETER , at::DimnameList

@@ -1,0 +1,261 @@
+// ATen's pooling ops: shapes and checks, then the kernels.
+#include <ATen/native/Pool.h>
+#include <ATen/ops/adaptive_max_pool2d_backward_meta.h>
+#include <ATen/ops/adaptive_max_pool2d_meta.h>
+#include <ATen/ops/adaptive_max_pool3d_backward_meta.h>
+#include <ATen/ops/adaptive_max_pool3d_meta.h>
+#include <ATen/ops/avg_pool2d_backward_meta.h>
+#include <ATen/ops/avg_pool2d_meta.h>
+#include <ATen/ops/avg_pool3d_backward_meta.h>
+#include <ATen/ops/avg_pool3d_meta.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/max_pool2d_with_indices_backward_meta.h>
+#include <ATen/ops/max_pool2d_with_indices_meta.h>
+#include <torch/library.h>
+
+#include "ops/common/structured.h"
+#include "primitives/pool/pool.h"
+
+namespace dlb {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using TwoRefs = std::tuple<Tensor&, Tensor&>;
+using Two = std::tuple<Tensor, Tensor>;
+
+// The indices of a max pool must lie as its values do; out= tensors may not.
+template <class Run>
+void with_matching_layout(const Tensor& out, const Tensor& indices, Run run) {
+  if (out.strides() == indices.strides()) return run(out, indices);
+  const Tensor matching = at::empty_like(out, out.options().dtype(at::kLong));
+  run(out, matching);
+  indices.copy_(matching);
+}
+
+template <class Meta, int Axes>
+TwoRefs max_pool_out(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
+                     IntArrayRef dilation, bool ceil_mode, Tensor& out, Tensor& indices) {
+  OutOp<Meta, 2>({out, indices}).meta(self, kernel, stride, pad, dilation, ceil_mode);
+  with_matching_layout(out, indices, [&](const Tensor& y, const Tensor& places) {
+    pool::max_forward(self, y, places, pool::windows(Axes, kernel, stride, pad, dilation), Axes,
+                      "max_pool2d");
+  });
+  return {out, indices};
+}
+
+Tensor& max_pool2d_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel,
+                            IntArrayRef stride, IntArrayRef pad, IntArrayRef dilation, bool ceil_mode,
+                            const Tensor& indices, Tensor& grad_input) {
+  OutOp<at::meta::structured_max_pool2d_with_indices_backward>(grad_input)
+      .meta(grad_output, self, kernel, stride, pad, dilation, ceil_mode, indices);
+  pool::max_backward(grad_input, grad_output, indices, pool::windows(2, kernel, stride, pad, dilation), 2,
+                     "max_pool2d_backward");
+  return grad_input;
+}
+
+using Sizes = c10::SmallVector<int64_t, 5>;
+
+// What the CPU checks of a max pool's arguments and sizes; `pooled`: spatial sizes of its result.
+void check_max_pool3d(const Tensor& self, const pool::Windows& windows, IntArrayRef pooled) {
+  const auto& [t, h, w] = windows;
+  at::native::pool3d_shape_check(self, self.size(-4), t.kernel, h.kernel, w.kernel, t.stride, h.stride,
+                                 w.stride, t.pad, h.pad, w.pad, t.dilation, h.dilation, w.dilation,
+                                 self.size(-3), self.size(-2), self.size(-1), pooled[0], pooled[1], pooled[2],
+                                 "max_pool3d");
+}
+
+pool::Windows max_pool3d_windows(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
+                                 IntArrayRef dilation) {
+  auto one_or_three = [](IntArrayRef list) { return list.size() == 1 || list.size() == 3; };
+  TORCH_CHECK(one_or_three(kernel),
+              "max_pool3d: kernel_size must either be a single int, or a tuple of three ints");
+  TORCH_CHECK(stride.empty() || one_or_three(stride),
+              "max_pool3d: stride must either be omitted, a single int, or a tuple of three ints");
+  TORCH_CHECK(one_or_three(pad), "max_pool3d: padding must either be a single int, or a tuple of three ints");
+  TORCH_CHECK(one_or_three(dilation),
+              "max_pool3d: dilation must be either a single int, or a tuple of three ints");
+  TORCH_CHECK(self.dim() == 4 || self.dim() == 5, "max_pool3d: expected a 4D or 5D input, got ",
+              self.sizes());
+  return pool::windows(3, kernel, stride, pad, dilation);
+}
+
+// [N,] C, spatial sizes of the result.
+Sizes max_pool3d_sizes(const Tensor& self, const pool::Windows& windows, bool ceil_mode) {
+  Sizes sizes(self.sizes().begin(), self.sizes().end());
+  for (size_t i = 0; i < 3; ++i) {
+    const auto& w = windows[i];
+    auto& size = sizes[sizes.size() - 3 + i];
+    size = at::native::pooling_output_shape<int64_t>(size, w.kernel, w.pad, w.stride, w.dilation, ceil_mode);
+  }
+  check_max_pool3d(self, windows, IntArrayRef(sizes).slice(sizes.size() - 3));
+  return sizes;
+}
+
+TwoRefs max_pool3d_out(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
+                       IntArrayRef dilation, bool ceil_mode, Tensor& out, Tensor& indices) {
+  const pool::Windows windows = max_pool3d_windows(self, kernel, stride, pad, dilation);
+  const Sizes sizes = max_pool3d_sizes(self, windows, ceil_mode);
+  at::native::resize_output(out, sizes);
+  at::native::resize_output(indices, sizes);
+  with_matching_layout(out, indices, [&](const Tensor& y, const Tensor& places) {
+    pool::max_forward(self, y, places, windows, 3, "max_pool3d");
+  });
+  return {out, indices};
+}
+
+Two max_pool3d(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
+               IntArrayRef dilation, bool ceil_mode) {
+  const pool::Windows windows = max_pool3d_windows(self, kernel, stride, pad, dilation);
+  const Sizes sizes = max_pool3d_sizes(self, windows, ceil_mode);
+  Tensor out = at::empty(sizes, self.options().memory_format(self.suggest_memory_format()));
+  Tensor indices =
+      at::empty(sizes, self.options().dtype(at::kLong).memory_format(self.suggest_memory_format()));
+  pool::max_forward(self, out, indices, windows, 3, "max_pool3d");
+  return {std::move(out), std::move(indices)};
+}
+
+Tensor& max_pool3d_backward_out(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel,
+                                IntArrayRef stride, IntArrayRef pad, IntArrayRef dilation, bool,
+                                const Tensor& indices, Tensor& grad_input) {
+  const pool::Windows windows = max_pool3d_windows(self, kernel, stride, pad, dilation);
+  TORCH_CHECK(grad_output.scalar_type() == self.scalar_type(), "expected dtype ", self.scalar_type(),
+              " for `gradOutput` but got dtype ", grad_output.scalar_type());
+  TORCH_CHECK(indices.scalar_type() == at::kLong, "expected scalar type Long but found ",
+              indices.scalar_type());
+  TORCH_CHECK(grad_output.dim() == self.dim(), "expected a gradient of ", self.dim(),
+              " dimensions, but got: ", grad_output.sizes());
+  // As on the CPU the gradient says how many windows there are, and the indices must agree.
+  check_max_pool3d(self, windows, grad_output.sizes().slice(static_cast<size_t>(self.dim() - 3)));
+  TORCH_CHECK(indices.sizes() == grad_output.sizes(), "expected indices of the gradient's sizes ",
+              grad_output.sizes(), ", but got: ", indices.sizes());
+  TORCH_CHECK(grad_output.sizes().slice(0, static_cast<size_t>(self.dim() - 3)) ==
+                  self.sizes().slice(0, static_cast<size_t>(self.dim() - 3)),
+              "expected a gradient of the input's batch and channels ", self.sizes(),
+              ", but got: ", grad_output.sizes());
+  at::native::resize_output(grad_input, self.sizes());
+  pool::max_backward(grad_input, grad_output, indices, windows, 3, "max_pool3d_backward");
+  return grad_input;
+}
+Tensor max_pool3d_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel,
+                           IntArrayRef stride, IntArrayRef pad, IntArrayRef dilation, bool ceil_mode,
+                           const Tensor& indices) {
+  Tensor grad_input = at::empty_like(self, self.suggest_memory_format());
+  max_pool3d_backward_out(grad_output, self, kernel, stride, pad, dilation, ceil_mode, indices, grad_input);
+  return grad_input;
+}
+
+template <class Meta, int Axes>
+Tensor& avg_pool_out(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef pad,
+                     bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor, Tensor& out) {
+  OutOp<Meta> op(out);
+  if constexpr (Axes == 2)
+    op.meta(self, kernel, stride, pad, ceil_mode, count_include_pad, divisor);
+  else
+    op.meta(self, kernel, stride, pad, ceil_mode, count_include_pad, divisor);
+  pool::avg_forward(self, out, pool::windows(Axes, kernel, stride, pad, {}), Axes,
+                    {count_include_pad, divisor}, "avg_pool");
+  return out;
+}
+
+template <class Meta, int Axes>
+Tensor& avg_pool_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel,
+                          IntArrayRef stride, IntArrayRef pad, bool ceil_mode, bool count_include_pad,
+                          std::optional<int64_t> divisor, Tensor& grad_input) {
+  OutOp<Meta>(grad_input).meta(grad_output, self, kernel, stride, pad, ceil_mode, count_include_pad, divisor);
+  pool::avg_backward(grad_input, grad_output, pool::windows(Axes, kernel, stride, pad, {}), Axes,
+                     {count_include_pad, divisor}, "avg_pool_backward");
+  return grad_input;
+}
+
+template <int Axes>
+c10::SmallVector<int64_t, 5> adaptive_sizes(const Tensor& self, IntArrayRef output_size) {
+  TORCH_CHECK(output_size.size() == Axes, "adaptive_avg_pool: output_size must have ", Axes, " numbers");
+  TORCH_CHECK(self.dim() == Axes + 1 || self.dim() == Axes + 2, "adaptive_avg_pool", Axes, "d(): Expected ",
+              Axes + 1, "D or ", Axes + 2, "D tensor, but got ", self.sizes());
+  for (int64_t d = self.dim() - Axes; d < self.dim(); ++d)
+    TORCH_CHECK(self.size(d) > 0, "adaptive_avg_pool", Axes, "d(): Expected input to have non-zero size for ",
+                "non-batch dimensions, but input has sizes ", self.sizes(), " with dimension ", d,
+                " being empty");
+  for (int64_t size : output_size)
+    TORCH_CHECK(size >= 0, "adaptive_avg_pool", Axes,
+                "d(): elements of output_size must be greater than or equal to 0");
+  c10::SmallVector<int64_t, 5> sizes(self.sizes().begin(), self.sizes().end());
+  std::copy(output_size.begin(), output_size.end(), sizes.end() - Axes);
+  return sizes;
+}
+
+template <int Axes>
+Tensor& adaptive_avg_out(const Tensor& self, IntArrayRef output_size, Tensor& out) {
+  at::native::resize_output(out, adaptive_sizes<Axes>(self, output_size));
+  pool::avg_forward(self, out, pool::adaptive_windows(Axes), Axes, {}, "adaptive_avg_pool");
+  return out;
+}
+template <int Axes>
+Tensor adaptive_avg(const Tensor& self, IntArrayRef output_size) {
+  Tensor out = at::empty(adaptive_sizes<Axes>(self, output_size),
+                         self.options().memory_format(self.suggest_memory_format()));
+  pool::avg_forward(self, out, pool::adaptive_windows(Axes), Axes, {}, "adaptive_avg_pool");
+  return out;
+}
+template <int Axes>
+Tensor& adaptive_avg_backward_out(const Tensor& grad_output, const Tensor& self, Tensor& grad_input) {
+  at::native::resize_output(grad_input, self.sizes());
+  pool::avg_backward(grad_input, grad_output, pool::adaptive_windows(Axes), Axes, {},
+                     "adaptive_avg_pool_backward");
+  return grad_input;
+}
+template <int Axes>
+Tensor adaptive_avg_backward(const Tensor& grad_output, const Tensor& self) {
+  Tensor grad_input = at::empty_like(self, self.suggest_memory_format());
+  return adaptive_avg_backward_out<Axes>(grad_output, self, grad_input);
+}
+
+template <class Meta, int Axes>
+TwoRefs adaptive_max_out(const Tensor& self, IntArrayRef output_size, Tensor& out, Tensor& indices) {
+  OutOp<Meta, 2>({out, indices}).meta(self, output_size);
+  with_matching_layout(out, indices, [&](const Tensor& y, const Tensor& places) {
+    pool::max_forward(self, y, places, pool::adaptive_windows(Axes), Axes, "adaptive_max_pool");
+  });
+  return {out, indices};
+}
+template <class Meta, int Axes>
+Tensor& adaptive_max_backward(const Tensor& grad_output, const Tensor& self, const Tensor& indices,
+                              Tensor& grad_input) {
+  OutOp<Meta>(grad_input).meta(grad_output, self, indices);
+  pool::max_backward(grad_input, grad_output, indices, pool::adaptive_windows(Axes), Axes,
+                     "adaptive_max_pool_backward");
+  return grad_input;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  using namespace at::meta;
+  m.impl("max_pool2d_with_indices.out", max_pool_out<structured_max_pool2d_with_indices, 2>);
+  m.impl("max_pool2d_with_indices_backward.grad_input", max_pool2d_backward);
+  m.impl("max_pool3d_with_indices", max_pool3d);
+  m.impl("max_pool3d_with_indices.out", max_pool3d_out);
+  m.impl("max_pool3d_with_indices_backward", max_pool3d_backward);
+  m.impl("max_pool3d_with_indices_backward.grad_input", max_pool3d_backward_out);
+  m.impl("avg_pool2d.out", avg_pool_out<structured_avg_pool2d, 2>);
+  m.impl("avg_pool3d.out", avg_pool_out<structured_avg_pool3d, 3>);
+  m.impl("avg_pool2d_backward.grad_input", avg_pool_backward<structured_avg_pool2d_backward, 2>);
+  m.impl("avg_pool3d_backward.grad_input", avg_pool_backward<structured_avg_pool3d_backward, 3>);
+  m.impl("_adaptive_avg_pool2d", adaptive_avg<2>);
+  m.impl("_adaptive_avg_pool3d", adaptive_avg<3>);
+  m.impl("adaptive_avg_pool2d.out", adaptive_avg_out<2>);
+  m.impl("adaptive_avg_pool3d.out", adaptive_avg_out<3>);
+  m.impl("_adaptive_avg_pool2d_backward", adaptive_avg_backward<2>);
+  m.impl("_adaptive_avg_pool3d_backward", adaptive_avg_backward<3>);
+  m.impl("adaptive_avg_pool3d_backward.grad_input", adaptive_avg_backward_out<3>);
+  m.impl("adaptive_max_pool2d.out", adaptive_max_out<structured_adaptive_max_pool2d, 2>);
+  m.impl("adaptive_max_pool3d.out", adaptive_max_out<structured_adaptive_max_pool3d, 3>);
+  m.impl("adaptive_max_pool2d_backward.grad_input",
+         adaptive_max_backward<structured_adaptive_max_pool2d_backward, 2>);
+  m.impl("adaptive_max_pool3d_backward.grad_input",
+         adaptive_max_backward<structured_adaptive_max_pool3d_backward, 3>);
+}
+
+}  // namespace dlb

@@ -1,0 +1,197 @@
+// Tiles of GPU-class solvers and their cost model.
+#include "primitives/common/gpu_tile.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace dlb::solver {
+namespace {
+
+// Speeds fitted to 2100 measurements of convolutions and 190 of products on an H100, where together with
+// kSetup and kGpuTileLaunch they tell times to 10 % and 20 % (mean deviation).
+constexpr GpuTile kTiles[] = {
+    // much reuse per element loaded, and three work-groups on a compute unit
+    {"-DTM=64 -DTN=128 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 64, 128, 16, 8, 8, 3, {.64, .78, .87}},
+    // the one that fits float64, and small products
+    {"-DTM=64 -DTN=64 -DTK=16 -DWM=4 -DWN=8 -DLANES_M=4", 64, 64, 16, 4, 8, 3, {.5, .6, .7}},
+    // few rows: grouped convolutions, small batches of a linear layer
+    {"-DTM=16 -DTN=128 -DTK=16 -DWM=8 -DWN=4 -DLANES_M=2",
+     16,
+     128,
+     16,
+     8,
+     4,
+     6,
+     {.16, .28, .36, .42, .46, .52}},
+    // a third less to load than the wide tile; two of its work-groups fill a unit
+    {"-DTM=128 -DTN=128 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 128, 128, 16, 8, 8, 2, {.75, .95}},
+    // the square one with the wide one's blocks: fewer reads of local memory, more registers. Its work-groups
+    // are
+    // small, and a unit with one of them mostly waits
+    {"-DTM=64 -DTN=64 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4",
+     64,
+     64,
+     16,
+     8,
+     8,
+     6,
+     {.27, .52, .61, .72, .74, .79}},
+    // Those on tensor cores: speeds measured on an H200, where two of eight warps with 128 registers in place
+    // of one with 200 were no faster. In 16 bits the eight warps of the first keep the tensor cores busier,
+    // for TF32 the four of the second, which read less of local memory.
+    {"-DTM=128 -DTN=128 -DWTM=64 -DWTN=32", 128, 128, 16, 8, 8, 1, {3.3}, .54},
+    {"-DTM=128 -DTN=128 -DWTM=64 -DWTN=64", 128, 128, 16, 8, 16, 2, {1.5, 2.45}, 1},
+    // convolutions in 16 bits, whose gathered loads take more work-items
+    {"-DTM=64 -DTN=128 -DWTM=32 -DWTN=32", 64, 128, 16, 8, 4, 1, {2.1}, .58},
+    {"-DTM=64 -DTN=64 -DWTM=32 -DWTN=32", 64, 64, 16, 8, 4, 2, {1.3, 1.85}, .7},
+};
+static_assert(std::size(kTiles) == kGpuTiles);
+
+constexpr int64_t kSetup = 32;         // a tile's start and end cost as much as this depth
+constexpr int64_t kShortestPart = 64;  // of the reduction; shorter ones only add partial results
+constexpr size_t kMostConfigs = 6;
+constexpr double kHopeless = 1.5;  // times the expected time of the first config: measured, 1.3 loses nothing
+
+// Microseconds of a compute unit that runs so many work-groups of so much arithmetic each.
+double unit_time(const GpuTile& tile, c10::ScalarType type, int64_t groups, double flops) {
+  if (tile.tf32 && type == c10::ScalarType::Float) flops /= tile.tf32;
+  const auto at = [&](int64_t count) { return count ? count * flops / tile.speed[count - 1] : 0; };
+  return (groups / tile.together * at(tile.together) + at(groups % tile.together)) / kGpuFlopsPerMicrosecond;
+}
+
+uint64_t local_bytes(const GpuTile& tile, c10::ScalarType type, const cl::Device& device) {
+  // the convolution's tables: at most 20 bytes for each column and for two k of each work-item
+  const uint64_t tables = 20 * (tile.n + 2 * tile.items()) + 256;
+  // what emulation exchanges: at most 32 words of each work-item
+  const uint64_t exchanged =
+      device.tensor_cores == cl::TensorCores::kEmulated ? 32 * sizeof(uint32_t) * tile.items() : 0;
+  if (tile.mma()) return 2 * sizeof(uint32_t) * tile.k * (tile.m + tile.n) + exchanged + tables;
+  // two tiles of each operand
+  return 2 * partial_bytes(type) * tile.k * (tile.m + 4 + tile.n + 4) + tables;
+}
+
+}  // namespace
+
+const GpuTile& gpu_tile(int index) {
+  return kTiles[index];
+}
+
+std::string gpu_options(const cl::Device& device, c10::ScalarType type) {
+  // On CPUs only tests run these kernels. PoCL 3.1 takes seconds to optimise a tile there, and optimises the
+  // loops that fill a convolution's tables wrongly.
+  const bool cpu = device.type & CL_DEVICE_TYPE_CPU;
+  const bool plain = cpu && device.platform_name == "Portable Computing Language";
+  return element_option(type) + (plain ? " -cl-opt-disable" : "");
+}
+
+std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type) {
+  std::string options = gpu_options(device, type) + " " + kTiles[tile].options;
+  if (kTiles[tile].mma())
+    options += " -DTK=" + std::to_string(kTiles[tile].depth(type)) +
+               (device.tensor_cores == cl::TensorCores::kEmulated ? " -DMMA=2" : " -DMMA=1");
+  return options;
+}
+
+bool gpu_tile_fits(int tile, const cl::Device& device, c10::ScalarType type) {
+  return local_bytes(kTiles[tile], type, device) <= device.local_mem &&
+         kTiles[tile].items() <= int64_t(device.max_work_group);
+}
+
+const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type) {
+  if (device.cls != cl::DeviceClass::kGpu) return "for GPU-class devices";
+  if (!is_float_storage(type) && type != c10::ScalarType::Double)
+    return "computes in float and double: float32, float16, bfloat16 and float64";
+  if (type == c10::ScalarType::Double && !device.fp64) return "the device has no double precision";
+  if (device.max_work_group < 128) return "work-groups of 128 are too large for the device";
+  if (!gpu_tile_fits(kSquareTile, device, type)) return "too little local memory";
+  return nullptr;
+}
+
+const char* gpu_mma_refuses(const cl::Device& device, c10::ScalarType type, bool tf32) {
+  if (device.tensor_cores == cl::TensorCores::kNone)
+    return "needs tensor cores: an NVIDIA GPU of compute capability 8.0 or later";
+  if (type == c10::ScalarType::Float) {
+    if (!tf32) return "would round float32 to TF32, which is not allowed (torch.backends.ocl.fp32_precision)";
+  } else if (!is_float_storage(type)) {
+    return "for float16 and bfloat16, and float32 as TF32";
+  }
+  if (!gpu_tile_fits(kMmaSquareTile, device, type)) return "too little local memory";
+  return nullptr;
+}
+
+void add_gpu_plans(std::vector<GpuPlan>& plans, int index, double tiles, int64_t k, double outputs,
+                   bool may_split, c10::ScalarType type, const cl::Device& device) {
+  const GpuTile& tile = kTiles[index];
+  const int step = tile.depth(type);
+  const double units = device.compute_units;
+  int64_t previous = 0;
+  // The slowest compute unit decides, so only part counts that fill a whole number of work-groups on each
+  // matter.
+  for (double load : {0., 1., 2., 3., 4., 5., 6., 8., 10., 12.}) {
+    const int64_t most = std::max<int64_t>(k / kShortestPart, 1);
+    const int64_t splits = std::clamp<int64_t>(static_cast<int64_t>(load * units / tiles), 1, most);
+    if (splits == previous) continue;
+    previous = splits;
+    if (splits > 1 && (!may_split || splits * outputs * sizeof(float) > kGpuPartialBytes)) break;
+    const double flops = 2.0 * tile.m * tile.n * (round_up(ceil_div(k, splits), step) + kSetup);
+    double time = kGpuTileLaunch +
+                  unit_time(tile, type, static_cast<int64_t>(std::ceil(tiles * splits / units)), flops);
+    if (splits > 1) time += kGpuLaunch + (2 * splits + 1) * outputs * sizeof(float) / kGpuBytesPerMicrosecond;
+    plans.push_back({index, static_cast<int>(splits), time});
+  }
+}
+
+const GpuPlan& fastest(const std::vector<GpuPlan>& plans) {
+  TORCH_INTERNAL_ASSERT(!plans.empty());
+  return *std::min_element(plans.begin(), plans.end(),
+                           [](const auto& a, const auto& b) { return a.time < b.time; });
+}
+
+std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans) {
+  std::stable_sort(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+  std::vector<GpuPlan> chosen = {first};
+  const auto add = [&](auto&& differs) {
+    for (const GpuPlan& plan : plans)
+      if (chosen.size() < kMostConfigs && plan.time < kHopeless * first.time &&
+          std::all_of(chosen.begin(), chosen.end(), [&](const auto& other) { return differs(plan, other); }))
+        chosen.push_back(plan);
+  };
+  add([](const auto& a, const auto& b) { return a.tile != b.tile; });
+  add([](const auto& a, const auto& b) {
+    return a.tile != b.tile || a.splits >= 2 * b.splits || b.splits >= 2 * a.splits;
+  });
+  std::vector<Config> configs;
+  for (const GpuPlan& plan : chosen) configs.push_back(config_of(plan));
+  return configs;
+}
+
+cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name) {
+  return embedded_kernel(device, {"gpu_tile.clh", "gpu_mma.clh", "gemm_gpu.cl", "split_reduce.cl"},
+                         gpu_tile_options(tile, device, type), name);
+}
+
+std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
+                                                const Constants& constants) {
+  return specialised_kernel(device,
+                            constants.text() + sources({"gpu_tile.clh", "gpu_mma.clh", "gemm_gpu.cl"}),
+                            gpu_tile_options(tile, device, type), "gemm_gpu");
+}
+
+void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
+                         MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
+                         const Factor& beta, const Bounds& bounds) {
+  constexpr int kItems = 128;
+  arguments.bounds = bounds;
+  arguments.partial_offset = static_cast<int64_t>(partial.offset / partial_bytes(type));
+  arguments.c_offset = c.offset, arguments.d_offset = d.offset;
+  const int64_t outputs = arguments.batch * arguments.m * arguments.n;
+  kernel.launch_with(queue, cl::Range::linear(ceil_div(outputs, kItems), kItems), [&](auto& list) {
+    list.add(partial.mem), list.add(c.mem), list.add(d.mem);
+    add_factor(list, type, alpha), add_factor(list, type, beta);
+    list.add(arguments);
+  });
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,115 @@
+// What the tiled solvers for GPU-class devices share: tile shapes, the time a launch takes, the parts in
+// which a long reduction is divided, and the launch that adds the parts.
+#pragma once
+#include <vector>
+
+#include "cl/program.h"
+#include "runtime/allocator.h"
+#include "primitives/common/kernel_source.h"
+#include "solver/problem.h"
+#include "solver/solver.h"
+
+namespace dlb::solver {
+
+// A work-group's tile of m x n results, its step along the reduction, and a work-item's block; see
+// gpu_tile.clh.
+struct GpuTile {
+  const char* options;
+  int m, n, k, block_m, block_n;
+  int together;     // work-groups that a compute unit runs at once
+  double speed[6];  // of a unit that runs 1, 2, ... of them, as a share of kGpuFlopsPerMicrosecond
+  // Of tiles on tensor cores (gpu_mma.clh), for which k counts words, block_m x block_n a work-item's
+  // results, and speed is that of 16 bits: the share of it that TF32 reaches.
+  double tf32 = 0;
+  bool mma() const { return tf32 > 0; }
+  int items() const { return m / block_m * (n / block_n); }
+  int depth(c10::ScalarType type) const { return mma() ? k * 4 / int(c10::elementSize(type)) : k; }
+};
+
+// A first guess chooses between few of them, so that a process builds few programs; the others are for those
+// who measure.
+enum GpuTileIndex {
+  kWideTile,
+  kSquareTile,
+  kThinTile,
+  kLargeTile,
+  kBlockTile,
+  kMmaHalfTile,
+  kMmaTf32Tile,
+  kMmaWideTile,
+  kMmaSquareTile,
+  kGpuTiles
+};
+const GpuTile& gpu_tile(int index);
+inline int mma_large_tile(c10::ScalarType type) {
+  return type == c10::ScalarType::Float ? kMmaTf32Tile : kMmaHalfTile;
+}
+
+// Build options of a solver's kernels for GPU-class devices, without and with a tile.
+std::string gpu_options(const cl::Device& device, c10::ScalarType type);
+std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type);
+
+// Rates of the devices that the constants of estimates for GPU-class devices were measured on, an H200 and
+// for tiles an H100, whose compute units are alike.
+constexpr double kGpuFlopsPerMicrosecond = 0.33e6;  // of one compute unit, float32
+constexpr double kGpuBytesPerMicrosecond = 3e6;     // of the device
+constexpr double kGpuLaunch = 3;                    // microseconds, of a dependent kernel
+constexpr double kGpuTileLaunch = 5;                // the same of a tiled one, which takes longer to start
+constexpr uint64_t kGpuPartialBytes = uint64_t(256) << 20;  // of partial results, at most
+
+// False with the reason for devices and dtypes that the tiled kernels are not for.
+const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type);
+// The same of those on tensor cores.
+const char* gpu_mma_refuses(const cl::Device& device, c10::ScalarType type, bool tf32);
+bool gpu_tile_fits(int tile, const cl::Device& device, c10::ScalarType type);
+
+// A choice of tile and parts of the reduction, and its expected time in microseconds.
+struct GpuPlan {
+  int tile = -1, splits = 1;
+  double time = 0;
+};
+
+// Adds the plans worth a thought for `tiles` independent tiles with a reduction of depth k and `outputs`
+// results. Divides the reduction only where may_split and the partial results stay within a bound.
+void add_gpu_plans(std::vector<GpuPlan>& plans, int tile, double tiles, int64_t k, double outputs,
+                   bool may_split, c10::ScalarType type, const cl::Device& device);
+const GpuPlan& fastest(const std::vector<GpuPlan>& plans);
+
+inline Config config_of(const GpuPlan& plan) {
+  return {{plan.tile, plan.splits}};
+}
+
+// Configs {tile, parts}: `first`, then the best of each other tile and unlike divisions of the reduction,
+// leaving out what cannot win.
+std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans);
+
+// Elements of a partial result: float, or double for float64.
+inline uint64_t partial_bytes(c10::ScalarType type) {
+  return type == c10::ScalarType::Double ? sizeof(double) : sizeof(float);
+}
+
+// True when all values are multiples of four: what a vector access needs of strides and sizes.
+inline bool in_fours(std::initializer_list<int64_t> values) {
+  for (int64_t v : values)
+    if (v % 4) return false;
+  return true;
+}
+
+// The kernels of gemm_gpu.cl and split_reduce.cl, which share a program, with or without tensor cores.
+cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name);
+// gemm_gpu of a program for one problem, whose CONSTANTS are given.
+std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
+                                                const Constants& constants);
+
+// Second pass over partial results [splits, batch, m, n]: the argument struct of split_reduce.cl.
+struct SplitReduce {
+  int64_t partial_offset, c_offset, d_offset;
+  int64_t c_batch, c_m, c_n, d_batch, d_m, d_n;
+  int64_t batch, m, n, splits;
+  Bounds bounds{};
+};
+void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
+                         MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
+                         const Factor& beta, const Bounds& bounds);
+
+}  // namespace dlb::solver

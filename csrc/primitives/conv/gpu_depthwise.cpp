@@ -1,0 +1,168 @@
+// Convolution solver "gpu_depthwise": one input channel per group, on GPU-class devices; see
+// depthwise_gpu.cl.
+#include <algorithm>
+
+#include "primitives/conv/solvers.h"
+#include "primitives/conv/strides.h"
+#include "primitives/common/gpu_tile.h"
+
+namespace dlb::solver {
+namespace {
+
+// The struct of depthwise_gpu.cl.
+struct Arguments {
+  int64_t x_offset, w_offset, y_offset, bias_offset, partial_offset;
+  int32_t batch, channels, multiplier, splits;
+  int32_t x_size[4], y_size[4], taps[4], stride[4], pad[4], dilation[4];
+  int32_t x_n, x_c, x_s[3];
+  int32_t y_n, y_c, y_s[3];
+  int32_t w_c, w_s[3];
+  int32_t has_bias;
+  Bounds bounds;
+  int32_t channels_fast;
+};
+
+constexpr int kItems = 128, kRun = 4,
+              kLanes = 32;              // DW_ITEMS, RUN and the channels of a work-group of depthwise_gpu.cl
+constexpr int64_t kShortestPart = 512;  // pixels of a part of the weight gradient
+constexpr double kGroupsPerUnit = 20;   // of the weight gradient, measured on an H200
+
+bool channels_fast(const ConvProblem& p) {
+  return p.xs[1] == 1 && p.c > 1;
+}
+
+// A stride-1 input gradient is a forward pass with the filter walked backwards.
+bool runs_forward(const ConvProblem& p) {
+  return p.direction == Op::kConvForward || (p.direction == Op::kConvInputGrad && p.k == p.c &&
+                                             p.stride[0] == 1 && p.stride[1] == 1 && p.stride[2] == 1);
+}
+
+int splits_of(const ConvProblem& p, const cl::Device& device) {
+  int64_t tap;
+  if (p.direction != Op::kConvWeightGrad || !evenly_spaced(p.filter, p.ws, tap)) return 1;
+  const double groups = channels_fast(p) ? ceil_div(p.k, kLanes) : p.k;
+  const int64_t longest = std::max<int64_t>(p.n * p.out_pixels() / kShortestPart, 1);
+  return std::clamp<int64_t>(static_cast<int64_t>(kGroupsPerUnit * device.compute_units / groups), 1,
+                             longest);
+}
+
+Arguments arguments_of(const ConvProblem& p, int splits) {
+  Arguments a{};
+  a.batch = p.n, a.channels = p.k, a.multiplier = p.k / p.c, a.splits = splits;
+  a.x_n = p.xs[0], a.x_c = p.xs[1], a.y_n = p.ys[0], a.y_c = p.ys[1], a.w_c = p.ws[0];
+  a.has_bias = p.has_bias, a.channels_fast = channels_fast(p);
+  for (int d = 0; d < 3; d++) {
+    a.x_size[d] = p.in[d], a.y_size[d] = p.out[d], a.taps[d] = p.filter[d];
+    a.stride[d] = p.stride[d], a.pad[d] = p.padding[d], a.dilation[d] = p.dilation[d];
+    a.x_s[d] = p.xs[2 + d], a.y_s[d] = p.ys[2 + d], a.w_s[d] = p.ws[2 + d];
+  }
+  if (p.direction == Op::kConvInputGrad && runs_forward(p)) {
+    std::swap(a.x_n, a.y_n), std::swap(a.x_c, a.y_c);
+    std::swap(a.x_size, a.y_size), std::swap(a.x_s, a.y_s);
+    for (int d = 0; d < 3; d++) {
+      a.pad[d] = p.dilation[d] * (p.filter[d] - 1) - p.padding[d];
+      a.w_offset += int64_t(p.filter[d] - 1) * p.ws[2 + d];
+      a.w_s[d] = -a.w_s[d];
+    }
+  }
+  return a;
+}
+
+class DepthwiseInvoker final : public Invoker<ConvProblem> {
+ public:
+  DepthwiseInvoker(const ConvProblem& p, cl::Device& device, int splits)
+      : direction_(p.direction),
+        dtype_(p.dtype),
+        forward_(runs_forward(p)),
+        arguments_(arguments_of(p, splits)),
+        kernel_(embedded_kernel(device, {"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"},
+                                gpu_options(device, p.dtype), kernel_name(p))) {
+    if (p.direction == Op::kConvWeightGrad) {
+      range_.dims = 2;
+      range_.local[0] = kItems;
+      range_.global[0] = ceil_div(p.k, arguments_.channels_fast ? kLanes : 1) * kItems;
+      range_.global[1] = splits;
+    } else {
+      const int32_t(&size)[4] = forward_ ? arguments_.y_size : arguments_.x_size;
+      const int64_t rows = forward_ ? ceil_div(size[1], kRun) : size[1];
+      range_ = cl::Range::linear(
+          ceil_div(int64_t(p.n) * (forward_ ? p.k : p.c) * size[0] * rows * size[2], kItems), kItems);
+    }
+    if (splits == 1) return;
+    reduce_ = &embedded_kernel(device, {"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"},
+                               gpu_options(device, p.dtype), "split_reduce");
+    evenly_spaced(p.filter, p.ws, split_.c_n);
+    split_.c_m = p.ws[0], split_.batch = 1, split_.m = p.k, split_.n = p.taps(), split_.splits = splits;
+  }
+
+  void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
+    const bool swapped = direction_ == Op::kConvInputGrad && forward_;
+    const Buffer &x = swapped ? o.y : o.x, &y = swapped ? o.x : o.y;
+    const Buffer& bias = arguments_.has_bias ? o.bias : o.w;
+    Arguments a = arguments_;
+    a.x_offset = x.offset, a.y_offset = y.offset, a.bias_offset = bias.offset, a.w_offset += o.w.offset;
+    a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
+    a.bounds = o.bounds;
+    if (forward_) return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
+    if (direction_ == Op::kConvInputGrad)
+      return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
+    kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, workspace.mem ? workspace.mem : o.w.mem, a);
+    if (reduce_)
+      launch_split_reduce(*reduce_, stream.queue(), split_, dtype_, workspace, o.w, o.w, Factor{},
+                          Factor{0, 0, 0}, Bounds{});
+  }
+
+ private:
+  static const char* kernel_name(const ConvProblem& p) {
+    if (runs_forward(p)) return "depthwise_forward";
+    return p.direction == Op::kConvInputGrad ? "depthwise_input_gradient" : "depthwise_weight_gradient";
+  }
+
+  const Op direction_;
+  const c10::ScalarType dtype_;
+  const bool forward_;
+  Arguments arguments_;
+  cl::Kernel& kernel_;
+  cl::Kernel* reduce_ = nullptr;
+  cl::Range range_;
+  SplitReduce split_{};
+};
+
+class Depthwise final : public ConvSolver {
+ public:
+  const char* name() const override { return "gpu_depthwise"; }
+  Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
+    if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
+    if (p.c == 0 || p.c != p.groups) return Applicability::no("more than one input channel per group");
+    const int64_t limit = INT32_MAX / 2;
+    if (span(p.xs, {p.n, p.c, p.in[0], p.in[1], p.in[2]}) > limit ||
+        span(p.ys, {p.n, p.k, p.out[0], p.out[1], p.out[2]}) > limit ||
+        span(p.ws, {p.k, 1, p.filter[0], p.filter[1], p.filter[2]}) > limit)
+      return Applicability::no("a tensor of 2^30 elements or more");
+    return Applicability::yes();
+  }
+  uint64_t workspace(const ConvProblem& p, const cl::Device&, const Config& config) const override {
+    return config.values[0] == 1 ? 0 : partial_bytes(p.dtype) * config.values[0] * p.k * p.taps();
+  }
+  std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
+    return {Config{{splits_of(p, device)}}};
+  }
+  double estimate(const ConvProblem& p, const cl::Device& device) const override {
+    // about 2.7 TFLOP/s on an H200's 132 units, the weight gradient less
+    const double speed = p.direction == Op::kConvWeightGrad ? 1e4 : 2e4;
+    return 5 + p.flops() / (speed * device.compute_units);
+  }
+  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
+                                                const Config& config) const override {
+    return std::make_unique<DepthwiseInvoker>(p, device, config.values[0]);
+  }
+};
+
+}  // namespace
+
+const ConvSolver* conv_gpu_depthwise() {
+  static const Depthwise solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,59 @@
+// Convolution solver "reference": any dtype, layout and size, one work-item per output.
+#include "primitives/conv/shape.h"
+#include "primitives/conv/solvers.h"
+#include "primitives/common/kernel_source.h"
+
+namespace dlb::solver {
+namespace {
+
+class ReferenceInvoker final : public Invoker<ConvProblem> {
+ public:
+  ReferenceInvoker(const ConvProblem& p, cl::Device& device)
+      : shape_(conv_shape(p)),
+        kernel_(embedded_kernel(device, {"element.clh", "conv_reference.cl"}, element_option(p.dtype),
+                                p.direction == Op::kConvForward     ? "conv_reference_forward"
+                                : p.direction == Op::kConvInputGrad ? "conv_reference_input_grad"
+                                                                    : "conv_reference_weight_grad")),
+        outputs_(p.direction == Op::kConvForward     ? p.n * p.k * p.out_pixels()
+                 : p.direction == Op::kConvInputGrad ? p.n * p.c * p.in_pixels()
+                                                     : p.k * (p.c / p.groups) * p.taps()) {}
+
+  void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
+    const size_t local = std::min<size_t>(64, kernel_.max_work_group());
+    const Buffer& bias = shape_.has_bias ? o.bias : o.w;
+    kernel_.launch(stream.queue(), cl::Range::linear(ceil_div(outputs_, local), local), o.x.mem, o.x.offset,
+                   o.w.mem, o.w.offset, o.y.mem, o.y.offset, bias.mem, bias.offset, within(shape_, o.bounds));
+  }
+
+ private:
+  const ConvShape shape_;
+  cl::Kernel& kernel_;
+  const int64_t outputs_;
+};
+
+class Reference final : public ConvSolver {
+ public:
+  const char* name() const override { return "reference"; }
+  Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
+    if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
+    const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;
+    if (fp64 && !device.fp64) return Applicability::no("the device has no double precision");
+    return Applicability::yes();
+  }
+  double estimate(const ConvProblem& p, const cl::Device& device) const override {
+    return 20 + p.flops() / (device.cls == cl::DeviceClass::kCpu ? 200.0 * device.compute_units : 30000.0);
+  }
+  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& problem, cl::Device& device,
+                                                const Config&) const override {
+    return std::make_unique<ReferenceInvoker>(problem, device);
+  }
+};
+
+}  // namespace
+
+const ConvSolver* conv_reference() {
+  static const Reference solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,61 @@
+// What our GEMM solvers share: the kernel arguments that all their kernels begin with, the transposed
+// problem, and the program of those for CPU-like devices.
+#pragma once
+#include <utility>
+
+#include "cl/program.h"
+#include "primitives/common/cpu_tile.h"
+#include "solver/problem.h"
+
+namespace dlb::solver {
+
+// Per operand its buffer, offset and three strides.
+inline void add_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p,
+                         const GemmProblem::Operands& o) {
+  const auto add = [&](const Buffer& buffer, const int64_t(&strides)[3]) {
+    arguments.add(buffer.mem);
+    arguments.add(buffer.offset);
+    for (int64_t stride : strides) arguments.add(stride);
+  };
+  add(o.a, p.a);
+  add(o.b, p.b);
+  add(o.c, p.c);
+  add(p.has_d ? o.d : o.c, p.d);
+}
+
+// The same product with rows and columns exchanged: C' = B' A'.
+inline GemmProblem transposed(GemmProblem p) {
+  std::swap(p.m, p.n);
+  for (int64_t* s : {p.a, p.b, p.c, p.d}) std::swap(s[1], s[2]);
+  std::swap(p.a, p.b);
+  return p;
+}
+inline GemmProblem::Operands transposed(GemmProblem::Operands o) {
+  std::swap(o.a, o.b);
+  return o;
+}
+
+// True when the kernels, which store along columns, do better on the transposed problem.
+inline bool columns_are_rows(const GemmProblem& p) {
+  return p.n == 1 || (p.c[1] == 1 && p.c[2] != 1 && p.m > 1);
+}
+
+// What the kernels for CPU-like devices that compute in float begin with: the operands, alpha, beta, whether
+// there is a D, and the bounds.
+inline void add_scaled_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p,
+                                const GemmProblem::Operands& o) {
+  add_operands(arguments, p, o);
+  arguments.add(static_cast<float>(o.alpha.re));
+  arguments.add(static_cast<float>(o.beta.re));
+  arguments.add(static_cast<cl_int>(p.has_d));
+  arguments.add(o.bounds.low);
+  arguments.add(o.bounds.high);
+}
+
+// A kernel of the one program for CPU-like devices.
+inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, c10::ScalarType type, const char* name) {
+  return embedded_kernel(device, {"cpu_tile.clh", "gemm_cpu.cl", "gemm_small_cpu.cl"},
+                         cpu_tile_options(device, type), name);
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,83 @@
+// GEMM solver "cpu_gemv": products with at most four rows or four columns on CPU-like devices, in one pass
+// over the large operand.
+#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/solvers.h"
+#include "primitives/common/kernel_source.h"
+
+namespace dlb::solver {
+namespace {
+
+constexpr int kRows = 4, kDepth = 1024;  // rows of the kernel's accumulators; reduction per pass
+
+// The kernel wants the short side as rows.
+bool swap_sides(const GemmProblem& p) {
+  return p.n < p.m;
+}
+
+int block_columns(const GemmProblem& p, const cl::Device& device) {
+  const int64_t tasks = ceil_div(2 * device.compute_units, p.batch);
+  return static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(p.n, tasks), 32), 32, 1024));
+}
+
+class GemvInvoker final : public Invoker<GemmProblem> {
+ public:
+  GemvInvoker(const GemmProblem& problem, cl::Device& device)
+      : swap_(swap_sides(problem)),
+        problem_(swap_ ? transposed(problem) : problem),
+        columns_(block_columns(problem_, device)),
+        kernel_(cpu_gemm_kernel(device, problem.dtype, "gemv_cpu")) {
+    range_.dims = 2;
+    range_.global[0] = ceil_div(problem_.n, columns_);
+    range_.global[1] = problem_.batch;
+  }
+
+  void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
+    kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
+      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
+      for (int64_t size : {problem_.m, problem_.n, problem_.k}) arguments.add(static_cast<cl_int>(size));
+      arguments.add(static_cast<cl_int>(columns_));
+      arguments.add(static_cast<cl_int>(kDepth));
+      arguments.add(cl::Local{sizeof(float) * kRows * (columns_ + kDepth)});
+    });
+  }
+
+ private:
+  const bool swap_;
+  const GemmProblem problem_;
+  const int columns_;
+  cl::Kernel& kernel_;
+  cl::Range range_;
+};
+
+class Gemv final : public GemmSolver {
+ public:
+  const char* name() const override { return "cpu_gemv"; }
+  Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
+    if (!is_float_storage(p.dtype))
+      return Applicability::no("computes in float: float32, float16 and bfloat16");
+    if (std::min(p.m, p.n) > kRows) return Applicability::no("more than four rows and columns");
+    if (std::max({p.m, p.n, p.k}) > INT32_MAX - 2048) return Applicability::no("a dimension of 2^31 or more");
+    if (sizeof(float) * kRows * 2048 > device.local_mem) return Applicability::no("too little local memory");
+    return Applicability::yes();
+  }
+  double estimate(const GemmProblem& p, const cl::Device& device) const override {
+    const GemmProblem q = swap_sides(p) ? transposed(p) : p;
+    const double tasks = double(q.batch) * ceil_div(q.n, block_columns(q, device));
+    const double cycles = double(q.batch) * q.n * q.k * (q.b[2] == 1 || q.b[1] == 1 || q.k < 16 ? 0.35 : 4.0);
+    return 10 + cycles / kCpuMegahertz / std::min<double>(tasks, device.compute_units);
+  }
+  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
+                                                const Config&) const override {
+    return std::make_unique<GemvInvoker>(problem, device);
+  }
+};
+
+}  // namespace
+
+const GemmSolver* gemm_cpu_gemv() {
+  static const Gemv solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,198 @@
+// GEMM solver "gpu_gemv": products with at most eight rows or columns on GPU-class devices, in one pass over
+// the large operand; see gemv_gpu.cl. A long reduction is divided over work-groups and added in a fixed order
+// by a second kernel.
+#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/solvers.h"
+#include "primitives/common/gpu_tile.h"
+
+namespace dlb::solver {
+namespace {
+
+// The struct of gemv_gpu.cl.
+struct Arguments {
+  int64_t x_offset, x_batch, x_row, x_k;
+  int64_t a_offset, a_batch, a_n, a_k;
+  int64_t c_offset, c_batch, c_row, c_n;
+  int64_t d_offset, d_batch, d_row, d_n;
+  int64_t partial_offset;
+  int32_t batch, rows, n, k, splits, k_part, lanes, a_vector, x_vector;
+  Bounds bounds;
+  int32_t unused;
+};
+
+constexpr int kRows = 8, kItems = 128, kWide = 2;  // most rows; ITEMS and WIDE of gemv_gpu.cl
+constexpr int64_t kShortestPart = 256;             // of the reduction
+constexpr int kGroupsForBandwidth = 4;             // per compute unit; fewer have too few loads in flight
+constexpr int kGroupsAtOnce = 8;                   // per compute unit
+constexpr double kLatency = 0.7;                   // microseconds of four loads in flight
+
+// The kernels want the short side as rows.
+bool swap_sides(const GemmProblem& p) {
+  return p.n < p.m;
+}
+GemmProblem oriented(const GemmProblem& p) {
+  return swap_sides(p) ? transposed(p) : p;
+}
+
+// Whether neighbours of the matrix lie along the reduction, not along its rows. A dimension of one element
+// has stride 0 and no neighbours.
+bool along_k(const GemmProblem& p) {
+  return p.k > 1 && (p.n == 1 || p.b[1] <= p.b[2]);
+}
+
+bool in_vectors(const GemmProblem& p) {
+  return along_k(p) ? p.b[1] == 1 && in_fours({p.b[0], p.b[2]}) : p.b[2] == 1 && in_fours({p.b[0], p.b[1]});
+}
+
+struct Plan {
+  int lanes, splits;
+  double time;  // microseconds
+};
+
+int64_t groups_of(const GemmProblem& p, int lanes) {
+  return p.batch * ceil_div(p.n, along_k(p) ? kItems / lanes * kWide : lanes * 4);
+}
+
+Plan assess(const GemmProblem& p, int lanes, int64_t splits, const cl::Device& device) {
+  const double units = device.compute_units, groups = double(groups_of(p, lanes)) * splits;
+  const double part = ceil_div(p.k, splits), loads = along_k(p) ? part / (lanes * 4) : part * lanes / kItems;
+  const double spread = p.b[1] > 1 && p.b[2] > 1 ? 8 : in_vectors(p) ? 1 : 1.3;  // of what a cache line holds
+  const double bytes = double(p.batch) * p.n * p.k * c10::elementSize(p.dtype) * spread;
+  const double bandwidth = kGpuBytesPerMicrosecond * std::min(1.0, groups / (kGroupsForBandwidth * units));
+  const double waits = std::ceil(groups / (kGroupsAtOnce * units)) * std::ceil(loads / 4) * kLatency;
+  const double arithmetic = 2 * p.flops() / (units * kGpuFlopsPerMicrosecond);
+  double time = kGpuLaunch + kLatency + std::max({bytes / bandwidth, waits, arithmetic});
+  if (splits > 1)
+    time +=
+        kGpuLaunch + (2 * splits + 1) * double(p.batch) * p.m * p.n * sizeof(float) / kGpuBytesPerMicrosecond;
+  return {lanes, static_cast<int>(splits), time};
+}
+
+// All that could be tried for an oriented problem, the fastest first.
+std::vector<Plan> plans(const GemmProblem& p, const cl::Device& device) {
+  std::vector<Plan> list;
+  for (int lanes : {32, 8, kItems}) {
+    const int64_t most = std::clamp<int64_t>(p.k / kShortestPart, 1, 64);
+    int64_t previous = 0;
+    for (int load : {0, 2, 4, 8}) {  // work-groups per compute unit
+      const int64_t wanted = ceil_div(load * int64_t(device.compute_units), groups_of(p, lanes));
+      const int64_t splits = std::clamp<int64_t>(wanted, 1, most);
+      if (splits == previous) continue;
+      previous = splits;
+      if (splits == 1 || splits * p.batch * p.m * p.n * sizeof(float) <= kGpuPartialBytes)
+        list.push_back(assess(p, lanes, splits, device));
+    }
+  }
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+  return list;
+}
+
+class GemvInvoker final : public Invoker<GemmProblem> {
+ public:
+  GemvInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
+      : swap_(swap_sides(problem)),
+        dtype_(problem.dtype),
+        has_d_(problem.has_d),
+        kernel_(kernel(problem, device, along_k(oriented(problem)) ? "gemv_along_k" : "gemv_along_n")),
+        reduce_(kernel(problem, device, "split_reduce")) {
+    const GemmProblem p = oriented(problem);
+    Arguments& a = arguments_;
+    a.x_batch = p.a[0], a.x_row = p.a[1], a.x_k = p.a[2];
+    a.a_batch = p.b[0], a.a_n = p.b[2], a.a_k = p.b[1];
+    a.c_batch = p.c[0], a.c_row = p.c[1], a.c_n = p.c[2];
+    a.d_batch = p.d[0], a.d_row = p.d[1], a.d_n = p.d[2];
+    a.batch = p.batch, a.rows = p.m, a.n = p.n, a.k = p.k;
+    a.lanes = config.values[0], a.splits = config.values[1];
+    a.k_part = round_up(ceil_div(p.k, a.splits), 4);
+    a.a_vector = in_vectors(p);
+    a.x_vector = p.a[2] == 1 && in_fours({p.a[0], p.a[1]});
+    range_.dims = 2;
+    range_.global[0] = groups_of(p, a.lanes) * kItems, range_.local[0] = kItems;
+    range_.global[1] = a.splits;
+    split_ = {0, 0, 0, p.c[0], p.c[1], p.c[2], p.d[0], p.d[1], p.d[2], p.batch, p.m, p.n, a.splits};
+  }
+
+  void run(Stream& stream, const GemmProblem::Operands& operands, MemRef workspace) override {
+    const Buffer &x = swap_ ? operands.b : operands.a, &matrix = swap_ ? operands.a : operands.b;
+    const Buffer& d = has_d_ ? operands.d : operands.c;
+    const Factor beta = has_d_ ? operands.beta : Factor{0, 0, 0};
+    Arguments a = arguments_;
+    a.x_offset = x.offset, a.x_vector &= x.offset % 4 == 0;
+    a.a_offset = matrix.offset, a.a_vector &= matrix.offset % 4 == 0;
+    a.c_offset = operands.c.offset, a.d_offset = d.offset, a.bounds = operands.bounds;
+    a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
+    kernel_.launch_with(stream.queue(), range_, [&](auto& list) {
+      list.add(x.mem), list.add(matrix.mem), list.add(operands.c.mem), list.add(d.mem);
+      list.add(workspace.mem ? workspace.mem : operands.c.mem);
+      add_factor(list, dtype_, operands.alpha), add_factor(list, dtype_, beta);
+      list.add(a);
+    });
+    if (a.splits > 1)
+      launch_split_reduce(reduce_, stream.queue(), split_, dtype_, workspace, operands.c, d, operands.alpha,
+                          beta, operands.bounds);
+  }
+
+ private:
+  static cl::Kernel& kernel(const GemmProblem& p, cl::Device& device, const char* name) {
+    const int64_t few = std::min(p.m, p.n);
+    const std::string rows = few == 1 ? "1" : few <= 4 ? "4" : "8";
+    return embedded_kernel(device, {"gpu_tile.clh", "gemv_gpu.cl", "split_reduce.cl"},
+                           gpu_options(device, p.dtype) + " -DROWS=" + rows, name);
+  }
+
+  const bool swap_;
+  const c10::ScalarType dtype_;
+  const bool has_d_;
+  cl::Kernel &kernel_, &reduce_;
+  cl::Range range_;
+  Arguments arguments_{};
+  SplitReduce split_{};
+};
+
+class Gemv final : public GemmSolver {
+ public:
+  const char* name() const override { return "gpu_gemv"; }
+  Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
+    if (std::min(p.m, p.n) > kRows) return Applicability::no("more than eight rows and columns");
+    if (std::max({p.m, p.n, p.k, p.batch}) > INT32_MAX - 1024)
+      return Applicability::no("a dimension of 2^31 or more");
+    const GemmProblem q = oriented(p);
+    if (q.a[1] * q.m > INT32_MAX || q.b[2] > INT32_MAX)
+      return Applicability::no("rows too far apart in memory");
+    if (groups_of(q, kItems) > INT32_MAX || groups_of(q, 8) > INT32_MAX)
+      return Applicability::no("2^31 work-groups or more");
+    return Applicability::yes();
+  }
+  uint64_t workspace(const GemmProblem& p, const cl::Device&, const Config& config) const override {
+    if (config.values[1] == 1) return 0;
+    return partial_bytes(p.dtype) * config.values[1] * p.batch * p.m * p.n;
+  }
+  // values: work-items along the fast direction, parts of the reduction.
+  std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
+    constexpr size_t kMost = 6;
+    constexpr double kHopeless = 3;  // times the expected time of the first
+    std::vector<Config> list;
+    const auto all = plans(oriented(p), device);
+    for (const Plan& plan : all)
+      if (list.size() < kMost && plan.time < kHopeless * all.front().time)
+        list.push_back(Config{{plan.lanes, plan.splits}});
+    return list;
+  }
+  double estimate(const GemmProblem& p, const cl::Device& device) const override {
+    return plans(oriented(p), device).front().time;
+  }
+  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
+                                                const Config& config) const override {
+    return std::make_unique<GemvInvoker>(problem, device, config);
+  }
+};
+
+}  // namespace
+
+const GemmSolver* gemm_gpu_gemv() {
+  static const Gemv solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver

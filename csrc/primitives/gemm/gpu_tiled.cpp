@@ -1,0 +1,204 @@
+// GEMM solvers "gpu_tiled": register-blocked tiles in local memory, for GPU-class devices, and "gpu_mma": the
+// same tiles on tensor cores; see gemm_gpu.cl. A long reduction with few results is divided over work-groups
+// and added in a fixed order by a second kernel.
+#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/solvers.h"
+#include "primitives/common/gpu_tile.h"
+
+namespace dlb::solver {
+namespace {
+
+// The structs of gemm_gpu.cl.
+struct Operand {
+  int64_t offset, batch, row, k;
+  int32_t k_fast, vector;
+};
+struct Arguments {
+  Operand a, b;
+  int64_t c_offset, c_batch, c_m, c_n;
+  int64_t d_offset, d_batch, d_m, d_n;
+  int64_t partial_offset;
+  int32_t batch, m, n, k, splits, k_part, c_vector;
+  Bounds bounds;
+  int32_t unused;
+};
+
+constexpr int kThinRows = 32;  // two thin tiles at most
+
+// Whether the kernel gets the transposed problem: it stores along columns, and thin tiles have few rows.
+bool swap_sides(const GemmProblem& p) {
+  const int64_t few = std::min(p.m, p.n);
+  return few <= kThinRows && p.m != p.n ? p.n < p.m : columns_are_rows(p);
+}
+
+GemmProblem oriented(const GemmProblem& p) {
+  return swap_sides(p) ? transposed(p) : p;
+}
+
+double tiles_of(const GemmProblem& p, const GpuTile& tile) {
+  return double(p.batch) * ceil_div(p.m, tile.m) * ceil_div(p.n, tile.n);
+}
+
+std::vector<GpuPlan> plans(const GemmProblem& problem, std::initializer_list<int> tiles,
+                           const cl::Device& device) {
+  const GemmProblem p = oriented(problem);
+  std::vector<GpuPlan> list;
+  for (int tile : tiles)
+    if (gpu_tile_fits(tile, device, p.dtype) && (tile != kThinTile || p.m <= kThinRows))
+      add_gpu_plans(list, tile, tiles_of(p, gpu_tile(tile)), p.k, double(p.batch) * p.m * p.n, true, p.dtype,
+                    device);
+  return list;
+}
+
+GpuPlan plan(const GemmProblem& p, const cl::Device& device, bool mma) {
+  if (mma) return fastest(plans(p, {mma_large_tile(p.dtype), kMmaSquareTile}, device));
+  // Not the square tile: the wide one with a divided reduction is as fast from 512 on, and is one program.
+  const int general = gpu_tile_fits(kWideTile, device, p.dtype) ? kWideTile : kSquareTile;
+  if (std::min(p.m, p.n) <= kThinRows) return fastest(plans(p, {general, kThinTile}, device));
+  return fastest(plans(p, {general}, device));
+}
+
+// `vector` still lacks the test of the offset, which differs between calls.
+Operand operand(int64_t batch, int64_t row, int64_t k, int64_t rows, int64_t depth) {
+  Operand o{0, batch, row, k, 0, 0};
+  // a dimension of one element has stride 0 and is nobody's neighbour
+  o.k_fast = depth > 1 && (rows == 1 || k <= row);
+  o.vector = o.k_fast ? k == 1 && in_fours({depth, row, batch}) : row == 1 && in_fours({rows, k, batch});
+  return o;
+}
+
+Constants constants_of(const Arguments& a) {
+  Constants c;
+  for (const auto& [name, o] : {std::pair{"a.", a.a}, {"b.", a.b}}) {
+    const std::string prefix = name;
+    c.set(prefix + "batch", o.batch), c.set(prefix + "row", o.row), c.set(prefix + "k", o.k);
+    c.set(prefix + "k_fast", o.k_fast), c.set(prefix + "vector", o.vector);
+  }
+  c.set("c_batch", a.c_batch), c.set("c_m", a.c_m), c.set("c_n", a.c_n), c.set("d_batch", a.d_batch);
+  c.set("d_m", a.d_m), c.set("d_n", a.d_n), c.set("batch", a.batch), c.set("m", a.m), c.set("n", a.n);
+  c.set("k", a.k), c.set("splits", a.splits), c.set("k_part", a.k_part), c.set("c_vector", a.c_vector);
+  return c;
+}
+
+class TiledInvoker final : public Invoker<GemmProblem> {
+ public:
+  TiledInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
+      : swap_(swap_sides(problem)),
+        dtype_(problem.dtype),
+        has_d_(problem.has_d),
+        kernel_(gpu_gemm_kernel(device, problem.dtype, config.values[0], "gemm_gpu")),
+        reduce_(gpu_gemm_kernel(device, problem.dtype, config.values[0], "split_reduce")) {
+    const GemmProblem p = oriented(problem);
+    const GpuTile& tile = gpu_tile(config.values[0]);
+    Arguments& a = arguments_;
+    a.a = operand(p.a[0], p.a[1], p.a[2], p.m, p.k);
+    a.b = operand(p.b[0], p.b[2], p.b[1], p.n, p.k);
+    a.c_batch = p.c[0], a.c_m = p.c[1], a.c_n = p.c[2];
+    a.d_batch = p.d[0], a.d_m = p.d[1], a.d_n = p.d[2];
+    a.batch = p.batch, a.m = p.m, a.n = p.n, a.k = p.k;
+    a.splits = config.values[1];
+    a.k_part = round_up(ceil_div(p.k, a.splits), tile.depth(problem.dtype));
+    a.c_vector = p.c[2] == 1 && in_fours({p.c[0], p.c[1]});
+    range_.dims = 2;
+    range_.global[0] = static_cast<size_t>(tiles_of(p, tile)) * tile.items();
+    range_.local[0] = tile.items();
+    range_.global[1] = a.splits;
+    if (config.specialised)
+      own_ = own_gpu_gemm_kernel(device, problem.dtype, config.values[0], constants_of(a));
+    split_ = {0, 0, 0, p.c[0], p.c[1], p.c[2], p.d[0], p.d[1], p.d[2], p.batch, p.m, p.n, a.splits};
+  }
+
+  void run(Stream& stream, const GemmProblem::Operands& operands, MemRef workspace) override {
+    const Buffer &left = swap_ ? operands.b : operands.a, &right = swap_ ? operands.a : operands.b;
+    const Buffer& d = has_d_ ? operands.d : operands.c;
+    const Factor beta = has_d_ ? operands.beta : Factor{0, 0, 0};
+    // what the kernel of its own takes for granted
+    const bool aligned = in_fours({left.offset, right.offset, operands.c.offset});
+    cl::Kernel& kernel = own_ && aligned ? *own_ : kernel_;
+    Arguments a = arguments_;
+    a.a.offset = left.offset, a.a.vector &= left.offset % 4 == 0;
+    a.b.offset = right.offset, a.b.vector &= right.offset % 4 == 0;
+    a.c_offset = operands.c.offset, a.c_vector &= operands.c.offset % 4 == 0;
+    a.d_offset = d.offset, a.bounds = operands.bounds;
+    a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
+    kernel.launch_with(stream.queue(), range_, [&](auto& list) {
+      list.add(left.mem), list.add(right.mem), list.add(operands.c.mem), list.add(d.mem);
+      list.add(workspace.mem ? workspace.mem : operands.c.mem);
+      add_factor(list, dtype_, operands.alpha), add_factor(list, dtype_, beta);
+      list.add(a);
+    });
+    if (a.splits > 1)
+      launch_split_reduce(reduce_, stream.queue(), split_, dtype_, workspace, operands.c, d, operands.alpha,
+                          beta, operands.bounds);
+  }
+
+ private:
+  const bool swap_;
+  const c10::ScalarType dtype_;
+  const bool has_d_;
+  cl::Kernel &kernel_, &reduce_;
+  std::shared_ptr<cl::Kernel> own_;  // of a program for this problem
+  cl::Range range_;
+  Arguments arguments_{};
+  SplitReduce split_{};
+};
+
+// Offsets inside a tile are 32-bit.
+bool spans_int(int64_t row, int64_t k) {
+  return row < INT32_MAX / 256 && k < INT32_MAX / 64;
+}
+
+class Tiled final : public GemmSolver {
+ public:
+  explicit Tiled(bool mma) : mma_(mma) {}
+  const char* name() const override { return mma_ ? "gpu_mma" : "gpu_tiled"; }
+  Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
+    if (mma_)
+      if (const char* reason = gpu_mma_refuses(device, p.dtype, p.tf32)) return Applicability::no(reason);
+    if (std::max({p.batch, p.m, p.n, p.k}) > INT32_MAX - 512)
+      return Applicability::no("a dimension of 2^31 or more");
+    if (!spans_int(p.a[1], p.a[2]) || !spans_int(p.b[2], p.b[1]))
+      return Applicability::no("rows or columns too far apart in memory");
+    if (tiles_of(oriented(p), gpu_tile(kThinTile)) > INT32_MAX)
+      return Applicability::no("2^31 tiles or more");
+    return Applicability::yes();
+  }
+  uint64_t workspace(const GemmProblem& p, const cl::Device&, const Config& config) const override {
+    if (config.values[1] == 1) return 0;
+    return partial_bytes(p.dtype) * config.values[1] * p.batch * p.m * p.n;
+  }
+  std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
+    return gpu_configs(plan(p, device, mma_),
+                       mma_ ? plans(p, {mma_large_tile(p.dtype), kMmaWideTile, kMmaSquareTile}, device)
+                            : plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device));
+  }
+  Config first_config(const GemmProblem& p, const cl::Device& device) const override {
+    return config_of(plan(p, device, mma_));
+  }
+  bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override { return true; }
+  double estimate(const GemmProblem& p, const cl::Device& device) const override {
+    return 0.9 * plan(p, device, mma_).time;  // measured over planned, which is for convolutions too
+  }
+  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
+                                                const Config& config) const override {
+    return std::make_unique<TiledInvoker>(problem, device, config);
+  }
+
+ private:
+  const bool mma_;
+};
+
+}  // namespace
+
+const GemmSolver* gemm_gpu_tiled() {
+  static const Tiled solver(false);
+  return &solver;
+}
+
+const GemmSolver* gemm_gpu_mma() {
+  static const Tiled solver(true);
+  return &solver;
+}
+
+}  // namespace dlb::solver

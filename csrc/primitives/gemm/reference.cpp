@@ -1,0 +1,62 @@
+// GEMM solver "reference": any dtype and layout, one work-item per output.
+#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/solvers.h"
+#include "primitives/common/kernel_source.h"
+
+namespace dlb::solver {
+namespace {
+
+class ReferenceInvoker final : public Invoker<GemmProblem> {
+ public:
+  ReferenceInvoker(const GemmProblem& problem, cl::Device& device)
+      : problem_(problem),
+        kernel_(embedded_kernel(device, {"element.clh", "gemm_reference.cl"}, element_option(problem.dtype),
+                                "gemm_reference")) {}
+
+  void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
+    const int64_t outputs = problem_.batch * problem_.m * problem_.n;
+    const size_t local = std::min<size_t>(64, kernel_.max_work_group());
+    kernel_.launch_with(stream.queue(), cl::Range::linear(ceil_div(outputs, local), local),
+                        [&](auto& arguments) {
+                          add_operands(arguments, problem_, operands);
+                          add_factor(arguments, problem_.dtype, operands.alpha);
+                          add_factor(arguments, problem_.dtype, operands.beta);
+                          arguments.add(static_cast<cl_int>(problem_.has_d));
+                          arguments.add(operands.bounds.low);
+                          arguments.add(operands.bounds.high);
+                          for (int64_t size : {problem_.batch, problem_.m, problem_.n, problem_.k})
+                            arguments.add(size);
+                        });
+  }
+
+ private:
+  const GemmProblem problem_;
+  cl::Kernel& kernel_;
+};
+
+class Reference final : public GemmSolver {
+ public:
+  const char* name() const override { return "reference"; }
+  Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
+    const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;
+    if (fp64 && !device.fp64) return Applicability::no("the device has no double precision");
+    return Applicability::yes();
+  }
+  double estimate(const GemmProblem& p, const cl::Device& device) const override {
+    return 20 + p.flops() / (device.cls == cl::DeviceClass::kCpu ? 300.0 * device.compute_units : 50000.0);
+  }
+  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
+                                                const Config&) const override {
+    return std::make_unique<ReferenceInvoker>(problem, device);
+  }
+};
+
+}  // namespace
+
+const GemmSolver* gemm_reference() {
+  static const Reference solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver

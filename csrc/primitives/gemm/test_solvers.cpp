@@ -1,0 +1,86 @@
+// Solvers that are wrong or slow, for testing that such are not taken, or not for long. In the list only
+// where the environment variable DLBACKEND_TEST_SOLVERS is set.
+#include <algorithm>
+#include <cmath>
+
+#include "primitives/gemm/solvers.h"
+#include "primitives/common/kernel_source.h"
+
+namespace dlb::solver {
+namespace {
+
+enum class Fault { kWrong, kFails, kSlow, kVain };
+
+// Leaves the result as it finds it: as fast as can be.
+class DoesNothing final : public Invoker<GemmProblem> {
+  void run(Stream&, const GemmProblem::Operands&, MemRef) override {}
+};
+
+// What the reference does, so many times.
+class Repeats final : public Invoker<GemmProblem> {
+ public:
+  Repeats(const GemmProblem& problem, cl::Device& device, int times)
+      : once_(gemm_solvers().back()->invoker(problem, device, {})), times_(times) {}
+  void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
+    for (int i = 0; i < times_; i++) once_->run(stream, operands, MemRef{});
+  }
+
+ private:
+  const std::unique_ptr<Invoker<GemmProblem>> once_;
+  const int times_;
+};
+
+// Just below what any other solver's is.
+double lowest_estimate(const GemmProblem& problem, const cl::Device& device, const GemmSolver& but) {
+  double lowest = INFINITY;
+  for (const GemmSolver* solver : gemm_solvers())
+    if (solver != &but && solver->applicable(problem, device))
+      lowest = std::min(lowest, solver->estimate(problem, device));
+  return lowest * 0.99;
+}
+
+class Faulty final : public GemmSolver {
+ public:
+  Faulty(const char* name, Fault fault, double estimate) : name_(name), fault_(fault), estimate_(estimate) {}
+  const char* name() const override { return name_; }
+  Applicability applicable(const GemmProblem& p, const cl::Device&) const override {
+    return is_float_storage(p.dtype) ? Applicability::yes() : Applicability::no("only for tests");
+  }
+  double estimate(const GemmProblem& problem, const cl::Device& device) const override {
+    return is_right() ? lowest_estimate(problem, device, *this) : estimate_;
+  }
+  bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override {
+    return is_right();
+  }
+  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
+                                                const Config& config) const override {
+    if (fault_ == Fault::kFails) cl::get_kernel(device, "this is no program", "", "none");
+    if (fault_ == Fault::kSlow) return std::make_unique<Repeats>(problem, device, config.specialised ? 1 : 5);
+    if (fault_ == Fault::kVain)
+      return std::make_unique<Repeats>(problem, device, config.specialised ? 20 : 5);
+    return std::make_unique<DoesNothing>();
+  }
+
+ private:
+  bool is_right() const { return fault_ == Fault::kSlow || fault_ == Fault::kVain; }
+
+  const char* name_;
+  const Fault fault_;
+  const double estimate_;
+};
+
+}  // namespace
+
+std::vector<const GemmSolver*> gemm_test_solvers(const std::string& which) {
+  // "wrong", "slow" and "vain" come first by their estimates, "late" behind what is right. Compiled for one
+  // problem, "slow" is not slow, and "vain" slower.
+  static const Faulty wrong("test_wrong", Fault::kWrong, 1e-3), late("test_late", Fault::kWrong, 20),
+      fails("test_fails", Fault::kFails, 20), slow("test_slow", Fault::kSlow, 0),
+      vain("test_vain", Fault::kVain, 0);
+  std::vector<const GemmSolver*> list;
+  for (const Faulty* solver : {&wrong, &late, &fails, &slow, &vain})
+    if (which.find(solver->name()) != std::string::npos) list.push_back(solver);
+  return list;
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,134 @@
+// ATen dtypes and scalars for the code generator.
+#include "runtime/tensor.h"
+
+namespace dlb {
+
+codegen::DType dtype_of(c10::ScalarType type, const char* op) {
+  using codegen::DType;
+  switch (type) {
+    case c10::ScalarType::Bool:
+      return DType::Bool;
+    case c10::ScalarType::Byte:
+      return DType::U8;
+    case c10::ScalarType::Char:
+      return DType::I8;
+    case c10::ScalarType::Short:
+      return DType::I16;
+    case c10::ScalarType::UInt16:
+      return DType::U16;
+    case c10::ScalarType::Int:
+      return DType::I32;
+    case c10::ScalarType::UInt32:
+      return DType::U32;
+    case c10::ScalarType::Long:
+      return DType::I64;
+    case c10::ScalarType::UInt64:
+      return DType::U64;
+    case c10::ScalarType::Half:
+      return DType::F16;
+    case c10::ScalarType::BFloat16:
+      return DType::BF16;
+    case c10::ScalarType::Float:
+      return DType::F32;
+    case c10::ScalarType::Double:
+      return DType::F64;
+    case c10::ScalarType::ComplexFloat:
+      return DType::C64;
+    case c10::ScalarType::ComplexDouble:
+      return DType::C128;
+    default:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op, "\" is not implemented for '", c10::toString(type),
+                                  "' on ocl");
+  }
+}
+
+bool device_computes(c10::Device device, c10::ScalarType type) {
+  const bool wide = type == at::kDouble || type == at::kComplexDouble;
+  return !wide || device_of(device.index()).fp64;
+}
+
+void check_device_supports(const cl::Device& device, codegen::DType type, const char* op) {
+  const bool wide = type == codegen::DType::F64 || type == codegen::DType::C128;
+  TORCH_CHECK_NOT_IMPLEMENTED(!wide || device.fp64, "\"", op, "\" needs double precision, which ",
+                              device.name, " does not have (no cl_khr_fp64): use float32 or complex64");
+}
+
+ScalarArg scalar_arg(const c10::Scalar& value, codegen::DType compute) {
+  using codegen::DClass;
+  using codegen::DType;
+  ScalarArg arg{};
+  switch (codegen::class_of(compute)) {
+    case DClass::Float:
+      if (compute == DType::F64) {
+        arg.d = value.toDouble();
+        arg.size = sizeof arg.d;
+      } else {
+        arg.f = static_cast<float>(
+            value.toDouble());  // not toFloat: that raises where PyTorch's kernels give inf
+        arg.size = sizeof arg.f;
+      }
+      break;
+    case DClass::Complex: {
+      const auto z = value.toComplexDouble();
+      if (compute == DType::C128) {
+        arg.z[0] = z.real(), arg.z[1] = z.imag();
+        arg.size = sizeof arg.z;
+      } else {
+        arg.c[0] = static_cast<float>(z.real()), arg.c[1] = static_cast<float>(z.imag());
+        arg.size = sizeof arg.c;
+      }
+      break;
+    }
+    default:
+      if (value.isFloatingPoint())
+        arg.i = compute == DType::Bool ? value.toDouble() != 0 : static_cast<int64_t>(value.toDouble());
+      else if (value.isComplex())
+        arg.i = static_cast<int64_t>(value.toComplexDouble().real());
+      else
+        arg.i = value.isUnsigned() ? static_cast<int64_t>(value.toUInt64()) : value.toLong();
+      if (compute == DType::Bool) arg.i = arg.i != 0;
+      arg.size = sizeof arg.i;
+  }
+  return arg;
+}
+
+c10::Scalar cpu_scalar(const at::TensorBase& tensor) {
+  const void* data = tensor.const_data_ptr();
+  switch (tensor.scalar_type()) {
+    case c10::ScalarType::Double:
+      return *static_cast<const double*>(data);
+    case c10::ScalarType::Float:
+      return *static_cast<const float*>(data);
+    case c10::ScalarType::Long:
+      return *static_cast<const int64_t*>(data);
+    case c10::ScalarType::Int:
+      return *static_cast<const int32_t*>(data);
+    case c10::ScalarType::Bool:
+      return *static_cast<const bool*>(data);
+    case c10::ScalarType::Half:
+      return static_cast<float>(*static_cast<const c10::Half*>(data));
+    case c10::ScalarType::BFloat16:
+      return static_cast<float>(*static_cast<const c10::BFloat16*>(data));
+    case c10::ScalarType::Short:
+      return *static_cast<const int16_t*>(data);
+    case c10::ScalarType::Char:
+      return *static_cast<const int8_t*>(data);
+    case c10::ScalarType::Byte:
+      return *static_cast<const uint8_t*>(data);
+    case c10::ScalarType::UInt16:
+      return static_cast<int64_t>(*static_cast<const uint16_t*>(data));
+    case c10::ScalarType::UInt32:
+      return static_cast<int64_t>(*static_cast<const uint32_t*>(data));
+    case c10::ScalarType::UInt64:
+      return *static_cast<const uint64_t*>(data);
+    case c10::ScalarType::ComplexFloat:
+      return *static_cast<const c10::complex<float>*>(data);
+    case c10::ScalarType::ComplexDouble:
+      return *static_cast<const c10::complex<double>*>(data);
+    default:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "'", tensor.scalar_type(),
+                                  "' CPU scalars are not supported beside ocl tensors");
+  }
+}
+
+}  // namespace dlb
