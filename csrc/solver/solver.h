@@ -1,5 +1,5 @@
-// The contract of a solver: one way to compute a family of problems. Solvers are stateless singletons, one
-// per file; csrc/solver/lists.cpp holds the ordered list of each op. See docs/adding-a-solver.md.
+// The contract of a solver: one way to compute the problems of an op. Solvers are stateless singletons, one
+// per file; a primitive's solvers.cpp holds the ordered list of each op. See docs/adding-a-solver.md.
 #pragma once
 #include <memory>
 #include <string>
@@ -8,7 +8,7 @@
 #include "cl/device.h"
 #include "runtime/allocator.h"
 #include "runtime/stream.h"
-#include "solver/find.h"
+#include "solver/config.h"
 #include "solver/problem.h"
 
 namespace dlb::solver {
@@ -21,114 +21,135 @@ struct Applicability {
   static Applicability no(const char* reason) { return {reason}; }
 };
 
-// Tile sizes, splits: what a solver can vary for one problem. The meaning of the numbers is the solver's own.
-struct Config {
-  int32_t values[6] = {};
-  // A program compiled for the problem's very sizes, in place of one that takes sizes as arguments.
-  bool specialised = false;
-  bool operator==(const Config&) const = default;
+// An invoker as the framework sees it.
+class AnyInvoker {
+ public:
+  virtual ~AnyInvoker() = default;
+  virtual void run_any(Stream& stream, const Operands& operands, MemRef workspace) = 0;
+  virtual void prepare_any(Stream& stream, const Operands& operands, MemRef to) = 0;
+  // Equal forms of prepared weights have equal contents for equal weights, whatever the other sizes.
+  virtual uint64_t form() const { return 0; }
 };
 
 // A solver made ready for one problem: kernels built, launch sizes known. run() only sets arguments and
 // enqueues; several threads may call it at once.
-template <class Problem>
-class Invoker {
+template <class P>
+class Invoker : public AnyInvoker {
  public:
-  virtual ~Invoker() = default;
   // Enqueues on the stream. `workspace` has the solver's workspace(problem) bytes (mem is null for none);
   // what it holds is undefined before and after.
-  virtual void run(Stream& stream, const typename Problem::Operands& operands, MemRef workspace) = 0;
+  virtual void run(Stream& stream, const typename P::Operands& operands, MemRef workspace) = 0;
   // Enqueues what makes of constant weights the solver's prepared(problem) bytes; later runs find them in
-  // operands.prepared. Equal forms have equal contents for equal weights, whatever the other sizes.
-  virtual void prepare(Stream& stream, const typename Problem::Operands& operands, MemRef to) {}
-  virtual uint64_t form() const { return 0; }
+  // operands.prepared.
+  virtual void prepare(Stream& stream, const typename P::Operands& operands, MemRef to) {}
+
+  void run_any(Stream& stream, const Operands& operands, MemRef workspace) final {
+    run(stream, static_cast<const typename P::Operands&>(operands), workspace);
+  }
+  void prepare_any(Stream& stream, const Operands& operands, MemRef to) final {
+    prepare(stream, static_cast<const typename P::Operands&>(operands), to);
+  }
 };
 
-template <class Problem>
-class Solver {
+// A solver as the framework sees it: Solver<P> below says what each function means.
+class AnySolver {
  public:
-  virtual ~Solver() = default;
-  // Stable name, as DLBACKEND_SOLVER and the stores know it.
+  virtual ~AnySolver() = default;
+  // Stable name, as DLBACKEND_SOLVER and the stores know it; that of its file and of its kernel's.
   virtual const char* name() const = 0;
-  virtual Applicability applicable(const Problem& problem, const cl::Device& device) const = 0;
+  // Raise it when a change of the solver makes what was measured before worthless.
+  virtual int revision() const { return 1; }
+  // The names of its configs' values.
+  virtual ConfigNames config_names() const { return {}; }
+
+  virtual Applicability can_solve(const Problem& problem, const cl::Device& device) const = 0;
+  virtual uint64_t workspace_for(const Problem&, const cl::Device&, const Config&) const = 0;
+  virtual uint64_t prepared_for(const Problem&, const cl::Device&, const Config&) const = 0;
+  virtual std::vector<Config> configs_for(const Problem& problem, const cl::Device& device) const = 0;
+  virtual Config first_config_for(const Problem& problem, const cl::Device& device) const = 0;
+  virtual bool can_specialise_for(const Problem&, const cl::Device&, const Config&) const = 0;
+  virtual bool is_deterministic_for(const Problem& problem) const = 0;
+  virtual double estimate_for(const Problem& problem, const cl::Device& device) const = 0;
+  virtual std::unique_ptr<AnyInvoker> invoker_for(const Problem&, cl::Device&, const Config&) const = 0;
+};
+
+// "cpu_packed@1": a solver's name and revision.
+std::string revision_name(const AnySolver& solver);
+
+// What a solver of problems of type P defines.
+template <class P>
+class Solver : public AnySolver {
+ public:
+  virtual Applicability applicable(const P& problem, const cl::Device& device) const = 0;
   // Bytes of device memory that an invocation needs besides its operands.
-  virtual uint64_t workspace(const Problem& problem, const cl::Device& device, const Config& config) const {
+  virtual uint64_t workspace(const P& problem, const cl::Device& device, const Config& config) const {
     return 0;
   }
   // Bytes that it makes of constant weights once, in place of in every run; 0 for none.
-  virtual uint64_t prepared(const Problem& problem, const cl::Device& device, const Config& config) const {
+  virtual uint64_t prepared(const P& problem, const cl::Device& device, const Config& config) const {
     return 0;
   }
   // What could be tried without compiling for the problem's sizes, the best guess first. Never empty.
-  virtual std::vector<Config> configs(const Problem& problem, const cl::Device& device) const {
-    return {Config{}};
-  }
+  virtual std::vector<Config> configs(const P& problem, const cl::Device& device) const { return {Config{}}; }
   // configs().front(), without working out the others.
-  virtual Config first_config(const Problem& problem, const cl::Device& device) const {
+  virtual Config first_config(const P& problem, const cl::Device& device) const {
     return configs(problem, device).front();
   }
   // Whether a config can also be compiled for the problem's sizes: it then gets the same config with
   // `specialised` set.
-  virtual bool can_specialise(const Problem& problem, const cl::Device& device, const Config& config) const {
+  virtual bool can_specialise(const P& problem, const cl::Device& device, const Config& config) const {
     return false;
   }
-  // Raise it when a change of the solver makes what was measured before worthless.
-  virtual int revision() const { return 1; }
   // Whether equal inputs give equal bits in every run of every process.
-  virtual bool is_deterministic(const Problem& problem) const { return true; }
+  virtual bool is_deterministic(const P& problem) const { return true; }
   // Expected time in microseconds with the first config; only compared between solvers of one op and device.
-  virtual double estimate(const Problem& problem, const cl::Device& device) const = 0;
+  virtual double estimate(const P& problem, const cl::Device& device) const = 0;
   // Builds or fetches the kernels. Throws what a failing build throws.
-  virtual std::unique_ptr<Invoker<Problem>> invoker(const Problem& problem, cl::Device& device,
-                                                    const Config& config) const = 0;
+  virtual std::unique_ptr<Invoker<P>> invoker(const P& problem, cl::Device& device,
+                                              const Config& config) const = 0;
+
+  Applicability can_solve(const Problem& p, const cl::Device& device) const final {
+    return applicable(typed(p), device);
+  }
+  uint64_t workspace_for(const Problem& p, const cl::Device& device, const Config& config) const final {
+    return workspace(typed(p), device, config);
+  }
+  uint64_t prepared_for(const Problem& p, const cl::Device& device, const Config& config) const final {
+    return prepared(typed(p), device, config);
+  }
+  std::vector<Config> configs_for(const Problem& p, const cl::Device& device) const final {
+    return configs(typed(p), device);
+  }
+  Config first_config_for(const Problem& p, const cl::Device& device) const final {
+    return first_config(typed(p), device);
+  }
+  bool can_specialise_for(const Problem& p, const cl::Device& device, const Config& config) const final {
+    return can_specialise(typed(p), device, config);
+  }
+  bool is_deterministic_for(const Problem& p) const final { return is_deterministic(typed(p)); }
+  double estimate_for(const Problem& p, const cl::Device& device) const final {
+    return estimate(typed(p), device);
+  }
+  std::unique_ptr<AnyInvoker> invoker_for(const Problem& p, cl::Device& device,
+                                          const Config& config) const final {
+    return invoker(typed(p), device, config);
+  }
+
+ private:
+  static const P& typed(const Problem& problem) { return static_cast<const P&>(problem); }
 };
-
-using GemmSolver = Solver<GemmProblem>;
-using ConvSolver = Solver<ConvProblem>;
-using LaunchSolver = Solver<LaunchProblem>;
-
-// The solvers of an op in order of preference: the first of equal estimates is taken. A convolution's solver
-// is asked for the three directions through ConvProblem::direction.
-const std::vector<const GemmSolver*>& gemm_solvers();
-const std::vector<const ConvSolver*>& conv_solvers();
-const std::vector<const LaunchSolver*>& launch_solvers(Op op);
-// Their names; of any op.
-std::vector<std::string> solver_names(Op op);
-
-inline const std::vector<const GemmSolver*>& solvers_for(const GemmProblem&) {
-  return gemm_solvers();
-}
-inline const std::vector<const ConvSolver*>& solvers_for(const ConvProblem&) {
-  return conv_solvers();
-}
-inline const std::vector<const LaunchSolver*>& solvers_for(const LaunchProblem& problem) {
-  return launch_solvers(problem.what);
-}
 
 // A solver's work on one problem, ready to run.
-template <class Problem>
 struct Solution {
-  const Solver<Problem>* solver = nullptr;
+  const AnySolver* solver = nullptr;
   Config config;
-  std::unique_ptr<Invoker<Problem>> invoker;
+  std::unique_ptr<AnyInvoker> invoker;
   uint64_t workspace = 0, prepared = 0;  // bytes
 };
+using SolutionPtr = std::shared_ptr<const Solution>;
 
-template <class Problem>
-using SolutionPtr = std::shared_ptr<const Solution<Problem>>;
-
-// Lets a problem of float32 take the device's TF32 where the settings allow it (find.h).
-template <class Problem>
-void allow_tf32(Problem& problem, const cl::Device& device) {
-  problem.tf32 = problem.dtype == c10::ScalarType::Float && device.tensor_cores != cl::TensorCores::kNone &&
-                 tf32_allowed(problem.op());
-}
-
-// Solves the problem on the stream, with workspace from the allocator: by what is remembered or on disk, else
-// as the find mode says (find.h). A problem with an output of no elements must not get here; k = 0 (or no
-// input channels) is fine.
-void run(const GemmProblem& problem, const GemmProblem::Operands& operands, Stream& stream);
-void run(const ConvProblem& problem, const ConvProblem::Operands& operands, Stream& stream);
-void run(const LaunchProblem& problem, const LaunchProblem::Operands& operands, Stream& stream);
+// Solver and config made ready. Throws what a failing build throws.
+SolutionPtr make_solution(const Problem& problem, cl::Device& device, const AnySolver& solver,
+                          const Config& config);
 
 }  // namespace dlb::solver

@@ -1,0 +1,21 @@
+// The way in: solves a problem now.
+#pragma once
+#include "runtime/stream.h"
+#include "solver/op.h"
+
+namespace dlb::solver {
+
+// Solves the problem on the stream, with workspace from the allocator: by what is remembered or on disk, else
+// as the find mode says (settings.h). A problem with an output of no elements must not get here; a sum over
+// no elements is fine. Throws c10::Error with every solver's reason where none is applicable or the forced
+// one is not, and c10::OutOfMemoryError where no solver's workspace can be had.
+void run(const Problem& problem, const Operands& operands, Stream& stream);
+
+// Whether a problem of so many elements goes through run(). Smaller ones run as a primitive's first choice
+// says, since choosing would cost more than it gains; all do where a solver of the op is forced or forbidden.
+bool is_worth_choosing(const Op& op, int64_t elements);
+
+// Lets a problem of float32 take the device's TF32 where the settings allow it.
+void allow_tf32(Problem& problem, const cl::Device& device);
+
+}  // namespace dlb::solver
