@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <type_traits>
 
@@ -29,7 +30,7 @@ struct Config {
   Named as() const {
     check<Named>();
     Named named;
-    std::memcpy(&named, values.data(), sizeof named);
+    std::memcpy(static_cast<void*>(&named), values.data(), sizeof named);
     return named;
   }
   template <class Named>

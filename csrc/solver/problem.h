@@ -1,9 +1,9 @@
 // Problems: what an op that has several implementations is asked to do, as plain values.
 //
 // Two equal problems share what was chosen for them, so a problem holds all that the choice may depend on.
-// What may differ between two calls of one problem (buffers, scalar factors) is in its operands. The framework
-// sees problems and operands by their base classes; each primitive (csrc/primitives) derives its own, with
-// named and typed fields, and registers an op for it (solver/op.h).
+// What may differ between two calls of one problem (buffers, scalar factors) is in its operands. The
+// framework sees problems and operands by their base classes; each primitive (csrc/primitives) derives its
+// own, with named and typed fields, and registers an op for it (solver/op.h).
 #pragma once
 #include <c10/core/ScalarType.h>
 
