@@ -13,7 +13,13 @@
 #include "runtime/hooks.h"
 #include "runtime/host_allocator.h"
 #include "runtime/stream.h"
-#include "solver/find.h"
+#include "solver/background.h"
+#include "solver/budget.h"
+#include "solver/choice.h"
+#include "solver/find_record.h"
+#include "solver/inspect.h"
+#include "solver/settings.h"
+#include "solver/stats.h"
 
 namespace py = pybind11;
 
@@ -77,7 +83,7 @@ py::dict find_stats() {
   py::dict result;
   result["hits"] = stats.hits.load();
   result["misses"] = stats.misses.load();
-  result["precedents"] = stats.precedents.load();
+  result["precedents"] = stats.bucket_choices.load();
   result["searches"] = stats.searches.load();
   result["measured"] = stats.measured.load();
   result["verified"] = stats.verified.load();

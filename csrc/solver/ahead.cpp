@@ -8,15 +8,16 @@
 #include "cl/compile_process.h"
 #include "cl/program.h"
 #include "solver/background.h"
-#include "solver/search.h"
-#include "solver/trial.h"
+#include "solver/candidates.h"
+#include "solver/settings.h"
+#include "solver/verify.h"
 
 namespace dlb::solver {
 namespace {
 
 struct Expected {
   std::mutex mutex;
-  std::vector<ConvProblem> problems;
+  std::vector<StoredProblem> problems;
   bool queued = false;  // a task for them
 };
 Expected& expected() {
@@ -26,33 +27,34 @@ Expected& expected() {
 
 // On a thread that records: asks for the programs of the solution that its estimate puts first, and for those
 // that check it where it was never used.
-void ask_for_first(const ConvProblem& problem, cl::Device& device) {
+void ask_for_first(const Problem& problem, cl::Device& device) {
   const auto ranking = ranking_of(problem, device);
   if (ranking.empty()) return;
-  const ConvSolver& solver = *ranking.front().solver;
-  if (!is_vouched(problem, device, solver)) ask_for_trial_programs(problem, device);
-  make_solution(problem, device, solver, solver.first_config(problem, device));
+  const AnySolver& solver = *ranking.front().solver;
+  if (!is_verified(problem, device, solver)) ask_for_trial_programs(problem, device);
+  make_solution(problem, device, solver, solver.first_config_for(problem, device));
 }
 
 // All that was expected so far at once, so that several processes have work.
 void compile_expected() {
-  std::vector<ConvProblem> problems;  // of any device
+  std::vector<StoredProblem> problems;  // of any device
   {
     std::lock_guard<std::mutex> lock(expected().mutex);
     problems.swap(expected().problems);
     expected().queued = false;
   }
   while (!problems.empty() && !background_stopping()) {
-    const int index = problems.front().device;
+    const int index = problems.front()->device;
     cl::Device& device = device_of(static_cast<c10::DeviceIndex>(index));
     std::vector<cl::ProgramSource> programs;
     {
       cl::Recording recording;
-      std::erase_if(problems, [&](const ConvProblem& problem) {
-        if (problem.device != index) return false;
+      std::erase_if(problems, [&](const StoredProblem& problem) {
+        if (problem->device != index) return false;
         try {
-          ask_for_first(problem, device);
-        } catch (const std::exception&) {  // the op itself will tell
+          ask_for_first(*problem, device);
+        } catch (const std::exception& error) {  // the op itself will tell
+          say(1, std::string("not compiled ahead,") + error.what());
         }
         return true;
       });
@@ -66,9 +68,9 @@ void compile_expected() {
 
 }  // namespace
 
-void expect(const std::vector<ConvProblem>& problems) {
+void expect(const std::vector<StoredProblem>& problems) {
   if (problems.empty()) return;
-  const cl::Device& device = device_of(static_cast<c10::DeviceIndex>(problems.front().device));
+  const cl::Device& device = device_of(static_cast<c10::DeviceIndex>(problems.front()->device));
   if (cl::compile_processes(device) == 0) return;
   Expected& e = expected();
   std::lock_guard<std::mutex> lock(e.mutex);

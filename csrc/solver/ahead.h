@@ -11,6 +11,6 @@ namespace dlb::solver {
 // Says that these problems, of one device, will come, or some that share their programs: for ops that have
 // just had to compile. What choosing would build for them first is compiled meanwhile; who wants it before it
 // is there waits for it. Does nothing on devices without such processes. Never waits.
-void expect(const std::vector<ConvProblem>& problems);
+void expect(const std::vector<StoredProblem>& problems);
 
 }  // namespace dlb::solver

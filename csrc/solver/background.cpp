@@ -14,8 +14,8 @@
 
 #include "cl/api.h"
 #include "cl/compile_process.h"
+#include "cl/log.h"
 #include "cl/program.h"
-#include "solver/find.h"
 
 namespace dlb::solver {
 namespace {
@@ -43,7 +43,8 @@ struct Worker {
       lock.unlock();
       try {
         task();
-      } catch (...) {  // what it was to find out stays unknown
+      } catch (const std::exception& error) {
+        cl::say(1, std::string("background task failed,") + error.what());
       }
       lock.lock();
       busy = false;
@@ -66,7 +67,8 @@ void in_background(std::function<void()> task) {
   if (!w.started) try {
       w.thread = std::thread([&w] { w.work(); });
       w.started = true;
-    } catch (const std::system_error&) {  // a limit of threads: what the task was to find out stays unknown
+    } catch (const std::system_error& error) {  // a limit of threads: the task is dropped
+      cl::say(1, std::string("no background thread,") + error.what());
       return;
     }
   w.tasks.push_back(std::move(task));

@@ -6,7 +6,7 @@
 
 namespace dlb::solver {
 
-// Queues a task; starts the thread with the first. A task that throws is dropped. Never waits.
+// Queues a task; starts the thread with the first. What a task throws is logged and dropped. Never waits.
 void in_background(std::function<void()> task);
 
 // For such tasks, before they build: waits while the program's own threads build kernels that they wait for,
@@ -15,5 +15,10 @@ void wait_while_program_starts(const cl::Device& device);
 
 // True once stop_background() was called: a long task ends early then.
 bool background_stopping() noexcept;
+
+// Waits until no kernel is being built or checked in the background.
+void wait_for_background();
+// Stops the background thread; at process exit.
+void stop_background() noexcept;
 
 }  // namespace dlb::solver

@@ -15,7 +15,8 @@
 #include <unordered_map>
 
 #include "cl/disk_cache.h"
-#include "solver/settings.h"
+#include "runtime/stream.h"
+#include "solver/choice.h"
 
 namespace dlb::solver {
 namespace {
@@ -28,7 +29,7 @@ std::optional<Config> parse_config(const std::string& text) {
   Config config;
   config.specialised = !text.empty() && text[0] == 's';
   std::istringstream in(text.substr(config.specialised));
-  for (int i = 0; i < 6; i++) {
+  for (size_t i = 0; i < Config::kValues; i++) {
     char comma = ',';
     if (i && (!in.get(comma) || comma != ',')) return std::nullopt;
     if (!(in >> config.values[i])) return std::nullopt;
@@ -97,12 +98,6 @@ void drop_find_records() {
     given.places.clear();
   }
   forget_choices();
-}
-
-std::string config_text(const Config& config) {
-  std::string text = config.specialised ? "s" : "";
-  for (int i = 0; i < 6; i++) text += (i ? "," : "") + std::to_string(config.values[i]);
-  return text;
 }
 
 std::string FindRecord::text() const {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cl/device.h"
-#include "solver/solver.h"
+#include "solver/config.h"
 
 namespace dlb::solver {
 
@@ -36,7 +36,12 @@ struct FindRecord {
 std::optional<FindRecord> load_record(const cl::Device& device, const std::string& problem_key);
 void store_record(const cl::Device& device, const std::string& problem_key, const FindRecord& record);
 
-// "3,0,0,0,0,0", with an "s" in front when specialised.
-std::string config_text(const Config& config);
+// What find records hold for: a device's identity, compute units and class, as text.
+std::string find_place(int device);
+// Gives this process a find record that goes before the store's, on every device of that place; an empty text
+// hides the store's. Throws std::invalid_argument for another text. Opens no driver.
+void load_find_record(const std::string& place, const std::string& key, const std::string& text);
+// The store's records hold again.
+void drop_find_records();
 
 }  // namespace dlb::solver

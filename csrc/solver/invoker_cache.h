@@ -9,7 +9,7 @@
 
 namespace dlb::solver {
 
-template <class Problem, class Value>
+template <class Value>
 class InvokerCache {
  public:
   using Entry = std::shared_ptr<const Value>;
@@ -23,14 +23,14 @@ class InvokerCache {
 
   void insert(const Problem& problem, Entry entry) {
     std::lock_guard<std::mutex> lock(mutex_);
-    known_.insert(problem, std::move(entry));
+    known_.insert(StoredProblem(problem), std::move(entry));
   }
 
   // Unless `valid`, asked while nobody can clear the cache, says no.
   template <class Valid>
   void insert_if(const Problem& problem, Entry entry, const Valid& valid) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (valid()) known_.insert(problem, std::move(entry));
+    if (valid()) known_.insert(StoredProblem(problem), std::move(entry));
   }
 
   // Puts `entry` in the place of `expected`, unless that was forgotten or replaced meanwhile. Returns whether
@@ -45,7 +45,7 @@ class InvokerCache {
     known_.clear();
   }
 
-  std::vector<Problem> problems() {
+  std::vector<StoredProblem> problems() {
     std::lock_guard<std::mutex> lock(mutex_);
     return known_.keys();
   }
@@ -58,15 +58,21 @@ class InvokerCache {
 
  private:
   static constexpr size_t kGeneration = 4096;  // problems
-  struct Hash {  // not noexcept: libstdc++'s maps then keep hashes, in place of computing neighbours' anew
+  // Not noexcept: libstdc++'s maps then keep hashes in place of computing neighbours' anew.
+  struct Hash {
+    using is_transparent = void;
     size_t operator()(const Problem& p) const { return hash(p); }
+    size_t operator()(const StoredProblem& p) const { return hash(*p); }
   };
   struct Same {
-    bool operator()(const Problem& a, const Problem& b) const noexcept { return same(a, b); }
+    using is_transparent = void;
+    bool operator()(const StoredProblem& a, const StoredProblem& b) const noexcept { return same(*a, *b); }
+    bool operator()(const Problem& a, const StoredProblem& b) const noexcept { return same(a, *b); }
+    bool operator()(const StoredProblem& a, const Problem& b) const noexcept { return same(*a, b); }
   };
 
   std::mutex mutex_;
-  RecentMap<Problem, Entry, Hash, Same> known_{kGeneration};
+  RecentMap<StoredProblem, Entry, Hash, Same> known_{kGeneration};
 };
 
 }  // namespace dlb::solver

@@ -1,7 +1,7 @@
 // Ops that have solvers. A primitive registers each of its ops once, as an OpOf<its problem type>; the
 // framework finds by it everything that it must know of a problem.
 #pragma once
-#include <concepts>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -78,12 +78,15 @@ class Op {
   Op(const char* name, Tf32Setting tf32, size_t problem_bytes, size_t operand_bytes);
 
  private:
+  friend void insert_solver(const Op& op, const AnySolver& solver);
   virtual std::vector<const AnySolver*> make_solvers() const = 0;
 
   const char* const name_;
   const Tf32Setting tf32_setting_;
   const size_t problem_bytes_, operand_bytes_;
-  size_t index_ = 0;
+  const size_t index_;
+  mutable std::once_flag made_;  // solvers_, at first use: other files may define them
+  mutable std::vector<const AnySolver*> solvers_;
 };
 
 // All ops, in the order in which they were registered.
@@ -93,7 +96,7 @@ const Op* find_op(const std::string& name);
 // The op that a key begins with. Throws std::invalid_argument when there is none.
 const Op& op_of_key(const std::string& key);
 
-// A solver that tests insert before the others of an op; never in a released library.
+// Puts a solver before the others of an op: for tests, before the op's first use.
 void insert_solver(const Op& op, const AnySolver& solver);
 
 inline std::string key(const Problem& problem) {
@@ -112,17 +115,23 @@ inline std::string key(const Problem& problem) {
 //   std::string kernel_variant() const
 //   void make_possible(const Operands&, Stream&) const
 //   static constexpr bool kTrustsFirstChoice
-//   void set_op(const Op&)                                           what follows from the op
 template <class P>
 class OpOf final : public Op {
  public:
   using SolverList = std::vector<const Solver<P>*> (*)();
-  OpOf(const char* name, SolverList solvers, Tf32Setting tf32 = Tf32Setting::kNever)
-      : Op(name, tf32, sizeof(P), sizeof(typename P::Operands)), solver_list_(solvers) {
+  // `prototype`: what all problems of the op have in common, a direction for instance.
+  OpOf(const char* name, SolverList solvers, Tf32Setting tf32 = Tf32Setting::kNever, P prototype = {})
+      : Op(name, tf32, sizeof(P), sizeof(typename P::Operands)),
+        solver_list_(solvers),
+        prototype_(prototype) {
+    prototype_.op = this;
     static_assert(std::has_unique_object_representations_v<P>, "problems are compared by their bytes");
     static_assert(sizeof(P) % 8 == 0 && sizeof(P) <= kMostProblemBytes);
     static_assert(std::is_trivially_copyable_v<typename P::Operands>);
   }
+
+  // A problem of this op, whose sizes the caller sets.
+  P make() const { return prototype_; }
 
   std::string key(const Problem& problem) const override {
     KeyWriter writer(name(), problem.dtype);
@@ -130,8 +139,7 @@ class OpOf final : public Op {
     return writer.finish();
   }
   StoredProblem parse(const std::string& key, int device) const override {
-    P problem;
-    problem.op = this;
+    P problem = make();
     problem.device = static_cast<int8_t>(device);
     KeyReader reader(key, name(), problem.dtype);
     P::visit(problem, reader);
@@ -182,6 +190,7 @@ class OpOf final : public Op {
   }
 
   const SolverList solver_list_;
+  P prototype_;
 };
 
 }  // namespace dlb::solver

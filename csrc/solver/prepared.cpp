@@ -38,4 +38,16 @@ void PreparedWeights::keep(Form made, Stream& stream) {
   forms_.push_back(std::move(made));
 }
 
+StoredOperands with_prepared(const Problem& problem, const Solution& solution, const Operands& operands,
+                             Stream& stream) {
+  StoredOperands ready(operands, problem.op->operand_bytes());
+  if (solution.prepared > 0) {
+    const MemRef memory = operands.kept->get(
+        solution.invoker->form(), operands.kept_offset, operands.kept_version, solution.prepared, stream,
+        [&](const MemRef& to) { solution.invoker->prepare_any(stream, operands, to); });
+    ready->prepared = {memory.mem, static_cast<int64_t>(memory.offset)};
+  }
+  return ready;
+}
+
 }  // namespace dlb::solver

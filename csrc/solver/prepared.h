@@ -9,7 +9,7 @@
 
 #include "runtime/allocator.h"
 #include "runtime/event.h"
-#include "solver/solver.h"
+#include "solver/op.h"
 
 namespace dlb::solver {
 
@@ -54,18 +54,7 @@ class PreparedWeights {
 };
 
 // A call's operands with what the solution has made of constant weights, or makes of them now.
-template <class Problem>
-typename Problem::Operands with_prepared(const Solution<Problem>& solution,
-                                         const typename Problem::Operands& operands, Stream& stream) {
-  typename Problem::Operands ready = operands;
-  if constexpr (requires { ready.kept; })
-    if (solution.prepared > 0) {
-      const MemRef memory = operands.kept->get(
-          solution.invoker->form(), operands.w.offset, operands.version, solution.prepared, stream,
-          [&](const MemRef& to) { solution.invoker->prepare(stream, operands, to); });
-      ready.prepared = {memory.mem, static_cast<int64_t>(memory.offset)};
-    }
-  return ready;
-}
+StoredOperands with_prepared(const Problem& problem, const Solution& solution, const Operands& operands,
+                             Stream& stream);
 
 }  // namespace dlb::solver

@@ -1,4 +1,4 @@
-// Trials: see trial.h. Everything waits; only threads that may wait come here.
+// Everything here waits for the device; only threads that may wait come here.
 #include "solver/trial.h"
 
 #include <algorithm>
@@ -10,12 +10,6 @@
 
 namespace dlb::solver {
 namespace {
-
-// The reference solver stands last in every list.
-template <class Problem>
-const Solver<Problem>& reference_for(const Problem& problem) {
-  return *solvers_for(problem).back();
-}
 
 cl::Kernel& trial_kernel(cl::Device& device, c10::ScalarType dtype, const char* name) {
   return embedded_kernel(device, {"element.clh", "trial.cl"}, element_option(dtype), name);
@@ -95,13 +89,38 @@ Walk walk_of(const cl::Device& device, int64_t elements) {
   return {cl::Range::linear(ceil_div(elements, each), 1), each};
 }
 
+// What one result takes of a buffer of results: elements behind it that nothing may touch, and alignment,
+// included.
+constexpr int64_t kResultGuard = 256;  // elements
+uint64_t result_bytes(int64_t elements, c10::ScalarType dtype) {
+  const uint64_t bytes = static_cast<uint64_t>(elements + kResultGuard) * c10::elementSize(dtype);
+  return (bytes + 255) / 256 * 256;
+}
+
+// Bytes of a buffer that holds all results of a problem, one behind the other.
+uint64_t results_bytes(const Problem& problem) {
+  uint64_t bytes = 0;
+  for (const Span& span : problem.op->spans(problem))
+    if (span.result) bytes += result_bytes(span.elements, span.dtype);
+  return bytes;
+}
+
+// Puts all results into another buffer than the operands say.
+void redirect_results(const Problem& problem, Operands& operands, cl_mem to) {
+  uint64_t at = 0;
+  for (const Span& span : problem.op->spans(problem)) {
+    if (!span.result) continue;
+    operands.*span.buffer = {to, static_cast<int64_t>(at / c10::elementSize(span.dtype))};
+    at += result_bytes(span.elements, span.dtype);
+  }
+}
+
 // So that a trial never takes memory that the program may want: of all that the device has.
 constexpr uint64_t kMostOfMemory = 16;
 
-template <class Problem>
 void check_size(const Problem& problem, const cl::Device& device) {
   uint64_t bytes = 0;
-  for (const auto& span : problem.spans())
+  for (const auto& span : problem.op->spans(problem))
     bytes += static_cast<uint64_t>(span.elements) * c10::elementSize(span.dtype) * (span.result ? 2 : 1);
   if (bytes > device.global_mem / kMostOfMemory)
     throw cl::Error(
@@ -111,35 +130,30 @@ void check_size(const Problem& problem, const cl::Device& device) {
 
 }  // namespace
 
-template <class Problem>
-Trial<Problem>::Trial(const Problem& problem, cl::Device& device)
+Trial::Trial(const Problem& problem, cl::Device& device)
     : problem_(problem),
       device_(device),
       stream_(trial_stream(device)),
+      operands_(problem.op->operands()),
       bytes_((check_size(problem, device), results_bytes(problem))),
       got_(std::make_unique<ScratchBuffer>(device, bytes_)),
       want_(std::make_unique<ScratchBuffer>(device, bytes_)) {
   uint32_t seed = 1;
-  for (const auto& span : problem.spans()) {
+  for (const auto& span : problem.op->spans(problem)) {
     if (span.result) continue;
     buffers_.emplace_back(device, static_cast<uint64_t>(span.elements) * c10::elementSize(span.dtype));
     fill(buffers_.back().mem(), span, seed++ * 0x51ed27u);
-    operands_.*span.buffer = {buffers_.back().mem(), 0};
+    (*operands_).*span.buffer = {buffers_.back().mem(), 0};
   }
-  if constexpr (requires { problem.prepare(operands_, stream_); }) problem.prepare(operands_, stream_);
+  problem.op->make_possible(problem, *operands_, stream_);
 }
 
-template <class Problem>
 void ask_for_trial_programs(const Problem& problem, cl::Device& device) {
-  for (const auto& span : problem.spans()) trial_kernel(device, span.dtype, "trial_fill");
-  reference_for(problem).invoker(problem, device, {});
+  for (const auto& span : problem.op->spans(problem)) trial_kernel(device, span.dtype, "trial_fill");
+  problem.op->reference().invoker_for(problem, device, {});
 }
-template void ask_for_trial_programs(const GemmProblem&, cl::Device&);
-template void ask_for_trial_programs(const ConvProblem&, cl::Device&);
-template void ask_for_trial_programs(const LaunchProblem&, cl::Device&);
 
-template <class Problem>
-void Trial<Problem>::fill(cl_mem mem, const Span<typename Problem::Operands>& span, uint32_t seed) {
+void Trial::fill(cl_mem mem, const Span& span, uint32_t seed) {
   const Walk walk = walk_of(device_, span.elements);
   const float least = span.positive ? 0 : -1;
   trial_kernel(device_, span.dtype, "trial_fill")
@@ -147,15 +161,13 @@ void Trial<Problem>::fill(cl_mem mem, const Span<typename Problem::Operands>& sp
 }
 
 // So that what a solution does not write is the same everywhere.
-template <class Problem>
-void Trial<Problem>::clear(cl_mem results) {
+void Trial::clear(cl_mem results) {
   const cl_uint zero = 0;
   DLB_CL(clEnqueueFillBuffer, stream_.handle(), results, &zero, 1, 0, bytes_, 0, nullptr, nullptr);
 }
 
 // Workspace, and prepared weights, for a solution.
-template <class Problem>
-void Trial<Problem>::make_room(const Solution<Problem>& solution) {
+void Trial::make_room(const Solution& solution) {
   if (solution.workspace > workspace_bytes_) {
     stream_.synchronize();
     workspace_ = std::make_unique<ScratchBuffer>(device_, solution.workspace);
@@ -164,43 +176,38 @@ void Trial<Problem>::make_room(const Solution<Problem>& solution) {
   if (solution.prepared == 0 || prepared_for_ == &solution) return;
   stream_.synchronize();
   prepared_ = std::make_unique<ScratchBuffer>(device_, solution.prepared);
-  solution.invoker->prepare(stream_, operands_, MemRef{prepared_->mem(), 0});
+  solution.invoker->prepare_any(stream_, *operands_, MemRef{prepared_->mem(), 0});
   prepared_for_ = &solution;
 }
 
-template <class Problem>
-void Trial<Problem>::run(const Solution<Problem>& solution, const Problem& problem,
-                         typename Problem::Operands operands, cl_mem result,
-                         const typename Problem::Operands* shift) {
-  redirect_results(problem_, operands, MemRef{result, 0});
+void Trial::run(const Solution& solution, const Problem& window, cl_mem result, const Operands* shift) {
+  StoredOperands operands = operands_;
+  redirect_results(problem(), *operands, result);
   if (shift)
-    for (const auto& span : problem.spans()) (operands.*span.buffer).offset += (shift->*span.buffer).offset;
+    for (const Span& span : window.op->spans(window))
+      ((*operands).*span.buffer).offset += (shift->*span.buffer).offset;
   make_room(solution);
-  if constexpr (requires { operands.prepared; })
-    if (solution.prepared > 0) operands.prepared = {prepared_->mem(), 0};
-  solution.invoker->run(stream_, operands, solution.workspace ? MemRef{workspace_->mem(), 0} : MemRef{});
+  if (solution.prepared > 0) operands->prepared = {prepared_->mem(), 0};
+  solution.invoker->run_any(stream_, *operands, solution.workspace ? MemRef{workspace_->mem(), 0} : MemRef{});
 }
 
-template <class Problem>
-double Trial<Problem>::compare(cl_mem got, cl_mem want) {
+double Trial::compare(cl_mem got, cl_mem want) {
   double worst = 0;
   uint64_t at = 0;
-  for (const auto& span : problem_.spans()) {
+  for (const auto& span : problem().op->spans(problem())) {
     if (!span.result) continue;
     const int64_t size = static_cast<int64_t>(c10::elementSize(span.dtype));
     double error =
         compare_one(got, want, static_cast<int64_t>(at) / size, span.elements + kResultGuard, span.dtype);
-    if (span.dtype != problem_.dtype && error != 0)
-      error *= tolerance(span.dtype) == 0 ? INFINITY : tolerance(problem_.dtype) / tolerance(span.dtype);
+    if (span.dtype != problem().dtype && error != 0)
+      error *= tolerance(span.dtype) == 0 ? INFINITY : tolerance(problem().dtype) / tolerance(span.dtype);
     worst = std::max(worst, error);
     at += result_bytes(span.elements, span.dtype);
   }
   return worst;
 }
 
-template <class Problem>
-double Trial<Problem>::compare_one(cl_mem got, cl_mem want, int64_t begin, int64_t elements,
-                                   c10::ScalarType dtype) {
+double Trial::compare_one(cl_mem got, cl_mem want, int64_t begin, int64_t elements, c10::ScalarType dtype) {
   const Walk walk = walk_of(device_, elements);
   const size_t items = walk.range.global[0];
   std::vector<float> report(2 * items);
@@ -217,50 +224,42 @@ double Trial<Problem>::compare_one(cl_mem got, cl_mem want, int64_t begin, int64
   return difference == 0 ? 0 : difference / std::max(magnitude, 1e-30f);
 }
 
-template <class Problem>
-double Trial<Problem>::error_of_parts(const Solution<Problem>& solution) {
+double Trial::error_in_windows(const Solution& solution) {
   prepared_for_ = nullptr;
   clear(got_->mem());
-  run(solution, problem_, operands_, got_->mem());
+  run(solution, problem(), got_->mem());
+  const AnySolver& reference = problem().op->reference();
   double worst = 0;
-  for (const auto& part : problem_.parts()) {
+  for (const StoredCheckWindow& window : problem().op->check_windows(problem())) {
     DLB_CL(clEnqueueCopyBuffer, stream_.handle(), got_->mem(), want_->mem(), 0, 0, bytes_, 0, nullptr,
            nullptr);
-    const Solution<Problem> reference{
-        &reference_for(problem_), {}, reference_for(problem_).invoker(part.problem, device_, {}), 0};
-    run(reference, part.problem, operands_, want_->mem(), &part.shift);
+    const Solution expected{&reference, {}, reference.invoker_for(*window.problem, device_, {}), 0, 0};
+    run(expected, *window.problem, want_->mem(), &*window.shift);
     worst = std::max(worst, compare(got_->mem(), want_->mem()));
   }
   return worst;
 }
 
-template <class Problem>
-void Trial<Problem>::expect_last() {
+void Trial::expect_last() {
   std::swap(got_, want_);
 }
 
-template <class Problem>
-double Trial<Problem>::error(const Solution<Problem>& solution) {
+double Trial::error(const Solution& solution) {
   prepared_for_ = nullptr;
   clear(got_->mem());
-  run(solution, problem_, operands_, got_->mem());
+  run(solution, problem(), got_->mem());
   return compare(got_->mem(), want_->mem());
 }
 
-template <class Problem>
-double Trial<Problem>::time(const Solution<Problem>& solution, int runs) {
+double Trial::time(const Solution& solution, int runs) {
   make_room(solution);
   const cl_event begin = mark(stream_);
-  for (int i = 0; i < runs; i++) run(solution, problem_, operands_, got_->mem());
+  for (int i = 0; i < runs; i++) run(solution, problem(), got_->mem());
   const cl_event end = mark(stream_);
   stream_.check_wait(cl::api().clWaitForEvents(1, &end), "clWaitForEvents");
   const double all = microseconds_between(begin, end);
   cl::api().clReleaseEvent(begin), cl::api().clReleaseEvent(end);
   return all / runs;
 }
-
-template class Trial<GemmProblem>;
-template class Trial<ConvProblem>;
-template class Trial<LaunchProblem>;
 
 }  // namespace dlb::solver

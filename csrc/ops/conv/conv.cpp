@@ -13,19 +13,20 @@
 #include <vector>
 
 #include "cl/program.h"
+#include "primitives/common/kernel_source.h"
+#include "primitives/conv/problem.h"
 #include "runtime/tensor.h"
 #include "solver/ahead.h"
-#include "primitives/common/kernel_source.h"
+#include "solver/execute.h"
 #include "solver/prepared.h"
-#include "solver/solver.h"
 
 namespace dlb {
 namespace {
 
 using at::IntArrayRef;
 using at::Tensor;
+using solver::ConvDirection;
 using solver::ConvProblem;
-using solver::Op;
 
 // Strides and sizes of a tensor [n, c, spatial...] as five dimensions; missing spatial ones are in front.
 void set_dims(const Tensor& tensor, int64_t (&strides)[5], int32_t (&spatial)[3]) {
@@ -43,14 +44,13 @@ void set_parameters(IntArrayRef values, int32_t (&to)[3]) {
 
 // `x` is the tensor with the channels that the weights' second dimension counts, `y` the one with the
 // first's.
-ConvProblem problem_of(Op direction, const Tensor& x, const Tensor& w, const Tensor& y, IntArrayRef stride,
-                       IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+ConvProblem problem_of(ConvDirection direction, const Tensor& x, const Tensor& w, const Tensor& y,
+                       IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
   for (const Tensor& tensor : {x, w, y})
     for (int64_t size : tensor.sizes())
       TORCH_CHECK(size <= INT32_MAX, "convolution: a dimension of ", size,
                   " elements is more than ocl handles (2^31 - 1)");
-  ConvProblem p;
-  p.direction = direction;
+  ConvProblem p = solver::conv_op(direction).make();
   p.dtype = x.scalar_type(), p.device = static_cast<int8_t>(x.device().index());
   p.n = static_cast<int32_t>(x.size(0)), p.c = static_cast<int32_t>(x.size(1)),
   p.k = static_cast<int32_t>(y.size(1));
@@ -61,7 +61,7 @@ ConvProblem problem_of(Op direction, const Tensor& x, const Tensor& w, const Ten
   return p;
 }
 
-solver::Buffer buffer_of(const Tensor& tensor) {
+Buffer buffer_of(const Tensor& tensor) {
   const Operand operand = operand_of(tensor);
   return {operand.mem, operand.offset};
 }
@@ -73,14 +73,17 @@ void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const
   p.has_bias = bias.defined();
   p.normalize();
   Stream& stream = current_stream(x.device().index());
-  solver::ConvProblem::Operands operands{buffer_of(x), buffer_of(w), buffer_of(y),
-                                         p.has_bias ? buffer_of(bias) : solver::Buffer{}, bounds};
+  solver::ConvOperands operands;
+  operands.x = buffer_of(x), operands.w = buffer_of(w), operands.y = buffer_of(y);
+  if (p.has_bias) operands.bias = buffer_of(bias);
+  operands.bounds = bounds;
   std::shared_ptr<solver::PreparedWeights> kept;
   if (constant && !w.is_inference() && stream.device().cls == cl::DeviceClass::kCpu)  // whose solvers pack
     kept = solver::PreparedWeights::of(w.storage());
   if (kept) {
     p.constant_w = 1;
-    operands.kept = kept.get(), operands.version = static_cast<uint32_t>(w._version());
+    operands.kept = kept.get(), operands.kept_offset = operands.w.offset;
+    operands.kept_version = static_cast<uint32_t>(w._version());
   }
   solver::run(p, operands, stream);
 }
@@ -94,8 +97,8 @@ constexpr Usual kUsual[] = {{64, 3, 1, 56}, {128, 3, 2, 56}, {256, 1, 1, 14}};
 
 ConvProblem usual_like(const ConvProblem& p, const Usual& usual) {
   const bool channels_last = p.ys[1] == 1;
-  ConvProblem q;
-  q.direction = Op::kConvForward, q.dtype = p.dtype, q.device = p.device, q.tf32 = p.tf32;
+  ConvProblem q = solver::conv_op(ConvDirection::kForward).make();
+  q.dtype = p.dtype, q.device = p.device, q.tf32 = p.tf32;
   q.n = p.n, q.c = q.k = usual.channels;
   for (int i : {1, 2}) {
     q.filter[i] = usual.filter, q.stride[i] = usual.stride, q.padding[i] = usual.filter / 2;
@@ -112,24 +115,27 @@ ConvProblem usual_like(const ConvProblem& p, const Usual& usual) {
 
 // After a convolution whose program had to be compiled: its gradients will come, and others like it.
 void expect_what_follows(const ConvProblem& p, bool input_grad, bool weight_grad) {
-  std::vector<ConvProblem> list;
-  const auto add = [&](ConvProblem q, Op direction) {
-    q.direction = direction, q.has_bias = 0;
+  std::vector<solver::StoredProblem> list;
+  const auto add = [&](const ConvProblem& like, ConvDirection direction) {
+    ConvProblem q = like.in_direction(direction);
+    q.has_bias = 0;
     q.normalize();
-    list.push_back(q);
+    list.emplace_back(q);
   };
   const auto add_gradients = [&](const ConvProblem& q) {
-    if (input_grad) add(q, q.direction == Op::kConvForward ? Op::kConvInputGrad : Op::kConvForward);
-    if (weight_grad) add(q, Op::kConvWeightGrad);
+    if (input_grad)
+      add(q, q.direction == ConvDirection::kForward ? ConvDirection::kInputGrad : ConvDirection::kForward);
+    if (weight_grad) add(q, ConvDirection::kWeightGrad);
   };
   add_gradients(p);
-  static std::array<std::atomic<uint64_t>, 2> told{};  // a bit for each dtype and layout; without TF32, with
+  static std::array<std::atomic<uint64_t>, 2>
+      already_expected{};  // a bit for each dtype and layout; without TF32, with
   const uint64_t bit = uint64_t{1} << (2 * static_cast<int>(p.dtype) + (p.ys[1] == 1)) % 64;
-  if (p.groups == 1 && p.in[1] > 1 && !(told[p.tf32 != 0].fetch_or(bit) & bit))
+  if (p.groups == 1 && p.in[1] > 1 && !(already_expected[p.tf32 != 0].fetch_or(bit) & bit))
     for (const Usual& usual : kUsual) {
       const ConvProblem q = usual_like(p, usual);
       add(q, q.direction);
-      if (weight_grad) add(q, Op::kConvInputGrad), add(q, Op::kConvWeightGrad);
+      if (weight_grad) add(q, ConvDirection::kInputGrad), add(q, ConvDirection::kWeightGrad);
     }
   solver::expect(list);
 }
@@ -188,8 +194,8 @@ Tensor convolution_within(const Tensor& input, const Tensor& weight, const std::
                 input.options(), format_of(input, weight));
   if (output.numel() == 0) return output;
   const Tensor &x = transposed ? output : input, &y = transposed ? input : output;
-  const ConvProblem p = problem_of(transposed ? Op::kConvInputGrad : Op::kConvForward, x, weight, y, stride,
-                                   padding, dilation, groups);
+  const ConvProblem p = problem_of(transposed ? ConvDirection::kInputGrad : ConvDirection::kForward, x,
+                                   weight, y, stride, padding, dilation, groups);
   const uint64_t compiled = cl::kernel_stats().compiled;
   run(p, x, weight, y, bias, bounds, constant && !transposed);
   if (cl::kernel_stats().compiled != compiled) [[unlikely]] {
@@ -253,8 +259,8 @@ Tensor input_grad(const Tensor& grad, const Tensor& input, const Tensor& weight,
   if (result.numel() == 0) return result;
   if (grad.numel() == 0 || weight.numel() == 0) return result.zero_();
   const Tensor &x = transposed ? grad : result, &y = transposed ? result : grad;
-  run(problem_of(transposed ? Op::kConvForward : Op::kConvInputGrad, x, weight, y, stride, padding, dilation,
-                 groups),
+  run(problem_of(transposed ? ConvDirection::kForward : ConvDirection::kInputGrad, x, weight, y, stride,
+                 padding, dilation, groups),
       x, weight, y, Tensor());
   return result;
 }
@@ -265,7 +271,7 @@ Tensor weight_grad(const Tensor& grad, const Tensor& input, const Tensor& weight
   if (result.numel() == 0) return result;
   if (grad.numel() == 0 || input.numel() == 0) return result.zero_();
   const Tensor &x = transposed ? grad : input, &y = transposed ? input : grad;
-  run(problem_of(Op::kConvWeightGrad, x, result, y, stride, padding, dilation, groups), x, result, y,
+  run(problem_of(ConvDirection::kWeightGrad, x, result, y, stride, padding, dilation, groups), x, result, y,
       Tensor());
   return result;
 }

@@ -6,14 +6,15 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "runtime/tensor.h"
 #include "primitives/common/kernel_source.h"
-#include "solver/solver.h"
+#include "primitives/gemm/problem.h"
+#include "runtime/tensor.h"
+#include "solver/execute.h"
 
 namespace dlb {
 namespace {
 
-solver::Buffer buffer_of(const at::Tensor& tensor) {
+Buffer buffer_of(const at::Tensor& tensor) {
   const Operand operand = operand_of(tensor);
   return {operand.mem, operand.offset};
 }
@@ -74,7 +75,7 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
   at::assert_no_internal_overlap(out);
 
   const bool batched = out.dim() == 3;
-  solver::GemmProblem p;
+  solver::GemmProblem p = solver::gemm_op.make();
   p.dtype = type, p.device = static_cast<int8_t>(out.device().index());
   p.batch = batched ? out.size(0) : 1, p.m = out.size(batched), p.n = out.size(batched + 1);
   p.k = is_zero(alpha) ? 0 : a.size(batched + 1);  // as BLAS: a zero factor does not read the product
@@ -85,7 +86,7 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
   p.normalize();
   solver::allow_tf32(p, device_of(out.device().index()));
 
-  solver::GemmProblem::Operands o;
+  solver::GemmOperands o;
   o.c = buffer_of(out);
   o.a = a.numel() ? buffer_of(a) : o.c;
   o.b = b.numel() ? buffer_of(b) : o.c;

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "cl/program.h"
-#include "runtime/allocator.h"
+#include "primitives/common/factor.h"
 #include "primitives/common/kernel_source.h"
-#include "solver/problem.h"
+#include "runtime/allocator.h"
 #include "solver/solver.h"
 
 namespace dlb::solver {
@@ -75,11 +75,15 @@ void add_gpu_plans(std::vector<GpuPlan>& plans, int tile, double tiles, int64_t 
                    bool may_split, c10::ScalarType type, const cl::Device& device);
 const GpuPlan& fastest(const std::vector<GpuPlan>& plans);
 
+struct GpuTileConfig {
+  int32_t tile = 0, splits = 0;  // a GpuTileIndex; parts of the reduction
+  static constexpr const char* kNames[] = {"tile", "splits"};
+};
 inline Config config_of(const GpuPlan& plan) {
-  return {{plan.tile, plan.splits}};
+  return Config::of(GpuTileConfig{plan.tile, plan.splits});
 }
 
-// Configs {tile, parts}: `first`, then the best of each other tile and unlike divisions of the reduction,
+// Configs of tiles: `first`, then the best of each other tile and unlike divisions of the reduction,
 // leaving out what cannot win.
 std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans);
 

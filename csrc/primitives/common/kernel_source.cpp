@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cl/embedded.h"
-#include "solver/find.h"
+#include "solver/stats.h"
 
 namespace dlb::solver {
 namespace {

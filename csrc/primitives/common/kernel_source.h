@@ -1,12 +1,14 @@
 // What solvers need to build and launch the kernels of csrc/kernels.
 #pragma once
+#include <c10/core/ScalarType.h>
+
 #include <initializer_list>
 #include <memory>
 #include <string>
 
 #include "cl/program.h"
 #include "cl/rounding.h"
-#include "solver/problem.h"
+#include "primitives/common/factor.h"
 
 namespace dlb::solver {
 

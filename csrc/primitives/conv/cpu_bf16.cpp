@@ -2,10 +2,10 @@
 // directions; see conv_cpu_bf16.cl.
 #include <cmath>
 
+#include "primitives/common/cpu_bf16.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
-#include "primitives/common/cpu_bf16.h"
 
 namespace dlb::solver {
 namespace {
@@ -63,8 +63,15 @@ Plan plan_with(Gather g, const cl::Device& device, int64_t positions, int64_t co
   return plan;
 }
 
+// Most rows (positions of the result), columns and depth of a block; zeros are the best guess.
+struct Bf16Config {
+  int32_t rows = 0, columns = 0, depth = 0;
+  static constexpr const char* kNames[] = {"rows", "columns", "depth"};
+};
+
 // The plan with the fewest cycles; infinite where none fits.
 Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
+  const auto given = config.as<Bf16Config>();
   const bool channels_last = g.is[1] == 1 && g.red > 1;
   const bool outer = dense(g, false), inner = dense(g, true);
   g.split[0] = inner && (channels_last || !outer) ? 1 : outer ? 0 : channels_last;
@@ -73,14 +80,14 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
   const int64_t all = positions_of(g), k = std::max<int64_t>(taps_of(g) * g.red, 1);
   int64_t before = 0;
   for (int64_t most : {768, 512, 384, 256, 192, 128, 96, 64, 32}) {
-    if (config.values[0] && most != config.values[0]) continue;
+    if (given.rows && most != given.rows) continue;
     const int64_t positions = balanced(all, most, kBf16Tile);
     if (positions == before) continue;
     before = positions;
     for (int64_t columns : {512, 256, 128, 64, 32}) {
-      if (config.values[1] && columns != config.values[1]) continue;
+      if (given.columns && columns != given.columns) continue;
       for (int64_t depth : {8192, 2048, 1024, 512, 128}) {
-        if (config.values[2] && depth != config.values[2]) continue;
+        if (given.depth && depth != given.depth) continue;
         Plan plan =
             plan_with(g, device, positions, std::min<int64_t>(balanced(g.cols, columns, 32), g.cols),
                       std::min(balanced(k, depth, kBf16Depth), static_cast<int>(round_up(k, kBf16Depth))));
@@ -117,15 +124,16 @@ Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int
 }
 
 Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& config = {}) {
+  const auto given = config.as<Bf16Config>();
   g.split[0] = dense(g, true) && (g.is[1] == 1 || !dense(g, false));
   Plan best{g};
   const int64_t columns = g.red * taps_of(g), k = round_up(std::max<int64_t>(positions_of(g), 1), kBf16Depth);
   for (int64_t m : {256, 128, 64, 32}) {
-    if (config.values[0] && m != config.values[0]) continue;
+    if (given.rows && m != given.rows) continue;
     for (int64_t n : {512, 256, 128, 64, 32}) {
-      if (config.values[1] && n != config.values[1]) continue;
+      if (given.columns && n != given.columns) continue;
       for (int64_t depth : {1024, 512, 256, 64}) {
-        if (config.values[2] && depth != config.values[2]) continue;
+        if (given.depth && depth != given.depth) continue;
         const Plan plan = weight_grad_plan_with(g, device, std::min<int64_t>(balanced(g.cols, m, 32), g.cols),
                                                 balanced(columns, n, kBf16Tile), std::min(depth, k));
         if (plan.cycles < best.cycles) best = plan;
@@ -152,10 +160,10 @@ double pack_cycles(const Gather& g) {
   return forwards || backwards ? 6.0 / taps_of(g) : 2.5;
 }
 
-class Bf16Invoker final : public Invoker<ConvProblem> {
+class Bf16Invoker final : public ConvInvoker {
  public:
   Bf16Invoker(const ConvProblem& p, cl::Device& device, const Config& config)
-      : input_grad_(p.direction == Op::kConvInputGrad),
+      : input_grad_(p.direction == ConvDirection::kInputGrad),
         pack_(bf16_kernel(device, kFiles, "conv_cpu_bf16_pack")),
         compute_(bf16_kernel(device, kFiles, "conv_cpu_bf16")) {
     for (const Phase& phase : phases_of(p)) {
@@ -200,7 +208,7 @@ class Bf16Invoker final : public Invoker<ConvProblem> {
   std::vector<Step> steps_;
 };
 
-class WeightGradInvoker final : public Invoker<ConvProblem> {
+class WeightGradInvoker final : public ConvInvoker {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : plan_(best_weight_grad_plan(forward_phase(p).gather, device, config)),
@@ -222,6 +230,7 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
 class Bf16 final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_bf16"; }
+  ConfigNames config_names() const override { return ConfigNames::of<Bf16Config>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const Applicability can = bf16_applicable(p.dtype, device); !can) return can;
     if (p.n == 0 || p.out_pixels() == 0) return Applicability::no("nothing to sum over");
@@ -235,7 +244,7 @@ class Bf16 final : public ConvSolver {
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
-    if (p.direction == Op::kConvWeightGrad) return 0;
+    if (p.direction == ConvDirection::kWeightGrad) return 0;
     uint64_t elements = 0;
     for (const Phase& phase : phases_of(p))
       elements += packed_elements(best_plan(phase.gather, device, config));
@@ -244,15 +253,16 @@ class Bf16 final : public ConvSolver {
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     return 20 + cycles(p, device) / kCpuMegahertz;
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config& config) const override {
-    if (p.direction == Op::kConvWeightGrad) return std::make_unique<WeightGradInvoker>(p, device, config);
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config& config) const override {
+    if (p.direction == ConvDirection::kWeightGrad)
+      return std::make_unique<WeightGradInvoker>(p, device, config);
     return std::make_unique<Bf16Invoker>(p, device, config);
   }
 
  private:
   static double cycles(const ConvProblem& p, const cl::Device& device) {
-    if (p.direction == Op::kConvWeightGrad)
+    if (p.direction == ConvDirection::kWeightGrad)
       return best_weight_grad_plan(forward_phase(p).gather, device).cycles;
     double sum = 0;
     for (const Phase& phase : phases_of(p)) {

@@ -2,9 +2,9 @@
 // above all) on CPU-like devices; see conv_cpu_direct.cl.
 #include <cmath>
 
+#include "primitives/common/kernel_source.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
-#include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
@@ -96,10 +96,10 @@ Plan plan_of(Gather g, bool weight_grad, const cl::Device& device) {
   return plan;
 }
 
-class GatherInvoker final : public Invoker<ConvProblem> {
+class GatherInvoker final : public ConvInvoker {
  public:
   GatherInvoker(const ConvProblem& p, cl::Device& device, cl::Kernel& kernel)
-      : input_grad_(p.direction == Op::kConvInputGrad), kernel_(kernel) {
+      : input_grad_(p.direction == ConvDirection::kInputGrad), kernel_(kernel) {
     for (const Phase& phase : phases_of(p)) {
       Step step{plan_of(phase.gather, false, device), phase.weight_offset, phase.output_offset, {}};
       step.range.dims = 2;
@@ -131,7 +131,7 @@ class GatherInvoker final : public Invoker<ConvProblem> {
   std::vector<Step> steps_;
 };
 
-class WeightGradInvoker final : public Invoker<ConvProblem> {
+class WeightGradInvoker final : public ConvInvoker {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, cl::Kernel& kernel)
       : plan_(plan_of(forward_phase(p).gather, true, device)), kernel_(kernel) {
@@ -157,7 +157,7 @@ class Direct final : public ConvSolver {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
       return Applicability::no("computes in float: float32, float16 and bfloat16");
-    const int columns = (p.direction == Op::kConvInputGrad ? p.c : p.k) / p.groups;
+    const int columns = (p.direction == ConvDirection::kInputGrad ? p.c : p.k) / p.groups;
     if (columns > kMostColumns) return Applicability::no("more than 16 output channels in a group");
     if (std::isinf(cycles(p, device)))
       return Applicability::no("one output's part of the image does not fit in local memory");
@@ -166,9 +166,9 @@ class Direct final : public ConvSolver {
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     return 20 + cycles(p, device) / kCpuMegahertz;
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config&) const override {
-    const bool weight_grad = p.direction == Op::kConvWeightGrad;
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config&) const override {
+    const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
     cl::Kernel& kernel = embedded_kernel(device, {"cpu_tile.clh", "conv_gather.clh", "conv_cpu_direct.cl"},
                                          element_option(p.dtype),
                                          weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct");
@@ -178,7 +178,8 @@ class Direct final : public ConvSolver {
 
  private:
   static double cycles(const ConvProblem& p, const cl::Device& device) {
-    if (p.direction == Op::kConvWeightGrad) return plan_of(forward_phase(p).gather, true, device).cycles;
+    if (p.direction == ConvDirection::kWeightGrad)
+      return plan_of(forward_phase(p).gather, true, device).cycles;
     double sum = 0;
     for (const Phase& phase : phases_of(p)) sum += plan_of(phase.gather, false, device).cycles + 30000;
     return sum;

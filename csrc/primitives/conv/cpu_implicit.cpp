@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "cl/hash.h"
+#include "primitives/common/cpu_tile.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
-#include "primitives/common/cpu_tile.h"
 
 namespace dlb::solver {
 
@@ -42,15 +42,16 @@ constexpr double kWorthTrying = 1.5;                   // times the cycles of th
 constexpr int64_t kPartialBytes = int64_t(128) << 20;  // of the weight gradient's slices
 
 // What can be varied: most positions, output channels and summed channels of a work-item, and whether it
-// packs the weights that it needs. Zeros: the best guess. A Config holds them as values[0..3].
+// packs the weights that it needs. Zeros are the best guess.
 struct Blocking {
-  int positions = 0, cols = 0, channels = 0, packs = 0;
+  int32_t positions = 0, cols = 0, channels = 0, packs = 0;
+  static constexpr const char* kNames[] = {"positions", "cols", "channels", "packs"};
   bool given() const { return positions > 0; }
   bool operator==(const Blocking&) const = default;
 };
 
 Blocking blocking_of(const Config& config) {
-  return {config.values[0], config.values[1], config.values[2], config.values[3]};
+  return config.as<Blocking>();
 }
 
 // A gather with its blocking chosen, and what it costs.
@@ -287,10 +288,11 @@ int64_t floats_before(const Gather& g) {
   return g.packs ? 0 : packed_floats(g);
 }
 
-class GatherInvoker final : public Invoker<ConvProblem> {
+class GatherInvoker final : public ConvInvoker {
  public:
   GatherInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
-      : input_grad_(p.direction == Op::kConvInputGrad), pack_(conv_cpu_kernel(device, p, "conv_cpu_pack")) {
+      : input_grad_(p.direction == ConvDirection::kInputGrad),
+        pack_(conv_cpu_kernel(device, p, "conv_cpu_pack")) {
     for (const Phase& phase : phases_of(p)) {
       const Plan plan = plan_of(false, phase.gather, blocking_of(config), device);
       const Gather& g = plan.gather;
@@ -357,7 +359,7 @@ class GatherInvoker final : public Invoker<ConvProblem> {
 };
 
 // Sums over slices of the positions; one slice of a dense float gradient is written in place.
-class WeightGradInvoker final : public Invoker<ConvProblem> {
+class WeightGradInvoker final : public ConvInvoker {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : plan_(plan_of(true, forward_phase(p).gather, blocking_of(config), device)),
@@ -388,6 +390,7 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
 class Implicit final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_implicit"; }
+  ConfigNames config_names() const override { return ConfigNames::of<Blocking>(); }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
@@ -398,7 +401,7 @@ class Implicit final : public ConvSolver {
   }
 
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
-    if (p.direction == Op::kConvWeightGrad) {
+    if (p.direction == ConvDirection::kWeightGrad) {
       const int slices = plan_of(true, forward_phase(p).gather, blocking_of(config), device).slices;
       if (slices == 1 && p.dtype == c10::ScalarType::Float && dense_weights(p)) return 0;
       return sizeof(float) * slices * int64_t(p.k) * (p.c / p.groups) * p.taps();
@@ -414,7 +417,7 @@ class Implicit final : public ConvSolver {
   // The best guess; the best with half as many positions, with fewer summed channels, with other columns,
   // with the weights packed elsewhere.
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
-    const bool weight_grad = p.direction == Op::kConvWeightGrad;
+    const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
     const Gather gather = phases_of(p).front().gather;
     const Plan best = best_plan(weight_grad, gather, device);
     const Gather& b = best.gather;
@@ -429,7 +432,7 @@ class Implicit final : public ConvSolver {
     std::vector<Config> list = {Config{}};
     for (const Plan* plan : {&smaller, &shallower, &other, &elsewhere}) {
       const auto& [positions, cols, channels, packs] = plan->blocking;
-      const Config config{{positions, cols, channels, packs}};
+      const Config config = Config::of(Blocking{positions, cols, channels, packs});
       if (!std::isinf(plan->cycles) && std::find(list.begin(), list.end(), config) == list.end())
         list.push_back(config);
     }
@@ -443,9 +446,10 @@ class Implicit final : public ConvSolver {
     return 30 + cycles(p, device) / kCpuMegahertz;
   }
 
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config& config) const override {
-    if (p.direction == Op::kConvWeightGrad) return std::make_unique<WeightGradInvoker>(p, device, config);
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config& config) const override {
+    if (p.direction == ConvDirection::kWeightGrad)
+      return std::make_unique<WeightGradInvoker>(p, device, config);
     return std::make_unique<GatherInvoker>(p, device, config);
   }
 
@@ -457,7 +461,7 @@ class Implicit final : public ConvSolver {
     return floats * sizeof(float);
   }
   static double cycles(const ConvProblem& p, const cl::Device& device) {
-    if (p.direction == Op::kConvWeightGrad)
+    if (p.direction == ConvDirection::kWeightGrad)
       return plan_of(true, forward_phase(p).gather, {}, device).cycles * weight_grad_excess(device);
     double sum = 0;
     for (const Phase& phase : phases_of(p)) sum += plan_of(false, phase.gather, {}, device).cycles;

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <optional>
 
+#include "primitives/common/cpu_tile.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
-#include "primitives/common/cpu_tile.h"
 
 namespace dlb::solver {
 namespace {
@@ -134,7 +134,7 @@ void consider(Plan& best, bool weight_grad, const Gather& gather, int m, int64_t
 
 // The best blocking for m outputs; cycles stays infinite when scratch does not suffice.
 Plan make_plan(const ConvProblem& p, int m, const cl::Device& device) {
-  const bool weight_grad = p.direction == Op::kConvWeightGrad;
+  const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
   const Gather g = phases_of(p).front().gather;
   Plan best;
   const int64_t height = ceil_div(g.q[1], m), width = ceil_div(g.q[2], m);
@@ -173,10 +173,15 @@ cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name
       cpu_tile_options(device, p.dtype) + " -DWINOGRAD_TYPE=float16", name);
 }
 
-class WinogradInvoker final : public Invoker<ConvProblem> {
+struct WinogradConfig {
+  int32_t m = 0;  // of F(m x m, 3x3); 0: the better by estimate
+  static constexpr const char* kNames[] = {"m"};
+};
+
+class WinogradInvoker final : public ConvInvoker {
  public:
   WinogradInvoker(const ConvProblem& p, cl::Device& device, int m)
-      : input_grad_(p.direction == Op::kConvInputGrad),
+      : input_grad_(p.direction == ConvDirection::kInputGrad),
         plan_(plan_of(p, m, device)),
         weight_offset_(phases_of(p).front().weight_offset),
         kernel_(kernel_of(device, p, "winograd_cpu")) {
@@ -207,7 +212,7 @@ uint64_t partial_bytes(const ConvProblem& p, const Plan& plan) {
   return sizeof(float) * plan.slices * int64_t(p.k) * (p.c / p.groups) * 9;
 }
 
-class WeightGradInvoker final : public Invoker<ConvProblem> {
+class WeightGradInvoker final : public ConvInvoker {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, int m)
       : plan_(plan_of(p, m, device)),
@@ -240,6 +245,7 @@ class WeightGradInvoker final : public Invoker<ConvProblem> {
 class Winograd final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_winograd"; }
+  ConfigNames config_names() const override { return ConfigNames::of<WinogradConfig>(); }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
@@ -253,27 +259,27 @@ class Winograd final : public ConvSolver {
     if (std::isinf(plan_of(p, 0, device).cycles)) return Applicability::no("too little local memory");
     return Applicability::yes();
   }
-  // values[0]: m of F(m x m, 3x3); 0: the better by estimate.
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     const int best = plan_of(p, 0, device).m;
-    std::vector<Config> list = {Config{{best}}};
+    std::vector<Config> list = {Config::of(WinogradConfig{best})};
     for (int m : kOutputs)
-      if (m != best && !std::isinf(plan_of(p, m, device).cycles)) list.push_back(Config{{m}});
+      if (m != best && !std::isinf(plan_of(p, m, device).cycles))
+        list.push_back(Config::of(WinogradConfig{m}));
     return list;
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
-    if (p.direction != Op::kConvWeightGrad) return 0;
-    return partial_bytes(p, plan_of(p, config.values[0], device));
+    if (p.direction != ConvDirection::kWeightGrad) return 0;
+    return partial_bytes(p, plan_of(p, config.as<WinogradConfig>().m, device));
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    const double excess = p.direction == Op::kConvWeightGrad ? weight_grad_excess(device) : 1;
+    const double excess = p.direction == ConvDirection::kWeightGrad ? weight_grad_excess(device) : 1;
     return 40 + plan_of(p, 0, device).cycles * excess / kCpuMegahertz;
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config& config) const override {
-    if (p.direction == Op::kConvWeightGrad)
-      return std::make_unique<WeightGradInvoker>(p, device, config.values[0]);
-    return std::make_unique<WinogradInvoker>(p, device, config.values[0]);
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config& config) const override {
+    if (p.direction == ConvDirection::kWeightGrad)
+      return std::make_unique<WeightGradInvoker>(p, device, config.as<WinogradConfig>().m);
+    return std::make_unique<WinogradInvoker>(p, device, config.as<WinogradConfig>().m);
   }
 };
 

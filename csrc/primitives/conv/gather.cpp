@@ -105,7 +105,7 @@ std::vector<Phase> input_grad_phases(const ConvProblem& p) {
 }
 
 std::vector<Phase> phases_of(const ConvProblem& p) {
-  if (p.direction == Op::kConvInputGrad) return input_grad_phases(p);
+  if (p.direction == ConvDirection::kInputGrad) return input_grad_phases(p);
   return {forward_phase(p)};
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cl/program.h"
-#include "solver/problem.h"
+#include "primitives/conv/problem.h"
 
 namespace dlb::solver {
 

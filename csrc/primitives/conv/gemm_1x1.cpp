@@ -2,11 +2,11 @@
 // with pixels along one side. Uses whichever GEMM solver is best for it.
 #include <cmath>
 
+#include "primitives/common/cpu_tile.h"
+#include "primitives/common/kernel_source.h"
 #include "primitives/conv/inner_gemm.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
-#include "primitives/common/cpu_tile.h"
-#include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
@@ -31,7 +31,7 @@ const char* product(const ConvProblem& p, GemmProblem& g) {
   const auto set = [](int64_t(&strides)[3], int64_t batch, int64_t row, int64_t column) {
     strides[0] = batch, strides[1] = row, strides[2] = column;
   };
-  if (p.direction == Op::kConvWeightGrad) {
+  if (p.direction == ConvDirection::kWeightGrad) {
     // the reduction runs over images and pixels, which must be one dimension
     const bool x_flat = p.n == 1 || p.xs[0] == pixels * x_pixel,
                y_flat = p.n == 1 || p.ys[0] == pixels * y_pixel;
@@ -39,7 +39,7 @@ const char* product(const ConvProblem& p, GemmProblem& g) {
     g.m = p.k, g.n = p.c, g.k = p.n * pixels;
     set(g.a, 0, p.ys[1], y_pixel), set(g.b, 0, x_pixel, p.xs[1]), set(g.c, 0, p.ws[0], p.ws[1]);
   } else {
-    const bool forward = p.direction == Op::kConvForward;
+    const bool forward = p.direction == ConvDirection::kForward;
     g.batch = p.n, g.m = forward ? p.k : p.c, g.n = pixels, g.k = forward ? p.c : p.k;
     g.has_d = p.has_bias;
     set(g.a, 0, p.ws[forward ? 0 : 1], p.ws[forward ? 1 : 0]);
@@ -53,32 +53,34 @@ const char* product(const ConvProblem& p, GemmProblem& g) {
   return nullptr;
 }
 
-class OneTapInvoker final : public Invoker<ConvProblem> {
+class OneTapInvoker final : public ConvInvoker {
  public:
-  OneTapInvoker(Op direction, bool bias, SolutionPtr<GemmProblem> gemm)
+  OneTapInvoker(ConvDirection direction, bool bias, SolutionPtr gemm)
       : direction_(direction), bias_(bias), gemm_(std::move(gemm)) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const Factor one{}, beta = bias_ ? one : Factor{0, 0, 0};
     switch (direction_) {
-      case Op::kConvForward:
-        return gemm_->invoker->run(stream, {o.w, o.x, o.y, o.bias, one, beta, o.bounds}, workspace);
-      case Op::kConvInputGrad:
-        return gemm_->invoker->run(stream, {o.w, o.y, o.x, o.bias, one, beta}, workspace);
+      case ConvDirection::kForward:
+        return gemm_->invoker->run_any(stream, GemmOperands{o.w, o.x, o.y, o.bias, one, beta, o.bounds},
+                                       workspace);
+      case ConvDirection::kInputGrad:
+        return gemm_->invoker->run_any(stream, GemmOperands{o.w, o.y, o.x, o.bias, one, beta}, workspace);
       default:
-        return gemm_->invoker->run(stream, {o.y, o.x, o.w, Buffer{}, one, beta}, workspace);
+        return gemm_->invoker->run_any(stream, GemmOperands{o.y, o.x, o.w, Buffer{}, one, beta}, workspace);
     }
   }
 
  private:
-  const Op direction_;
+  const ConvDirection direction_;
   const bool bias_;
-  const SolutionPtr<GemmProblem> gemm_;
+  const SolutionPtr gemm_;
 };
 
 class OneTap final : public ConvSolver {
  public:
   const char* name() const override { return "gemm_1x1"; }
+  ConfigNames config_names() const override { return ConfigNames::of<InnerGemmConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     GemmProblem g;
@@ -94,14 +96,14 @@ class OneTap final : public ConvSolver {
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     // an input gradient's weights lie across
-    const bool across = device.cls == cl::DeviceClass::kGpu && p.direction == Op::kConvInputGrad;
+    const bool across = device.cls == cl::DeviceClass::kGpu && p.direction == ConvDirection::kInputGrad;
     // a small result of a deep reduction, which gets less out of narrow tiles (measured on a Zen 3)
-    const bool deep = device.cls == cl::DeviceClass::kCpu && p.direction == Op::kConvWeightGrad &&
+    const bool deep = device.cls == cl::DeviceClass::kCpu && p.direction == ConvDirection::kWeightGrad &&
                       tile_columns(device) < kTileColumns;
     return (across ? 1.13 : deep ? 1.3 : 1.0) * inner_gemm_estimate(gemm_of(p), device);
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config& config) const override {
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config& config) const override {
     return std::make_unique<OneTapInvoker>(p.direction, p.has_bias,
                                            inner_gemm_solution(gemm_of(p), device, config));
   }

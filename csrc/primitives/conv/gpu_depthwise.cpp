@@ -2,9 +2,9 @@
 // depthwise_gpu.cl.
 #include <algorithm>
 
+#include "primitives/common/gpu_tile.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
-#include "primitives/common/gpu_tile.h"
 
 namespace dlb::solver {
 namespace {
@@ -33,13 +33,13 @@ bool channels_fast(const ConvProblem& p) {
 
 // A stride-1 input gradient is a forward pass with the filter walked backwards.
 bool runs_forward(const ConvProblem& p) {
-  return p.direction == Op::kConvForward || (p.direction == Op::kConvInputGrad && p.k == p.c &&
-                                             p.stride[0] == 1 && p.stride[1] == 1 && p.stride[2] == 1);
+  return p.direction == ConvDirection::kForward || (p.direction == ConvDirection::kInputGrad && p.k == p.c &&
+                                                    p.stride[0] == 1 && p.stride[1] == 1 && p.stride[2] == 1);
 }
 
 int splits_of(const ConvProblem& p, const cl::Device& device) {
   int64_t tap;
-  if (p.direction != Op::kConvWeightGrad || !evenly_spaced(p.filter, p.ws, tap)) return 1;
+  if (p.direction != ConvDirection::kWeightGrad || !evenly_spaced(p.filter, p.ws, tap)) return 1;
   const double groups = channels_fast(p) ? ceil_div(p.k, kLanes) : p.k;
   const int64_t longest = std::max<int64_t>(p.n * p.out_pixels() / kShortestPart, 1);
   return std::clamp<int64_t>(static_cast<int64_t>(kGroupsPerUnit * device.compute_units / groups), 1,
@@ -56,7 +56,7 @@ Arguments arguments_of(const ConvProblem& p, int splits) {
     a.stride[d] = p.stride[d], a.pad[d] = p.padding[d], a.dilation[d] = p.dilation[d];
     a.x_s[d] = p.xs[2 + d], a.y_s[d] = p.ys[2 + d], a.w_s[d] = p.ws[2 + d];
   }
-  if (p.direction == Op::kConvInputGrad && runs_forward(p)) {
+  if (p.direction == ConvDirection::kInputGrad && runs_forward(p)) {
     std::swap(a.x_n, a.y_n), std::swap(a.x_c, a.y_c);
     std::swap(a.x_size, a.y_size), std::swap(a.x_s, a.y_s);
     for (int d = 0; d < 3; d++) {
@@ -68,7 +68,12 @@ Arguments arguments_of(const ConvProblem& p, int splits) {
   return a;
 }
 
-class DepthwiseInvoker final : public Invoker<ConvProblem> {
+struct DepthwiseConfig {
+  int32_t splits = 1;  // parts of the weight gradient's sums
+  static constexpr const char* kNames[] = {"splits"};
+};
+
+class DepthwiseInvoker final : public ConvInvoker {
  public:
   DepthwiseInvoker(const ConvProblem& p, cl::Device& device, int splits)
       : direction_(p.direction),
@@ -77,7 +82,7 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
         arguments_(arguments_of(p, splits)),
         kernel_(embedded_kernel(device, {"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"},
                                 gpu_options(device, p.dtype), kernel_name(p))) {
-    if (p.direction == Op::kConvWeightGrad) {
+    if (p.direction == ConvDirection::kWeightGrad) {
       range_.dims = 2;
       range_.local[0] = kItems;
       range_.global[0] = ceil_div(p.k, arguments_.channels_fast ? kLanes : 1) * kItems;
@@ -96,7 +101,7 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
-    const bool swapped = direction_ == Op::kConvInputGrad && forward_;
+    const bool swapped = direction_ == ConvDirection::kInputGrad && forward_;
     const Buffer &x = swapped ? o.y : o.x, &y = swapped ? o.x : o.y;
     const Buffer& bias = arguments_.has_bias ? o.bias : o.w;
     Arguments a = arguments_;
@@ -104,7 +109,7 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
     a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
     a.bounds = o.bounds;
     if (forward_) return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
-    if (direction_ == Op::kConvInputGrad)
+    if (direction_ == ConvDirection::kInputGrad)
       return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
     kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, workspace.mem ? workspace.mem : o.w.mem, a);
     if (reduce_)
@@ -115,10 +120,11 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
  private:
   static const char* kernel_name(const ConvProblem& p) {
     if (runs_forward(p)) return "depthwise_forward";
-    return p.direction == Op::kConvInputGrad ? "depthwise_input_gradient" : "depthwise_weight_gradient";
+    return p.direction == ConvDirection::kInputGrad ? "depthwise_input_gradient"
+                                                    : "depthwise_weight_gradient";
   }
 
-  const Op direction_;
+  const ConvDirection direction_;
   const c10::ScalarType dtype_;
   const bool forward_;
   Arguments arguments_;
@@ -131,6 +137,7 @@ class DepthwiseInvoker final : public Invoker<ConvProblem> {
 class Depthwise final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_depthwise"; }
+  ConfigNames config_names() const override { return ConfigNames::of<DepthwiseConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
     if (p.c == 0 || p.c != p.groups) return Applicability::no("more than one input channel per group");
@@ -142,19 +149,20 @@ class Depthwise final : public ConvSolver {
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device&, const Config& config) const override {
-    return config.values[0] == 1 ? 0 : partial_bytes(p.dtype) * config.values[0] * p.k * p.taps();
+    const int32_t splits = config.as<DepthwiseConfig>().splits;
+    return splits == 1 ? 0 : partial_bytes(p.dtype) * splits * p.k * p.taps();
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
-    return {Config{{splits_of(p, device)}}};
+    return {Config::of(DepthwiseConfig{splits_of(p, device)})};
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     // about 2.7 TFLOP/s on an H200's 132 units, the weight gradient less
-    const double speed = p.direction == Op::kConvWeightGrad ? 1e4 : 2e4;
+    const double speed = p.direction == ConvDirection::kWeightGrad ? 1e4 : 2e4;
     return 5 + p.flops() / (speed * device.compute_units);
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config& config) const override {
-    return std::make_unique<DepthwiseInvoker>(p, device, config.values[0]);
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config& config) const override {
+    return std::make_unique<DepthwiseInvoker>(p, device, config.as<DepthwiseConfig>().splits);
   }
 };
 

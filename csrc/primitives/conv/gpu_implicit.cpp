@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "primitives/common/gpu_tile.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
-#include "primitives/common/gpu_tile.h"
 
 namespace dlb::solver {
 namespace {
@@ -55,7 +55,8 @@ struct Roles {
 
 Roles roles_of(const ConvProblem& p) {
   Roles r{};
-  r.input_grad = p.direction == Op::kConvInputGrad, r.weight_grad = p.direction == Op::kConvWeightGrad;
+  r.input_grad = p.direction == ConvDirection::kInputGrad,
+  r.weight_grad = p.direction == ConvDirection::kWeightGrad;
   r.x = tensor(p.xs), r.y = tensor(p.ys), r.w = tensor(p.ws);
   r.x_size = p.in, r.y_size = p.out;
   r.rows = p.k / p.groups, r.channels = p.c / p.groups;
@@ -78,9 +79,9 @@ bool x_vector(const Roles& r) {
 // Whether the sums over parts can be put where they belong: pixels (taps) evenly spaced in memory.
 bool can_split(const ConvProblem& p) {
   int64_t stride;
-  return p.direction == Op::kConvWeightGrad  ? evenly_spaced(p.filter, p.ws, stride)
-         : p.direction == Op::kConvInputGrad ? evenly_spaced(p.in, p.xs, stride)
-                                             : evenly_spaced(p.out, p.ys, stride);
+  return p.direction == ConvDirection::kWeightGrad  ? evenly_spaced(p.filter, p.ws, stride)
+         : p.direction == ConvDirection::kInputGrad ? evenly_spaced(p.in, p.xs, stride)
+                                                    : evenly_spaced(p.out, p.ys, stride);
 }
 
 // Stride phases of the input gradient, and those of them that any tap reaches.
@@ -90,7 +91,7 @@ struct Phases {
 
 Phases phases_of_stride(const ConvProblem& p) {
   Phases phases;
-  if (p.direction == Op::kConvInputGrad)
+  if (p.direction == ConvDirection::kInputGrad)
     for (int d = 0; d < 3; d++) {
       phases.all *= p.stride[d];
       phases.reached *= std::min(p.filter[d], p.stride[d] / std::gcd(p.stride[d], p.dilation[d]));
@@ -113,9 +114,9 @@ int64_t columns_of(const ConvProblem& p, const Roles& r) {
 }
 
 int64_t outputs_of(const ConvProblem& p) {
-  if (p.direction == Op::kConvWeightGrad) return int64_t(p.k) * (p.c / p.groups) * p.taps();
-  return p.direction == Op::kConvForward ? int64_t(p.n) * p.k * p.out_pixels()
-                                         : int64_t(p.n) * p.c * p.in_pixels();
+  if (p.direction == ConvDirection::kWeightGrad) return int64_t(p.k) * (p.c / p.groups) * p.taps();
+  return p.direction == ConvDirection::kForward ? int64_t(p.n) * p.k * p.out_pixels()
+                                                : int64_t(p.n) * p.c * p.in_pixels();
 }
 
 std::vector<GpuPlan> plans(const ConvProblem& p, std::initializer_list<int> tiles, const cl::Device& device) {
@@ -138,7 +139,7 @@ std::vector<GpuPlan> all_plans(const ConvProblem& p, const cl::Device& device, b
   if (mma && p.dtype == c10::ScalarType::Float)
     return plans(p, {kMmaTf32Tile, kMmaWideTile, kMmaSquareTile}, device);
   if (mma) return plans(p, {kMmaWideTile, kMmaSquareTile}, device);
-  std::vector<GpuPlan> list = p.direction == Op::kConvWeightGrad
+  std::vector<GpuPlan> list = p.direction == ConvDirection::kWeightGrad
                                   ? plans(p, {kBlockTile, kLargeTile, kThinTile}, device)
                                   : plans(p, {kWideTile, kLargeTile, kThinTile}, device);
   return list.empty() ? plans(p, {kBlockTile, kSquareTile}, device) : list;
@@ -151,7 +152,7 @@ GpuPlan plan(const ConvProblem& p, const cl::Device& device, bool mma) {
     return fastest(list.empty() ? plans(p, {kMmaSquareTile}, device) : list);
   }
   // An input gradient stores scattered pixels, which costs the large tile more than its plan says.
-  const bool wide = p.direction == Op::kConvInputGrad && gpu_tile_fits(kWideTile, device, p.dtype);
+  const bool wide = p.direction == ConvDirection::kInputGrad && gpu_tile_fits(kWideTile, device, p.dtype);
   return fastest(wide ? plans(p, {kWideTile, kThinTile}, device) : all_plans(p, device, false));
 }
 
@@ -241,10 +242,10 @@ SplitReduce reduce_of(const ConvProblem& p, int splits) {
   SplitReduce s{};
   int64_t inner = 0;
   const int64_t* strides;
-  if (p.direction == Op::kConvWeightGrad) {
+  if (p.direction == ConvDirection::kWeightGrad) {
     evenly_spaced(p.filter, p.ws, inner);
     strides = p.ws, s.batch = p.k, s.m = p.c / p.groups, s.n = p.taps();
-  } else if (p.direction == Op::kConvInputGrad) {
+  } else if (p.direction == ConvDirection::kInputGrad) {
     evenly_spaced(p.in, p.xs, inner);
     strides = p.xs, s.batch = p.n, s.m = p.c, s.n = p.in_pixels();
   } else {
@@ -282,21 +283,22 @@ std::string constants_of(const Arguments& a) {
 
 constexpr std::initializer_list<const char*> kFiles = {"gpu_tile.clh", "gpu_mma.clh", "conv_gpu.cl"};
 
-class ImplicitInvoker final : public Invoker<ConvProblem> {
+class ImplicitInvoker final : public ConvInvoker {
  public:
   ImplicitInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : direction_(p.direction),
         dtype_(p.dtype),
         has_bias_(p.has_bias),
-        arguments_(arguments_of(p, roles_of(p), config.values[1])),
-        kernel_(embedded_kernel(device, kFiles, options_of(roles_of(p), p, config.values[0], device),
+        arguments_(arguments_of(p, roles_of(p), config.as<GpuTileConfig>().splits)),
+        kernel_(embedded_kernel(device, kFiles,
+                                options_of(roles_of(p), p, config.as<GpuTileConfig>().tile, device),
                                 "conv_gpu")) {
     const Roles r = roles_of(p);
-    const GpuTile& tile = gpu_tile(config.values[0]);
+    const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
     set_bits(arguments_, p, r);
     if (config.specialised)
       own_ = specialised_kernel(device, constants_of(arguments_) + sources(kFiles),
-                                options_of(r, p, config.values[0], device), "conv_gpu");
+                                options_of(r, p, config.as<GpuTileConfig>().tile, device), "conv_gpu");
     range_.dims = 3;
     range_.local[0] = tile.items();
     range_.global[0] = ceil_div(r.rows, tile.m) * ceil_div(columns_of(p, r), tile.n) * tile.items();
@@ -312,10 +314,10 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
-    const bool weight_grad = direction_ == Op::kConvWeightGrad;
-    const Buffer& x = direction_ == Op::kConvInputGrad ? o.y : o.x;
+    const bool weight_grad = direction_ == ConvDirection::kWeightGrad;
+    const Buffer& x = direction_ == ConvDirection::kInputGrad ? o.y : o.x;
     const Buffer& a = weight_grad ? o.y : o.w;
-    const Buffer& out = weight_grad ? o.w : direction_ == Op::kConvInputGrad ? o.x : o.y;
+    const Buffer& out = weight_grad ? o.w : direction_ == ConvDirection::kInputGrad ? o.x : o.y;
     const Buffer& bias = has_bias_ ? o.bias : a;
     Arguments list = arguments_;
     list.x_offset = x.offset, list.a_offset = a.offset, list.out_offset = out.offset,
@@ -340,7 +342,7 @@ class ImplicitInvoker final : public Invoker<ConvProblem> {
   }
 
  private:
-  const Op direction_;
+  const ConvDirection direction_;
   const c10::ScalarType dtype_;
   const bool has_bias_;
   Arguments arguments_;
@@ -355,6 +357,7 @@ class Implicit final : public ConvSolver {
  public:
   explicit Implicit(bool mma) : mma_(mma) {}
   const char* name() const override { return mma_ ? "gpu_mma" : "gpu_implicit"; }
+  ConfigNames config_names() const override { return ConfigNames::of<GpuTileConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
     if (mma_)
@@ -369,7 +372,9 @@ class Implicit final : public ConvSolver {
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device&, const Config& config) const override {
-    return config.values[1] == 1 ? 0 : partial_bytes(p.dtype) * config.values[1] * outputs_of(p);
+    return config.as<GpuTileConfig>().splits == 1
+               ? 0
+               : partial_bytes(p.dtype) * config.as<GpuTileConfig>().splits * outputs_of(p);
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     return gpu_configs(plan(p, device, mma_), all_plans(p, device, mma_));
@@ -380,10 +385,10 @@ class Implicit final : public ConvSolver {
   bool can_specialise(const ConvProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     // measured over planned; an input gradient stores the pixels of a stride phase with gaps
-    return (p.direction == Op::kConvInputGrad ? 1.07 : 1.03) * plan(p, device, mma_).time;
+    return (p.direction == ConvDirection::kInputGrad ? 1.07 : 1.03) * plan(p, device, mma_).time;
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config& config) const override {
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config& config) const override {
     return std::make_unique<ImplicitInvoker>(p, device, config);
   }
 

@@ -4,10 +4,10 @@
 // see winograd_gpu.cl, and docs/numerics.md for the error.
 #include <algorithm>
 
+#include "primitives/common/gpu_tile.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/gemm/solvers.h"
-#include "primitives/common/gpu_tile.h"
 
 namespace dlb::solver {
 namespace {
@@ -75,7 +75,7 @@ Plan plan_of(const ConvProblem& p, int m, int megabytes) {
   const Phase phase = phases_of(p).front();
   Plan plan;
   plan.gather = phase.gather, plan.weight_offset = phase.weight_offset;
-  plan.weight_grad = p.direction == Op::kConvWeightGrad;
+  plan.weight_grad = p.direction == ConvDirection::kWeightGrad;
   plan.elements = int64_t(m + 2) * (m + 2);
   const Gather& g = plan.gather;
   Tiles& t = plan.tiles;
@@ -117,17 +117,22 @@ int best_outputs(const ConvProblem& p, const cl::Device& device) {
   return time(kOutputs[0]) <= time(kOutputs[1]) ? kOutputs[0] : kOutputs[1];
 }
 
-class WinogradInvoker final : public Invoker<ConvProblem> {
+struct WinogradConfig {
+  int32_t m = 0, megabytes = 0;  // of F(m x m, 3x3); mebibytes of a chunk
+  static constexpr const char* kNames[] = {"m", "megabytes"};
+};
+
+class WinogradInvoker final : public ConvInvoker {
  public:
   WinogradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
-      : input_grad_(p.direction == Op::kConvInputGrad),
-        plan_(plan_of(p, config.values[0], config.values[1])),
+      : input_grad_(p.direction == ConvDirection::kInputGrad),
+        plan_(plan_of(p, config.as<WinogradConfig>().m, config.as<WinogradConfig>().megabytes)),
         gemm_(gemm_gpu_tiled()->invoker(plan_.gemm, device, gemm_config(plan_, device))),
-        input_(kernel(p, device, config.values[0], "winograd_input")),
-        other_(
-            kernel(p, device, config.values[0], plan_.weight_grad ? "winograd_grads" : "winograd_weights")),
-        result_(
-            kernel(p, device, config.values[0], plan_.weight_grad ? "winograd_taps" : "winograd_output")) {}
+        input_(kernel(p, device, config.as<WinogradConfig>().m, "winograd_input")),
+        other_(kernel(p, device, config.as<WinogradConfig>().m,
+                      plan_.weight_grad ? "winograd_grads" : "winograd_weights")),
+        result_(kernel(p, device, config.as<WinogradConfig>().m,
+                       plan_.weight_grad ? "winograd_taps" : "winograd_output")) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const Plan& plan = plan_;
@@ -171,13 +176,14 @@ class WinogradInvoker final : public Invoker<ConvProblem> {
 
   const bool input_grad_;
   const Plan plan_;
-  const std::unique_ptr<Invoker<GemmProblem>> gemm_;
+  const std::unique_ptr<GemmInvoker> gemm_;
   cl::Kernel &input_, &other_, &result_;
 };
 
 class Winograd final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_winograd"; }
+  ConfigNames config_names() const override { return ConfigNames::of<WinogradConfig>(); }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
@@ -197,18 +203,17 @@ class Winograd final : public ConvSolver {
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
-    const Plan plan = plan_of(p, config.values[0], config.values[1]);
+    const Plan plan = plan_of(p, config.as<WinogradConfig>().m, config.as<WinogradConfig>().megabytes);
     return (plan.image + plan.other + plan.product) * sizeof(float) +
            gemm_gpu_tiled()->workspace(plan.gemm, device, gemm_config(plan, device));
   }
-  // values: m of F(m x m, 3x3), mebibytes of a chunk.
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     const int best = best_outputs(p, device);
     std::vector<Config> list;
     for (int megabytes : kChunkMegabytes)
       for (int m : {best, kOutputs[0] + kOutputs[1] - best})
         if (megabytes == kChunkMegabytes[0] || plan_of(p, m, megabytes).chunks > 1)
-          list.push_back(Config{{m, megabytes}});
+          list.push_back(Config::of(WinogradConfig{m, megabytes}));
     return list;
   }
   Config first_config(const ConvProblem& p, const cl::Device& device) const override {
@@ -217,8 +222,8 @@ class Winograd final : public ConvSolver {
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     return time_of(p, plan_of(p, best_outputs(p, device), kChunkMegabytes[0]), device);
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config& config) const override {
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config& config) const override {
     return std::make_unique<WinogradInvoker>(p, device, config);
   }
 };

@@ -3,37 +3,45 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "cl/hash.h"
-#include "solver/search.h"
+#include "primitives/gemm/problem.h"
+#include "solver/candidates.h"
 #include "solver/settings.h"
 
 namespace dlb::solver {
 
-// A config is a hash of the GEMM solver's name and revision, which stays the same when solvers come and go,
-// and the first five values of its config.
+// The config of such a solver: a hash of the GEMM solver's name and revision, which stays the same when
+// solvers come and go, and the first five values of that solver's config.
+struct InnerGemmConfig {
+  int32_t gemm_solver = 0, gemm_values[Config::kValues - 1] = {};
+  static constexpr const char* kNames[] = {"gemm_solver", "gemm_0", "gemm_1", "gemm_2", "gemm_3", "gemm_4"};
+};
+
 struct InnerGemm {
-  const GemmSolver* solver;
+  const AnySolver* solver;
   Config config;
 };
 
-inline int32_t inner_gemm_id(const GemmSolver& solver) {
+inline int32_t inner_gemm_id(const AnySolver& solver) {
   return static_cast<int32_t>(cl::hash128(revision_name(solver)).low & INT32_MAX);
 }
 
 // Throws cl::Error for a config of a solver that is no more.
 inline InnerGemm inner_gemm(const Config& config) {
   static const auto* ids = [] {
-    auto* list = new std::vector<std::pair<int32_t, const GemmSolver*>>;
-    for (const GemmSolver* solver : gemm_solvers()) list->emplace_back(inner_gemm_id(*solver), solver);
+    auto* list = new std::vector<std::pair<int32_t, const AnySolver*>>;
+    for (const AnySolver* solver : gemm_op.solvers()) list->emplace_back(inner_gemm_id(*solver), solver);
     return list;
   }();
+  const auto own = config.as<InnerGemmConfig>();
   for (const auto& [id, solver] : *ids) {
-    if (id != config.values[0]) continue;
+    if (id != own.gemm_solver) continue;
     InnerGemm inner{solver, {}};
-    std::copy_n(config.values + 1, 5, inner.config.values);
+    std::copy(std::begin(own.gemm_values), std::end(own.gemm_values), inner.config.values.begin());
     return inner;
   }
   throw cl::Error(CL_INVALID_VALUE, "the config of a GEMM solver that does not exist");
@@ -46,11 +54,10 @@ inline std::vector<Config> inner_gemm_configs(const GemmProblem& gemm, const cl:
   const auto candidates = candidates_of(gemm, device);
   for (const auto& c : candidates) {
     const bool hopeless = c.estimate > kMostEstimate * candidates.front().estimate;
-    if (!list.empty() && (hopeless || c.config.values[5] != 0)) continue;
-    Config config;
-    config.values[0] = inner_gemm_id(*c.solver);
-    std::copy_n(c.config.values, 5, config.values + 1);
-    list.push_back(config);
+    if (!list.empty() && (hopeless || c.config.values.back() != 0)) continue;
+    InnerGemmConfig config{inner_gemm_id(*c.solver)};
+    std::copy_n(c.config.values.begin(), std::size(config.gemm_values), config.gemm_values);
+    list.push_back(Config::of(config));
   }
   return list;
 }
@@ -58,20 +65,19 @@ inline std::vector<Config> inner_gemm_configs(const GemmProblem& gemm, const cl:
 inline uint64_t inner_gemm_workspace(const GemmProblem& gemm, const cl::Device& device,
                                      const Config& config) {
   const InnerGemm inner = inner_gemm(config);
-  return inner.solver->workspace(gemm, device, inner.config);
+  return inner.solver->workspace_for(gemm, device, inner.config);
 }
 
-inline SolutionPtr<GemmProblem> inner_gemm_solution(const GemmProblem& gemm, cl::Device& device,
-                                                    const Config& config) {
+inline SolutionPtr inner_gemm_solution(const GemmProblem& gemm, cl::Device& device, const Config& config) {
   const InnerGemm inner = inner_gemm(config);
   return make_solution(gemm, device, *inner.solver, inner.config);
 }
 
 inline bool has_inner_gemm(const GemmProblem& gemm, const cl::Device& device) {
-  const Preference preference = preference_of(Op::kGemm);
-  const auto& solvers = gemm_solvers();
-  return std::any_of(solvers.begin(), solvers.end(), [&](const GemmSolver* solver) {
-    return preference.allows(solver->name()) && solver->applicable(gemm, device);
+  const Preference preference = preference_of(gemm_op);
+  const auto& solvers = gemm_op.solvers();
+  return std::any_of(solvers.begin(), solvers.end(), [&](const AnySolver* solver) {
+    return preference.allows(solver->name()) && solver->can_solve(gemm, device);
   });
 }
 

@@ -1,22 +1,22 @@
 // Convolution solver "reference": any dtype, layout and size, one work-item per output.
+#include "primitives/common/kernel_source.h"
 #include "primitives/conv/shape.h"
 #include "primitives/conv/solvers.h"
-#include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
 
-class ReferenceInvoker final : public Invoker<ConvProblem> {
+class ReferenceInvoker final : public ConvInvoker {
  public:
   ReferenceInvoker(const ConvProblem& p, cl::Device& device)
       : shape_(conv_shape(p)),
         kernel_(embedded_kernel(device, {"element.clh", "conv_reference.cl"}, element_option(p.dtype),
-                                p.direction == Op::kConvForward     ? "conv_reference_forward"
-                                : p.direction == Op::kConvInputGrad ? "conv_reference_input_grad"
-                                                                    : "conv_reference_weight_grad")),
-        outputs_(p.direction == Op::kConvForward     ? p.n * p.k * p.out_pixels()
-                 : p.direction == Op::kConvInputGrad ? p.n * p.c * p.in_pixels()
-                                                     : p.k * (p.c / p.groups) * p.taps()) {}
+                                p.direction == ConvDirection::kForward     ? "conv_reference_forward"
+                                : p.direction == ConvDirection::kInputGrad ? "conv_reference_input_grad"
+                                                                           : "conv_reference_weight_grad")),
+        outputs_(p.direction == ConvDirection::kForward     ? p.n * p.k * p.out_pixels()
+                 : p.direction == ConvDirection::kInputGrad ? p.n * p.c * p.in_pixels()
+                                                            : p.k * (p.c / p.groups) * p.taps()) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
     const size_t local = std::min<size_t>(64, kernel_.max_work_group());
@@ -43,8 +43,8 @@ class Reference final : public ConvSolver {
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     return 20 + p.flops() / (device.cls == cl::DeviceClass::kCpu ? 200.0 * device.compute_units : 30000.0);
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& problem, cl::Device& device,
-                                                const Config&) const override {
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& problem, cl::Device& device,
+                                       const Config&) const override {
     return std::make_unique<ReferenceInvoker>(problem, device);
   }
 };

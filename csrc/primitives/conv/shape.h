@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "solver/problem.h"
+#include "primitives/conv/problem.h"
 
 namespace dlb::solver {
 

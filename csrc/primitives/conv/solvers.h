@@ -1,6 +1,6 @@
 // The convolution solvers, one per file of this folder.
 #pragma once
-#include "solver/solver.h"
+#include "primitives/conv/problem.h"
 
 namespace dlb::solver {
 const ConvSolver* conv_cpu_bf16();

@@ -3,12 +3,12 @@
 // "High Performance Convolutional Neural Networks for Document Processing" (2006).
 #include <cmath>
 
+#include "primitives/common/cpu_tile.h"
+#include "primitives/common/kernel_source.h"
 #include "primitives/conv/inner_gemm.h"
 #include "primitives/conv/shape.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
-#include "primitives/common/cpu_tile.h"
-#include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
@@ -51,7 +51,7 @@ void set(int64_t (&strides)[3], int64_t batch, int64_t row, int64_t column) {
 // Fills in the product, or says why there is none.
 const char* product(const ConvProblem& p, Product& r) {
   if (p.c == 0 || p.k == 0 || p.taps() == 0) return "nothing to sum over";
-  const bool weight_grad = p.direction == Op::kConvWeightGrad;
+  const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
   int64_t row, y_pixel;
   if (!weight_rows(p, row, r.taps_outer)) return "channels and taps of the weights are not evenly spaced";
   const bool flat = evenly_spaced(p.out, p.ys, y_pixel);
@@ -74,7 +74,7 @@ const char* product(const ConvProblem& p, Product& r) {
     set(g.a, cols * y_row, y_row, r.copy_y ? 1 : y_pixel), set(g.b, rows * r.row_step, 1, r.row_step);
     set(g.c, w_group, p.ws[0], row);
   } else {
-    const bool forward = p.direction == Op::kConvForward, grouped = p.groups > 1;
+    const bool forward = p.direction == ConvDirection::kForward, grouped = p.groups > 1;
     r.row_step = pixels, r.image_step = p.groups * rows * pixels;
     r.repeats = grouped ? p.n : 1;
     g.batch = grouped ? p.groups : p.n;
@@ -105,7 +105,7 @@ ConvShape copy_of_y(const ConvProblem& p) {
   return s;
 }
 
-class UnfoldInvoker final : public Invoker<ConvProblem> {
+class UnfoldInvoker final : public ConvInvoker {
  public:
   UnfoldInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : direction_(p.direction),
@@ -122,14 +122,15 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
     const Buffer columns{workspace.mem, static_cast<int64_t>(workspace.offset / element_)};
     MemRef rest = workspace;
     rest.offset += product_.columns_bytes;
-    if (direction_ == Op::kConvInputGrad) {
+    if (direction_ == ConvDirection::kInputGrad) {
       multiply(stream, o.w, o.y, columns, Buffer{}, rest, Bounds{});
       fold(stream, columns, o);
       return;
     }
     unfold(stream, o.x, shape_, columns, product_.row_step, product_.image_step, image_items_,
            product_.taps_outer);
-    if (direction_ == Op::kConvForward) return multiply(stream, o.w, columns, o.y, o.bias, rest, o.bounds);
+    if (direction_ == ConvDirection::kForward)
+      return multiply(stream, o.w, columns, o.y, o.bias, rest, o.bounds);
     Buffer y = o.y;
     if (product_.copy_y) {
       y = {rest.mem, static_cast<int64_t>(rest.offset / element_)};
@@ -141,7 +142,7 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
 
  private:
   static cl::Kernel& kernel_of(const ConvProblem& p, cl::Device& device) {
-    const bool fold = p.direction == Op::kConvInputGrad;
+    const bool fold = p.direction == ConvDirection::kInputGrad;
     // unfolding copies bits: halves need no arithmetic
     const auto type = !fold && c10::elementSize(p.dtype) == 2 ? c10::ScalarType::Short : p.dtype;
     const std::string span = device.cls == cl::DeviceClass::kCpu ? " -DSPAN=" + std::to_string(kCpuSpan) : "";
@@ -177,19 +178,19 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
 
   void multiply(Stream& stream, Buffer a, Buffer b, Buffer c, const Buffer& d, MemRef workspace,
                 const Bounds& bounds) {
-    const bool forward = direction_ == Op::kConvForward;
+    const bool forward = direction_ == ConvDirection::kForward;
     const Factor one{}, beta = product_.gemm.has_d ? one : Factor{0, 0, 0};
     const int64_t y_step = shape_.ys[0];
     for (int64_t i = 0; i < product_.repeats; i++) {
-      gemm_->invoker->run(stream, {a, b, c, d, one, beta, bounds}, workspace);
+      gemm_->invoker->run_any(stream, GemmOperands{a, b, c, d, one, beta, bounds}, workspace);
       b.offset += forward ? product_.image_step : y_step;
       c.offset += forward ? y_step : product_.image_step;
     }
   }
 
-  const Op direction_;
+  const ConvDirection direction_;
   const Product product_;
-  const SolutionPtr<GemmProblem> gemm_;
+  const SolutionPtr gemm_;
   const ConvShape shape_, y_shape_;
   const uint64_t element_;  // bytes
   const int64_t image_items_, lanes_;
@@ -199,11 +200,12 @@ class UnfoldInvoker final : public Invoker<ConvProblem> {
 class Unfold final : public ConvSolver {
  public:
   const char* name() const override { return "unfold"; }
+  ConfigNames config_names() const override { return ConfigNames::of<InnerGemmConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;
     if (fp64 && !device.fp64) return Applicability::no("the device has no double precision");
-    if (p.direction == Op::kConvInputGrad && c10::elementSize(p.dtype) == 2)
+    if (p.direction == ConvDirection::kInputGrad && c10::elementSize(p.dtype) == 2)
       return Applicability::no("16-bit products would be rounded before they are summed");
     Product r;
     if (const char* reason = product(p, r)) return Applicability::no(reason);
@@ -226,15 +228,15 @@ class Unfold final : public ConvSolver {
       return 5 + bytes / 0.4e6 + gemm;
     // rows of pixels whose channels are neighbours: each pixel lies in another cache line
     const bool scattered = p.xs[1] == 1 && p.c > 1 && p.out_pixels() > 1;
-    const double each = scattered ? 12 : p.direction == Op::kConvInputGrad ? 1.5 : 1.0;
+    const double each = scattered ? 12 : p.direction == ConvDirection::kInputGrad ? 1.5 : 1.0;
     const double cycles = elements * each + bytes / 4;
     // the weight gradient's product is deep and its result small: it gets less out of wide tiles
     const bool wide = tile_columns(device) == kTileColumns;
-    const double deep = p.direction == Op::kConvWeightGrad && wide ? 1.3 : 1.0;
+    const double deep = p.direction == ConvDirection::kWeightGrad && wide ? 1.3 : 1.0;
     return 20 + cycles / kCpuMegahertz / device.compute_units + deep * gemm;
   }
-  std::unique_ptr<Invoker<ConvProblem>> invoker(const ConvProblem& p, cl::Device& device,
-                                                const Config& config) const override {
+  std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
+                                       const Config& config) const override {
     return std::make_unique<UnfoldInvoker>(p, device, config);
   }
 };

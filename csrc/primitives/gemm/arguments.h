@@ -5,7 +5,7 @@
 
 #include "cl/program.h"
 #include "primitives/common/cpu_tile.h"
-#include "solver/problem.h"
+#include "primitives/gemm/problem.h"
 
 namespace dlb::solver {
 

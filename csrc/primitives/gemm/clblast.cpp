@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <mutex>
 
+#include "primitives/common/kernel_source.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
-#include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
@@ -71,7 +71,7 @@ bool matrix_of(const int64_t (&s)[3], int64_t rows, int64_t columns, Matrix& mat
   return false;
 }
 
-class ClblastInvoker final : public Invoker<GemmProblem> {
+class ClblastInvoker final : public GemmInvoker {
  public:
   ClblastInvoker(const GemmProblem& problem, cl::Device& device)
       : swap_(columns_are_rows(problem)), problem_(swap_ ? transposed(problem) : problem) {
@@ -137,10 +137,10 @@ class ClblastInvoker final : public Invoker<GemmProblem> {
   const bool swap_;
   const GemmProblem problem_;
   Matrix a_, b_, c_;
-  std::unique_ptr<Invoker<GemmProblem>> copy_;
+  std::unique_ptr<GemmInvoker> copy_;
   GemmProblem bound_;
   std::once_flag bounding_once_;  // most are never asked for bounds
-  std::unique_ptr<Invoker<GemmProblem>> bounding_;
+  std::unique_ptr<GemmInvoker> bounding_;
 };
 
 class Clblast final : public GemmSolver {
@@ -169,8 +169,8 @@ class Clblast final : public GemmSolver {
     if (device.cls == cl::DeviceClass::kCpu) return 30e6 + p.flops() / 5000;
     return 60 + p.flops() / 10e6;
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config&) const override {
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config&) const override {
     return std::make_unique<ClblastInvoker>(problem, device);
   }
 };

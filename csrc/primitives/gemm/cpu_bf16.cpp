@@ -41,11 +41,15 @@ Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   return b;
 }
 
-// values[0..2] of a config are the blocks of m, n and k, values[3] whether A is copied; zeros are the best
-// guess.
+struct Bf16Config {
+  int32_t block_m = 0, block_n = 0, block_k = 0, copies_a = 0;  // zeros are the best guess
+  static constexpr const char* kNames[] = {"block_m", "block_n", "block_k", "copies_a"};
+};
+
 Blocks blocks_of(const GemmProblem& p, const cl::Device& device, const Config& config) {
-  if (config.values[0] == 0) return choose_blocks(p, device);
-  Blocks b{config.values[0], config.values[1], config.values[2], config.values[3] != 0, p.k};
+  const auto blocks = config.as<Bf16Config>();
+  if (blocks.block_m == 0) return choose_blocks(p, device);
+  Blocks b{blocks.block_m, blocks.block_n, blocks.block_k, blocks.copies_a != 0, p.k};
   fit(b, p, device);
   return b;
 }
@@ -78,7 +82,7 @@ bool swap_sides(const GemmProblem& p, const cl::Device& device) {
   return cycles_of(transposed(p), device) < cycles_of(p, device);
 }
 
-class Bf16Invoker final : public Invoker<GemmProblem> {
+class Bf16Invoker final : public GemmInvoker {
  public:
   Bf16Invoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : swap_(swap_sides(problem, device)),
@@ -109,6 +113,7 @@ class Bf16Invoker final : public Invoker<GemmProblem> {
 class Bf16 final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_bf16"; }
+  ConfigNames config_names() const override { return ConfigNames::of<Bf16Config>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const Applicability can = bf16_applicable(p.dtype, device); !can) return can;
     if (std::max({p.m, p.n, p.k}) > INT32_MAX - 512) return Applicability::no("a dimension of 2^31 or more");
@@ -122,7 +127,7 @@ class Bf16 final : public GemmSolver {
     const Blocks b = choose_blocks(q, device);
     std::vector<Config> list = {Config{}};
     const auto add = [&](int64_t m, int64_t n, int64_t k, bool copy) {
-      list.push_back(Config{{int32_t(m), int32_t(n), int32_t(k), copy}});
+      list.push_back(Config::of(Bf16Config{int32_t(m), int32_t(n), int32_t(k), copy}));
     };
     if (q.a[2] == 1) add(b.m, b.n, b.k, !b.copy);
     if (b.n > 32) add(b.m, balanced(q.n, b.n / 2, 32), b.k, b.copy);
@@ -133,8 +138,8 @@ class Bf16 final : public GemmSolver {
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return 15 + std::min(cycles_of(p, device), cycles_of(transposed(p), device)) / kCpuMegahertz;
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config& config) const override {
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config& config) const override {
     return std::make_unique<Bf16Invoker>(problem, device, config);
   }
 };

@@ -1,8 +1,8 @@
 // GEMM solver "cpu_gemv": products with at most four rows or four columns on CPU-like devices, in one pass
 // over the large operand.
+#include "primitives/common/kernel_source.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
-#include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
@@ -19,7 +19,7 @@ int block_columns(const GemmProblem& p, const cl::Device& device) {
   return static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(p.n, tasks), 32), 32, 1024));
 }
 
-class GemvInvoker final : public Invoker<GemmProblem> {
+class GemvInvoker final : public GemmInvoker {
  public:
   GemvInvoker(const GemmProblem& problem, cl::Device& device)
       : swap_(swap_sides(problem)),
@@ -67,8 +67,8 @@ class Gemv final : public GemmSolver {
     const double cycles = double(q.batch) * q.n * q.k * (q.b[2] == 1 || q.b[1] == 1 || q.k < 16 ? 0.35 : 4.0);
     return 10 + cycles / kCpuMegahertz / std::min<double>(tasks, device.compute_units);
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config&) const override {
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config&) const override {
     return std::make_unique<GemvInvoker>(problem, device);
   }
 };

@@ -39,15 +39,20 @@ Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   return b;
 }
 
-// values[0..2] of a config are the blocks of m, n and k; zeros are the best guess.
+struct PackedConfig {
+  int32_t block_m = 0, block_n = 0, block_k = 0;  // zeros are the best guess
+  static constexpr const char* kNames[] = {"block_m", "block_n", "block_k"};
+};
+
 Blocks blocks_of(const GemmProblem& p, const cl::Device& device, const Config& config) {
-  if (config.values[0] == 0) return choose_blocks(p, device);
-  Blocks b{config.values[0], config.values[1], config.values[2], 0};
+  const auto blocks = config.as<PackedConfig>();
+  if (blocks.block_m == 0) return choose_blocks(p, device);
+  Blocks b{blocks.block_m, blocks.block_n, blocks.block_k, 0};
   fit(b, p, device);
   return b;
 }
 
-class PackedInvoker final : public Invoker<GemmProblem> {
+class PackedInvoker final : public GemmInvoker {
  public:
   PackedInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : swap_(columns_are_rows(problem)),
@@ -77,6 +82,7 @@ class PackedInvoker final : public Invoker<GemmProblem> {
 class Packed final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_packed"; }
+  ConfigNames config_names() const override { return ConfigNames::of<PackedConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
@@ -92,7 +98,7 @@ class Packed final : public GemmSolver {
     const GemmProblem q = columns_are_rows(p) ? transposed(p) : p;
     const Blocks b = choose_blocks(q, device);
     std::vector<Config> list = {Config{}};
-    const auto add = [&](int m, int n, int k) { list.push_back(Config{{m, n, k}}); };
+    const auto add = [&](int m, int n, int k) { list.push_back(Config::of(PackedConfig{m, n, k})); };
     if (b.m > 2 * kTileRows) add(balanced(q.m, b.m / 2, kTileRows), b.n, b.k);
     if (b.n > kTileColumns) add(b.m, balanced(q.n, b.n / 2, tile_columns(device)), b.k);
     if (b.k < q.k)
@@ -114,8 +120,8 @@ class Packed final : public GemmSolver {
         1.12 * q.k * rows * columns / 16 + q.k * (rows + columns) / 4 + rows * columns / 4 + 500;
     return 15 + std::max(tasks / cores, 1.0) * cycles / kCpuMegahertz;
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config& config) const override {
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config& config) const override {
     return std::make_unique<PackedInvoker>(problem, device, config);
   }
 };

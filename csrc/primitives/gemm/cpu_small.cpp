@@ -63,7 +63,7 @@ uint64_t scratch_bytes(int64_t k) {
   return sizeof(float) * kTileColumns * (kTileRows + k);
 }
 
-class SmallInvoker final : public Invoker<GemmProblem> {
+class SmallInvoker final : public GemmInvoker {
  public:
   SmallInvoker(const GemmProblem& problem, cl::Device& device)
       : swap_(columns_are_rows(problem)),
@@ -110,8 +110,8 @@ class Small final : public GemmSolver {
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return 14 + choose_blocks(columns_are_rows(p) ? transposed(p) : p, device).cycles / kCpuMegahertz;
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config&) const override {
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config&) const override {
     return std::make_unique<SmallInvoker>(problem, device);
   }
 };

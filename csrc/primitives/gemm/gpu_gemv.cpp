@@ -1,9 +1,9 @@
 // GEMM solver "gpu_gemv": products with at most eight rows or columns on GPU-class devices, in one pass over
 // the large operand; see gemv_gpu.cl. A long reduction is divided over work-groups and added in a fixed order
 // by a second kernel.
+#include "primitives/common/gpu_tile.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
-#include "primitives/common/gpu_tile.h"
 
 namespace dlb::solver {
 namespace {
@@ -87,7 +87,12 @@ std::vector<Plan> plans(const GemmProblem& p, const cl::Device& device) {
   return list;
 }
 
-class GemvInvoker final : public Invoker<GemmProblem> {
+struct GemvConfig {
+  int32_t lanes = 0, splits = 0;  // work-items along the fast direction; parts of the reduction
+  static constexpr const char* kNames[] = {"lanes", "splits"};
+};
+
+class GemvInvoker final : public GemmInvoker {
  public:
   GemvInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : swap_(swap_sides(problem)),
@@ -102,7 +107,7 @@ class GemvInvoker final : public Invoker<GemmProblem> {
     a.c_batch = p.c[0], a.c_row = p.c[1], a.c_n = p.c[2];
     a.d_batch = p.d[0], a.d_row = p.d[1], a.d_n = p.d[2];
     a.batch = p.batch, a.rows = p.m, a.n = p.n, a.k = p.k;
-    a.lanes = config.values[0], a.splits = config.values[1];
+    a.lanes = config.as<GemvConfig>().lanes, a.splits = config.as<GemvConfig>().splits;
     a.k_part = round_up(ceil_div(p.k, a.splits), 4);
     a.a_vector = in_vectors(p);
     a.x_vector = p.a[2] == 1 && in_fours({p.a[0], p.a[1]});
@@ -152,6 +157,7 @@ class GemvInvoker final : public Invoker<GemmProblem> {
 class Gemv final : public GemmSolver {
  public:
   const char* name() const override { return "gpu_gemv"; }
+  ConfigNames config_names() const override { return ConfigNames::of<GemvConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
     if (std::min(p.m, p.n) > kRows) return Applicability::no("more than eight rows and columns");
@@ -165,10 +171,9 @@ class Gemv final : public GemmSolver {
     return Applicability::yes();
   }
   uint64_t workspace(const GemmProblem& p, const cl::Device&, const Config& config) const override {
-    if (config.values[1] == 1) return 0;
-    return partial_bytes(p.dtype) * config.values[1] * p.batch * p.m * p.n;
+    const int32_t splits = config.as<GemvConfig>().splits;
+    return splits == 1 ? 0 : partial_bytes(p.dtype) * splits * p.batch * p.m * p.n;
   }
-  // values: work-items along the fast direction, parts of the reduction.
   std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
     constexpr size_t kMost = 6;
     constexpr double kHopeless = 3;  // times the expected time of the first
@@ -176,14 +181,14 @@ class Gemv final : public GemmSolver {
     const auto all = plans(oriented(p), device);
     for (const Plan& plan : all)
       if (list.size() < kMost && plan.time < kHopeless * all.front().time)
-        list.push_back(Config{{plan.lanes, plan.splits}});
+        list.push_back(Config::of(GemvConfig{plan.lanes, plan.splits}));
     return list;
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return plans(oriented(p), device).front().time;
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config& config) const override {
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config& config) const override {
     return std::make_unique<GemvInvoker>(problem, device, config);
   }
 };

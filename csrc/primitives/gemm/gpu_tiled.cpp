@@ -1,9 +1,9 @@
 // GEMM solvers "gpu_tiled": register-blocked tiles in local memory, for GPU-class devices, and "gpu_mma": the
 // same tiles on tensor cores; see gemm_gpu.cl. A long reduction with few results is divided over work-groups
 // and added in a fixed order by a second kernel.
+#include "primitives/common/gpu_tile.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
-#include "primitives/common/gpu_tile.h"
 
 namespace dlb::solver {
 namespace {
@@ -80,23 +80,23 @@ Constants constants_of(const Arguments& a) {
   return c;
 }
 
-class TiledInvoker final : public Invoker<GemmProblem> {
+class TiledInvoker final : public GemmInvoker {
  public:
   TiledInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : swap_(swap_sides(problem)),
         dtype_(problem.dtype),
         has_d_(problem.has_d),
-        kernel_(gpu_gemm_kernel(device, problem.dtype, config.values[0], "gemm_gpu")),
-        reduce_(gpu_gemm_kernel(device, problem.dtype, config.values[0], "split_reduce")) {
+        kernel_(gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "gemm_gpu")),
+        reduce_(gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "split_reduce")) {
     const GemmProblem p = oriented(problem);
-    const GpuTile& tile = gpu_tile(config.values[0]);
+    const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
     Arguments& a = arguments_;
     a.a = operand(p.a[0], p.a[1], p.a[2], p.m, p.k);
     a.b = operand(p.b[0], p.b[2], p.b[1], p.n, p.k);
     a.c_batch = p.c[0], a.c_m = p.c[1], a.c_n = p.c[2];
     a.d_batch = p.d[0], a.d_m = p.d[1], a.d_n = p.d[2];
     a.batch = p.batch, a.m = p.m, a.n = p.n, a.k = p.k;
-    a.splits = config.values[1];
+    a.splits = config.as<GpuTileConfig>().splits;
     a.k_part = round_up(ceil_div(p.k, a.splits), tile.depth(problem.dtype));
     a.c_vector = p.c[2] == 1 && in_fours({p.c[0], p.c[1]});
     range_.dims = 2;
@@ -104,7 +104,7 @@ class TiledInvoker final : public Invoker<GemmProblem> {
     range_.local[0] = tile.items();
     range_.global[1] = a.splits;
     if (config.specialised)
-      own_ = own_gpu_gemm_kernel(device, problem.dtype, config.values[0], constants_of(a));
+      own_ = own_gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, constants_of(a));
     split_ = {0, 0, 0, p.c[0], p.c[1], p.c[2], p.d[0], p.d[1], p.d[2], p.batch, p.m, p.n, a.splits};
   }
 
@@ -152,6 +152,7 @@ class Tiled final : public GemmSolver {
  public:
   explicit Tiled(bool mma) : mma_(mma) {}
   const char* name() const override { return mma_ ? "gpu_mma" : "gpu_tiled"; }
+  ConfigNames config_names() const override { return ConfigNames::of<GpuTileConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
     if (mma_)
@@ -165,8 +166,8 @@ class Tiled final : public GemmSolver {
     return Applicability::yes();
   }
   uint64_t workspace(const GemmProblem& p, const cl::Device&, const Config& config) const override {
-    if (config.values[1] == 1) return 0;
-    return partial_bytes(p.dtype) * config.values[1] * p.batch * p.m * p.n;
+    if (config.as<GpuTileConfig>().splits == 1) return 0;
+    return partial_bytes(p.dtype) * config.as<GpuTileConfig>().splits * p.batch * p.m * p.n;
   }
   std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
     return gpu_configs(plan(p, device, mma_),
@@ -180,8 +181,8 @@ class Tiled final : public GemmSolver {
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return 0.9 * plan(p, device, mma_).time;  // measured over planned, which is for convolutions too
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config& config) const override {
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config& config) const override {
     return std::make_unique<TiledInvoker>(problem, device, config);
   }
 

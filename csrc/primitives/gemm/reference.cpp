@@ -1,12 +1,12 @@
 // GEMM solver "reference": any dtype and layout, one work-item per output.
+#include "primitives/common/kernel_source.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
-#include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {
 namespace {
 
-class ReferenceInvoker final : public Invoker<GemmProblem> {
+class ReferenceInvoker final : public GemmInvoker {
  public:
   ReferenceInvoker(const GemmProblem& problem, cl::Device& device)
       : problem_(problem),
@@ -46,8 +46,8 @@ class Reference final : public GemmSolver {
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return 20 + p.flops() / (device.cls == cl::DeviceClass::kCpu ? 300.0 * device.compute_units : 50000.0);
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config&) const override {
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config&) const override {
     return std::make_unique<ReferenceInvoker>(problem, device);
   }
 };

@@ -1,6 +1,6 @@
 // The GEMM solvers, one per file of this folder.
 #pragma once
-#include "solver/solver.h"
+#include "primitives/gemm/problem.h"
 
 namespace dlb::solver {
 const GemmSolver* gemm_cpu_bf16();

@@ -12,12 +12,12 @@ namespace {
 enum class Fault { kWrong, kFails, kSlow, kVain };
 
 // Leaves the result as it finds it: as fast as can be.
-class DoesNothing final : public Invoker<GemmProblem> {
+class DoesNothing final : public GemmInvoker {
   void run(Stream&, const GemmProblem::Operands&, MemRef) override {}
 };
 
 // What the reference does, so many times.
-class Repeats final : public Invoker<GemmProblem> {
+class Repeats final : public GemmInvoker {
  public:
   Repeats(const GemmProblem& problem, cl::Device& device, int times)
       : once_(gemm_solvers().back()->invoker(problem, device, {})), times_(times) {}
@@ -26,7 +26,7 @@ class Repeats final : public Invoker<GemmProblem> {
   }
 
  private:
-  const std::unique_ptr<Invoker<GemmProblem>> once_;
+  const std::unique_ptr<GemmInvoker> once_;
   const int times_;
 };
 
@@ -52,7 +52,7 @@ class Faulty final : public GemmSolver {
   bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override {
     return is_right();
   }
-  std::unique_ptr<Invoker<GemmProblem>> invoker(const GemmProblem& problem, cl::Device& device,
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
                                                 const Config& config) const override {
     if (fault_ == Fault::kFails) cl::get_kernel(device, "this is no program", "", "none");
     if (fault_ == Fault::kSlow) return std::make_unique<Repeats>(problem, device, config.specialised ? 1 : 5);

@@ -1,5 +1,4 @@
-// Process-wide settings and counts of finding solvers.
-#include "solver/find.h"
+#include "solver/settings.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
@@ -15,8 +14,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "solver/settings.h"
-#include "solver/solver.h"
+#include "solver/choice.h"
 
 namespace dlb::solver {
 namespace {
@@ -83,63 +81,68 @@ Fp32Precision parse_fp32_precision(const std::string& name) {
   throw std::invalid_argument("fp32_precision '" + name + "' does not exist; there are none, ieee, tf32");
 }
 
-constexpr uint32_t kUnknown = ~0u;
-static_assert(kOps < 32);
+// A bit per op, by its index.
+using OpMask = uint64_t;
+constexpr OpMask kUnknown = ~OpMask{0};
+
+OpMask bit_of(const Op& op) {
+  TORCH_INTERNAL_ASSERT(op.index() < 63, "more ops than bits");
+  return OpMask{1} << op.index();
+}
 
 std::atomic<bool> g_deterministic{false};
-std::atomic<uint32_t> g_reusable_ops{0};  // a bit per op
+std::atomic<OpMask> g_reusable_ops{0};
 thread_local bool t_prefers_reusable = false;
 
 // "gemm: cpu_gemv, ...; conv_fwd: ..."
 std::string all_solver_names() {
   std::string text;
-  for (int i = 0; i < kOps; i++) {
-    const auto op = static_cast<Op>(i);
-    text += (i ? "; " : "") + std::string(op_name(op)) + ":";
+  for (const Op* op : ops()) {
+    text += (text.empty() ? "" : "; ") + std::string(op->name()) + ":";
     const char* separator = " ";
-    for (const std::string& name : solver_names(op)) text += std::exchange(separator, ", ") + name;
+    for (const AnySolver* solver : op->solvers())
+      text += std::string(std::exchange(separator, ", ")) + solver->name();
   }
   return text;
 }
 
-bool exists(Op op, const std::string& name) {
-  const auto names = solver_names(op);
-  return std::find(names.begin(), names.end(), name) != names.end();
+bool exists(const Op& op, const std::string& name) {
+  const auto& solvers = op.solvers();
+  return std::any_of(solvers.begin(), solvers.end(), [&](const auto* s) { return name == s->name(); });
 }
 
 std::string op_names() {
   std::string text;
-  for (int i = 0; i < kOps; i++) text += (i ? ", " : "") + std::string(op_name(static_cast<Op>(i)));
+  for (const Op* op : ops()) text += (text.empty() ? "" : ", ") + std::string(op->name());
   return text;
 }
 
-using Preferences = std::array<Preference, kOps>;
+using Preferences = std::vector<Preference>;  // by the op's index
 
 // One "op:name", "name", "op:-name" or "-name".
 void add_preference(Preferences& preferences, const std::string& item) {
   const size_t colon = item.find(':');
-  const std::string op = colon == std::string::npos ? "" : item.substr(0, colon);
+  const std::string only = colon == std::string::npos ? "" : item.substr(0, colon);
   std::string name = colon == std::string::npos ? item : item.substr(colon + 1);
   const bool forbid = !name.empty() && name[0] == '-';
   if (forbid) name.erase(0, 1);
-  bool op_known = op.empty(), name_known = false;
-  for (int i = 0; i < kOps; i++) {
-    if (!op.empty() && op != op_name(static_cast<Op>(i))) continue;
-    op_known = true;
-    if (!exists(static_cast<Op>(i), name)) continue;
+  TORCH_CHECK(only.empty() || find_op(only), "DLBACKEND_SOLVER: there is no op '", only,
+              "'. Ops: ", op_names(), ".");
+  bool name_known = false;
+  for (const Op* op : ops()) {
+    if ((!only.empty() && only != op->name()) || !exists(*op, name)) continue;
     name_known = true;
     if (forbid)
-      preferences[i].forbidden.push_back(name);
+      preferences[op->index()].forbidden.push_back(name);
     else
-      preferences[i].forced = name;
+      preferences[op->index()].forced = name;
   }
-  TORCH_CHECK(op_known, "DLBACKEND_SOLVER: there is no op '", op, "'. Ops: ", op_names(), ".");
-  TORCH_CHECK(name_known, "DLBACKEND_SOLVER: no solver", op.empty() ? "" : " of " + op, " is named '", name,
-              "'. ", all_solver_names(), ".");
+  TORCH_CHECK(name_known, "DLBACKEND_SOLVER: no solver", only.empty() ? "" : " of " + only, " is named '",
+              name, "'. ", all_solver_names(), ".");
 }
 
 Preferences parse_preferences(const std::string& specification) {
-  Preferences preferences;
+  Preferences preferences(ops().size());
   std::istringstream in(specification);
   for (std::string item; std::getline(in, item, ',');)
     if (!item.empty()) add_preference(preferences, item);
@@ -147,12 +150,14 @@ Preferences parse_preferences(const std::string& specification) {
 }
 
 std::mutex g_preferences_mutex;
-std::atomic<uint32_t> g_preferred_ops{kUnknown};  // a bit per op
+std::atomic<OpMask> g_preferred_ops{kUnknown};
 
 void note_preferred(const Preferences& preferences) {
-  uint32_t mask = 0;
-  for (size_t i = 0; i < kOps; i++)
-    if (!preferences[i].forced.empty() || !preferences[i].forbidden.empty()) mask |= 1u << i;
+  OpMask mask = 0;
+  for (const Op* op : ops()) {
+    const Preference& preference = preferences[op->index()];
+    if (!preference.forced.empty() || !preference.forbidden.empty()) mask |= bit_of(*op);
+  }
   g_preferred_ops = mask;
 }
 
@@ -196,7 +201,8 @@ void set_fp32_precision(const std::string& name) {
 const char* exchange_thread_fp32_precision(const std::string& name) {
   return kFp32Precisions[static_cast<int>(std::exchange(t_fp32_precision, parse_fp32_precision(name)))];
 }
-bool tf32_allowed(Op op) {
+bool tf32_allowed(const Op& op) {
+  if (op.tf32_setting() == Tf32Setting::kNever) return false;
   const Fp32Precision own = t_fp32_precision != Fp32Precision::kNone
                                 ? t_fp32_precision
                                 : g_fp32_precision.load(std::memory_order_relaxed);
@@ -204,30 +210,34 @@ bool tf32_allowed(Op op) {
   // Of convolutions CUDA's own setting allows TF32 unless it is changed, which nobody asked for here.
   const at::Context& context = at::globalContext();
   return at::Float32Precision::TF32 ==
-         (op == Op::kGemm ? context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL)
-                          : context.float32Precision(at::Float32Backend::GENERIC, at::Float32Op::ALL));
+         (op.tf32_setting() == Tf32Setting::kMatmul
+              ? context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL)
+              : context.float32Precision(at::Float32Backend::GENERIC, at::Float32Op::ALL));
 }
 
-void set_prefer_reusable(bool everywhere, const std::string& ops) {
-  uint32_t mask = everywhere ? ~0u : 0;
-  std::istringstream in(ops);
+bool specialises(FindMode mode, const Op& op) {
+  return (mode == FindMode::kNormal || mode == FindMode::kHybrid || mode == FindMode::kTrustVerify) &&
+         may_specialise(op);
+}
+
+void set_prefer_reusable(bool everywhere, const std::string& names) {
+  OpMask mask = everywhere ? ~OpMask{0} : 0;
+  std::istringstream in(names);
   for (std::string item; std::getline(in, item, ',');) {
-    const auto is = [&](int i) { return item == op_name(static_cast<Op>(i)); };
-    int op = 0;
-    while (op < kOps && !is(op)) op++;
-    TORCH_CHECK_VALUE(op < kOps, "there is no op '", item, "'. Ops: ", op_names(), ".");
-    mask |= 1u << op;
+    const Op* op = find_op(item);
+    TORCH_CHECK_VALUE(op, "there is no op '", item, "'. Ops: ", op_names(), ".");
+    mask |= bit_of(*op);
   }
   g_reusable_ops = mask;
 }
 bool exchange_thread_prefers_reusable(bool prefer) noexcept {
   return std::exchange(t_prefers_reusable, prefer);
 }
-bool prefers_reusable(Op op) noexcept {
+bool prefers_reusable(const Op& op) noexcept {
   return t_prefers_reusable || !may_specialise(op);
 }
-bool may_specialise(Op op) noexcept {
-  return (g_reusable_ops.load(std::memory_order_relaxed) >> static_cast<int>(op) & 1) == 0;
+bool may_specialise(const Op& op) noexcept {
+  return (g_reusable_ops.load(std::memory_order_relaxed) >> op.index() & 1) == 0;
 }
 
 void set_deterministic(bool deterministic) {
@@ -236,25 +246,28 @@ void set_deterministic(bool deterministic) {
 bool deterministic() {
   return g_deterministic.load(std::memory_order_relaxed);
 }
+bool deterministic_now() {
+  return deterministic() || at::globalContext().deterministicAlgorithms();
+}
 
 bool Preference::allows(std::string_view name) const {
   return (forced.empty() || forced == name) &&
          std::find(forbidden.begin(), forbidden.end(), name) == forbidden.end();
 }
 
-Preference preference_of(Op op) {
+Preference preference_of(const Op& op) {
   if (!has_preference(op)) return {};
   std::lock_guard<std::mutex> lock(g_preferences_mutex);
-  return preferences_locked()[static_cast<size_t>(op)];
+  return preferences_locked()[op.index()];
 }
-bool has_preference(Op op) {
-  uint32_t mask = g_preferred_ops.load(std::memory_order_relaxed);
+bool has_preference(const Op& op) {
+  OpMask mask = g_preferred_ops.load(std::memory_order_relaxed);
   if (mask == kUnknown) [[unlikely]] {
     std::lock_guard<std::mutex> lock(g_preferences_mutex);
     preferences_locked();
     mask = g_preferred_ops;
   }
-  return mask >> static_cast<int>(op) & 1;
+  return mask >> op.index() & 1;
 }
 
 void force(const std::string& specification) {
@@ -269,16 +282,10 @@ void force(const std::string& specification) {
 
 std::vector<std::string> solver_names() {
   std::vector<std::string> names;
-  for (int i = 0; i < kOps; i++) {
-    const auto op = static_cast<Op>(i);
-    for (const std::string& name : solver_names(op)) names.push_back(std::string(op_name(op)) + ":" + name);
-  }
+  for (const Op* op : ops())
+    for (const AnySolver* solver : op->solvers())
+      names.push_back(std::string(op->name()) + ":" + solver->name());
   return names;
-}
-
-FindStats& find_stats() {
-  static auto* stats = new FindStats;
-  return *stats;
 }
 
 }  // namespace dlb::solver

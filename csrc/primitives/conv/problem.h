@@ -1,0 +1,65 @@
+// The problem of a convolution: its forward pass and both gradients.
+#pragma once
+#include "primitives/common/factor.h"
+#include "solver/op.h"
+
+namespace dlb::solver {
+
+enum class ConvDirection : int8_t { kForward, kInputGrad, kWeightGrad };
+
+struct ConvOperands : Operands {
+  Buffer x, w, y, bias;
+  Bounds bounds{};  // of the forward pass
+};
+
+// y[n,k,o] (+ bias[k]) = sum over c, f of x[n,c,o*stride-padding+f*dilation] * w[k,c,f] within each group,
+// and its two gradients. There are always depth, height and width: fewer spatial dimensions have ones in
+// front.
+//   kForward:    reads x, w, bias; writes y, within bounds
+//   kInputGrad:  reads y, w, bias (of x's channels; a transposed convolution's); writes x
+//   kWeightGrad: reads x, y; writes w
+struct ConvProblem : Problem {
+  using Operands = ConvOperands;
+
+  // Element strides of {n, c, d, h, w}, {k, c in group, d, h, w}, {n, k, d, h, w}.
+  int64_t xs[5] = {}, ws[5] = {}, ys[5] = {};
+  int32_t n = 0, c = 0, k = 0, groups = 1;  // images, input and output channels (of all groups)
+  int32_t in[3] = {1, 1, 1}, out[3] = {1, 1, 1}, filter[3] = {1, 1, 1};
+  int32_t stride[3] = {1, 1, 1}, padding[3] = {}, dilation[3] = {1, 1, 1};
+  ConvDirection direction = ConvDirection::kForward;
+  int8_t has_bias = 0;
+  int8_t constant_w = 0;  // 1, of the forward pass: w is the same from one run to the next
+  int8_t unused[5] = {};
+
+  int64_t taps() const { return int64_t(filter[0]) * filter[1] * filter[2]; }
+  int64_t out_pixels() const { return int64_t(out[0]) * out[1] * out[2]; }
+  int64_t in_pixels() const { return int64_t(in[0]) * in[1] * in[2]; }
+  double flops() const { return 2.0 * n * k * (c / groups) * taps() * out_pixels(); }
+  // Brings equal problems to one form: trivial dimensions in front, with strides of zero.
+  void normalize();
+  // The same convolution in another direction.
+  ConvProblem in_direction(ConvDirection other) const;
+
+  // What OpOf asks for; see solver/op.h.
+  template <class Self, class Visit>
+  static void visit(Self& p, Visit&& v) {
+    v("n", p.n), v("c", p.c), v("k", p.k), v("g", p.groups), v("in", p.in), v("out", p.out), v("f", p.filter);
+    v("s", p.stride), v("p", p.padding), v("d", p.dilation), v("sx", p.xs), v("sw", p.ws), v("sy", p.ys);
+    v("bias", p.has_bias), v.if_set("tf32", p.tf32), v.if_set("constant", p.constant_w);
+  }
+  std::vector<Span> spans() const;
+  std::vector<CheckWindow<ConvProblem>> check_windows() const;
+  ConvProblem reduced() const;
+  std::vector<uint64_t> shape_classes() const;
+  uint64_t size_bucket() const;
+};
+
+using ConvSolver = Solver<ConvProblem>;
+using ConvInvoker = Invoker<ConvProblem>;
+
+// "conv_fwd", "conv_bwd_data", "conv_bwd_weight". One list of solvers serves the three directions.
+const OpOf<ConvProblem>& conv_op(ConvDirection direction);
+// In order of preference, the reference last.
+std::vector<const ConvSolver*> conv_solvers();
+
+}  // namespace dlb::solver

@@ -1,0 +1,114 @@
+#include "solver/execute.h"
+
+#include <ATen/record_function.h>
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "cl/program.h"
+#include "cl/queue.h"
+#include "solver/choice.h"
+#include "solver/prepared.h"
+#include "solver/search.h"
+#include "solver/select.h"
+#include "solver/settings.h"
+
+namespace dlb::solver {
+namespace {
+
+// Elements below which choosing would cost more than it gains.
+constexpr int64_t kWorthChoosing = 64 * 1024;
+
+void run_with_workspace(const Solution& solution, const Problem& problem, const Operands& operands,
+                        Stream& stream) {
+  if (solution.workspace == 0) {
+    solution.invoker->run_any(stream, operands, MemRef{});
+    return;
+  }
+  // Freed when this returns: later allocations of the stream come after the kernels that use it.
+  const c10::DataPtr workspace =
+      allocate_bytes(solution.workspace, static_cast<c10::DeviceIndex>(problem.device));
+  solution.invoker->run_any(stream, operands, resolve(workspace, workspace.get()));
+}
+
+void run_solution(const Solution& solution, const Problem& problem, const Operands& operands,
+                  Stream& stream) {
+  if (solution.prepared > 0)
+    return run_with_workspace(solution, problem, *with_prepared(problem, solution, operands, stream), stream);
+  run_with_workspace(solution, problem, operands, stream);
+}
+
+void run_timed(const Solution& solution, const Problem& problem, const Operands& operands, Stream& stream) {
+  stream.synchronize();
+  const auto start = std::chrono::steady_clock::now();
+  run_solution(solution, problem, operands, stream);
+  stream.synchronize();
+  const double us =
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  char time[32];
+  std::snprintf(time, sizeof time, "%.1f us", us);
+  say(2, "run,ocl:" + std::to_string(problem.device) + "," + solution.solver->name() + "," +
+             describe(solution.config, solution.solver->config_names()) + "," + key(problem) + "," + time);
+}
+
+// What is to run now. Null where a search took the run for a measurement.
+ChoicePtr choice_for(const Problem& problem, const Operands& operands, Stream& stream, bool reusable_only) {
+  cl::Device& device = stream.device();
+  if (deterministic_now()) [[unlikely]]
+    return choose_deterministic(problem, device);
+  ChoicePtr choice = known_choice(problem);
+  if (!choice) [[unlikely]]
+    choice = choose(problem, device);
+  if (choice->runs_to_search.load(std::memory_order_relaxed) > 0 && --choice->runs_to_search == 0)
+      [[unlikely]]
+    choice = reconsider(problem, device, choice);
+  if (choice->search) {
+    // A run that fails for its operands tells nothing of a candidate.
+    for (const Span& span : problem.op->spans(problem)) cl::check_buffer(device, (operands.*span.buffer).mem);
+    const auto step = choice->search->step(operands, stream, reusable_only);
+    if (step.changed) adopt_search(problem, choice);
+    if (step.ran) return nullptr;
+  }
+  return choice;
+}
+
+}  // namespace
+
+void run(const Problem& problem, const Operands& operands, Stream& stream) {
+  cl::Device& device = stream.device();
+  if (cl::Recording::current()) [[unlikely]]
+    return ask_for_programs(problem, device);
+  const bool reusable_only = prefers_reusable(*problem.op);
+  const ChoicePtr choice = choice_for(problem, operands, stream, reusable_only);
+  if (!choice) return;
+  const Solution& solution = reusable_only ? *choice->reusable : *choice->taken;
+  const uint32_t round = run_round();
+  if (choice->last_run.load(std::memory_order_relaxed) != round) [[unlikely]]
+    choice->last_run.store(round, std::memory_order_relaxed);
+  at::RecordFunction profiled(at::RecordScope::FUNCTION);
+  if (profiled.isActive()) [[unlikely]]
+    profiled.before(std::string("ocl::") + problem.op->name() + "::" + solution.solver->name());
+  const cl::SolverScope scope(stream.queue(), solution.solver->name());
+  try {
+    if (verbosity() >= 2) [[unlikely]]
+      run_timed(solution, problem, operands, stream);
+    else
+      run_solution(solution, problem, operands, stream);
+  } catch (const c10::OutOfMemoryError&) {
+    const SolutionPtr smaller = least_memory(problem, device, solution.workspace + solution.prepared);
+    if (!smaller) throw;
+    run_solution(*smaller, problem, operands, stream);
+  }
+}
+
+bool is_worth_choosing(const Op& op, int64_t elements) {
+  return elements >= kWorthChoosing || has_preference(op);
+}
+
+void allow_tf32(Problem& problem, const cl::Device& device) {
+  problem.tf32 = problem.dtype == c10::ScalarType::Float && device.tensor_cores != cl::TensorCores::kNone &&
+                 tf32_allowed(*problem.op);
+}
+
+}  // namespace dlb::solver

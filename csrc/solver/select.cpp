@@ -1,0 +1,298 @@
+#include "solver/select.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <mutex>
+#include <unordered_set>
+
+#include "cl/program.h"
+#include "solver/budget.h"
+#include "solver/candidate_record.h"
+#include "solver/measure.h"
+#include "solver/search.h"
+#include "solver/settings.h"
+#include "solver/shape_classes.h"
+#include "solver/stats.h"
+#include "solver/stored_choice.h"
+#include "solver/verify.h"
+
+namespace dlb::solver {
+namespace {
+
+// With more sizes of one shape class than networks have layers, a new one runs what another of its bucket
+// runs, or what is built already if its estimate is at most kMostForBuilt times the lowest.
+constexpr size_t kSizesOfLayers = 2;
+constexpr double kMostForBuilt = 3;
+// Runs of one problem in a network for one input. With more, its size has come again.
+constexpr int64_t kRunsOfOneInput = 4;
+
+[[noreturn]] void throw_no_solver(const Problem& problem, const cl::Device& device) {
+  const Preference preference = preference_of(*problem.op);
+  TORCH_CHECK(false,
+              preference.forced.empty()
+                  ? std::string("no solver")
+                  : "DLBACKEND_SOLVER: solver '" + preference.forced + "' is not applicable",
+              " for ", key(problem), " on ", device.name, ". Solvers:", reasons(problem, device, "\n  "));
+}
+
+// As ranking_of(), but throws c10::Error where there is none.
+std::vector<RankedSolver> ranking_for(const Problem& problem, const cl::Device& device,
+                                      bool only_deterministic = false) {
+  std::vector<RankedSolver> ranking = ranking_of(problem, device);
+  if (only_deterministic)
+    std::erase_if(ranking, [&](const auto& ranked) { return !ranked.solver->is_deterministic_for(problem); });
+  if (ranking.empty()) throw_no_solver(problem, device);
+  return ranking;
+}
+
+// The solution, or null when something is left to build for it.
+SolutionPtr if_built(const Problem& problem, cl::Device& device, const AnySolver& solver,
+                     const Config& config) {
+  cl::Recording recording(cl::Recording::kWhether);
+  try {
+    SolutionPtr solution = make_solution(problem, device, solver, config);
+    return recording.unbuilt() ? nullptr : solution;
+  } catch (const std::exception& error) {
+    say(2, std::string("not built,") + solver.name() + "," + error.what());
+    return nullptr;
+  }
+}
+
+// Where sizes change from call to call: the first solution that is built, unless that costs far more. Or
+// null.
+SolutionPtr first_built(const Problem& problem, cl::Device& device,
+                        const std::vector<RankedSolver>& ranking) {
+  for (const auto& [solver, estimate] : ranking) {
+    if (estimate > kMostForBuilt * ranking.front().estimate) break;
+    for (const Config& config : solver->configs_for(problem, device))
+      if (SolutionPtr solution = if_built(problem, device, *solver, config)) return solution;
+  }
+  return nullptr;
+}
+
+void warn_once(const std::string& about, const std::string& text) {
+  static std::mutex mutex;
+  static auto* known = new std::unordered_set<std::string>;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (known->insert(about).second) TORCH_WARN(text);
+}
+
+// Whether a solution may run: without a check, or because it passes its check.
+bool is_trusted(const Problem& problem, cl::Device& device, const SolutionPtr& solution) {
+  return problem.op->trusts_first_choice() || !preference_of(*problem.op).forced.empty() ||
+         verify(problem, device, solution);
+}
+
+// A solver's first solution; null when it is wrong or, with a warning, its kernel does not build on this
+// driver. Throws where it is forced, or no other is left.
+SolutionPtr if_it_works(const Problem& problem, cl::Device& device, const AnySolver& solver) {
+  try {
+    SolutionPtr solution = make_solution(problem, device, solver, solver.first_config_for(problem, device));
+    return is_trusted(problem, device, solution) ? solution : nullptr;
+  } catch (const cl::Error& error) {
+    if (error.code != CL_BUILD_PROGRAM_FAILURE || &solver == &problem.op->reference() ||
+        !preference_of(*problem.op).forced.empty())
+      throw;
+    warn_once(std::to_string(device.index) + problem.op->name() + solver.name(),
+              std::string("dlbackend: solver ") + solver.name() +
+                  " is not used, its kernel does not build: " + error.what());
+    return nullptr;
+  }
+}
+
+// The solution of the lowest estimate that works; with `built_first`, one that is built goes before it.
+SolutionPtr choose_by_estimate(const Problem& problem, cl::Device& device,
+                               const std::vector<RankedSolver>& ranking, bool built_first = false) {
+  if (built_first)
+    if (SolutionPtr solution = first_built(problem, device, ranking))
+      if (is_trusted(problem, device, solution)) return solution;
+  for (const auto& [solver, estimate] : ranking)
+    if (SolutionPtr solution = if_it_works(problem, device, *solver)) return solution;
+  throw_no_solver(problem, device);
+}
+
+// What a problem of the same size bucket runs, if that is built for this one too; else null. When the problem
+// comes again, it is chosen for.
+ChoicePtr choose_by_bucket(const Problem& problem, cl::Device& device) {
+  const auto like = bucket_choice(problem);
+  if (!like || !like->solver->can_solve(problem, device)) return nullptr;
+  const SolutionPtr solution = if_built(problem, device, *like->solver, like->config);
+  if (!solution) return nullptr;
+  auto choice = std::make_shared<Choice>();
+  choice->taken = choice->reusable = solution;
+  choice->from_bucket = true, choice->runs_to_search = kRunsOfOneInput + 1;
+  find_stats().bucket_choices++;
+  if (verbosity() >= 1) log_found("like", device, key(problem), *solution);
+  return choice;
+}
+
+// What the mode says for a problem that the store does not know.
+ChoicePtr choose_on_miss(const Problem& problem, cl::Device& device, const std::string& text, size_t sizes) {
+  find_stats().misses++;
+  const FindMode mode = find_mode();
+  ChoicePtr choice;
+  if (mode == FindMode::kNormal)
+    choice = choose_by_measuring(problem, device, text, most_estimate(device).before);
+  if (!choice) {
+    const auto ranking = ranking_for(problem, device);
+    const SolutionPtr first = choose_by_estimate(problem, device, ranking, sizes > kSizesOfLayers);
+    choice = make_choice(first, first);
+    if (searches(mode)) {
+      const auto it = std::find_if(ranking.begin(), ranking.end(),
+                                   [&](const auto& ranked) { return ranked.solver == first->solver; });
+      choice->runs_to_search = run_to_search_at(device, it->estimate);
+    }
+  }
+  if (verbosity() >= 1) log_found("miss", device, text, *choice->taken, reasons(problem, device, ","));
+  return choice;
+}
+
+// By what the store knows, else as the mode says; `sizes` of its shape class were met.
+ChoicePtr choose_alone(const Problem& problem, cl::Device& device, size_t sizes) {
+  const std::string text = key(problem);
+  ChoicePtr choice = choose_from_store(problem, device, text);
+  if (!choice) choice = choose_on_miss(problem, device, text, sizes);
+  note_bucket_choice(problem, *choice->reusable);
+  return choice;
+}
+
+ChoicePtr choose_new(const Problem& problem, cl::Device& device) {
+  const size_t sizes = sizes_met(problem);
+  if (sizes > kSizesOfLayers && find_mode() != FindMode::kNormal)
+    if (ChoicePtr choice = choose_by_bucket(problem, device)) return choice;
+  return choose_alone(problem, device, sizes);
+}
+
+// The search for something faster than what an estimate chose, or null when there is nothing to try. Where
+// sizes change from call to call, it is only for what takes no time to build.
+std::shared_ptr<Search> search_behind(const Problem& problem, cl::Device& device, const SolutionPtr& taken) {
+  std::vector<Candidate> others = candidates_of(problem, device);
+  if (sizes_met(problem) > kManySizes) {
+    const AnySolver* last = nullptr;
+    std::erase_if(others, [&](const Candidate& c) {
+      const bool further = std::exchange(last, c.solver) == c.solver;
+      return further || !if_built(problem, device, *c.solver, c.config);
+    });
+  }
+  return make_search(problem, device, key(problem), taken, std::move(others),
+                     run_to_search_at(device, taken->solver->estimate_for(problem, device)));
+}
+
+}  // namespace
+
+ChoicePtr choose_by_measuring(const Problem& problem, cl::Device& device, const std::string& key,
+                              double most) {
+  std::vector<Candidate> candidates = candidates_of(problem, device);
+  if (candidates.empty()) return nullptr;
+  const double most_microseconds = most * candidates.front().estimate;
+  std::erase_if(candidates, [&](const auto& c) { return c.estimate > most_microseconds; });
+  try {
+    measure_all(problem, device, candidates);
+  } catch (const std::exception& error) {
+    say(1, "not measured," + key + "," + error.what());
+    return nullptr;
+  }
+  const auto taken = std::find_if(candidates.begin(), candidates.end(),
+                                  [](const auto& c) { return c.state == Candidate::kTaken; });
+  if (taken == candidates.end()) return nullptr;
+  remember(problem, device, key, record_of(problem, device, candidates));
+  const SolutionPtr solution = taken->solution;
+  std::shared_ptr<Search> search;
+  if (specialises(find_mode(), *problem.op)) {
+    for (Candidate& c : candidates)
+      if (const auto built = std::exchange(c.solution, nullptr)) c.workspace = built->workspace;
+    search = std::make_shared<Search>(problem, device, key, solution, std::move(candidates), true);
+  }
+  return make_choice(solution, solution, search);
+}
+
+ChoicePtr choose(const Problem& problem, cl::Device& device) {
+  static auto* mutexes = new std::array<std::mutex, 64>;
+  std::lock_guard<std::mutex> lock((*mutexes)[hash(problem) % mutexes->size()]);
+  if (ChoicePtr found = known_choice(problem)) return found;
+  const uint32_t generation = choice_generation();
+  ChoicePtr made = choose_new(problem, device);
+  remember_choice(problem, made, generation);
+  return made;
+}
+
+ChoicePtr choose_deterministic(const Problem& problem, cl::Device& device) {
+  if (ChoicePtr known = known_deterministic_choice(problem)) return known;
+  const uint32_t generation = choice_generation();
+  const SolutionPtr solution = choose_by_estimate(problem, device, ranking_for(problem, device, true));
+  if (verbosity() >= 1) log_found("deterministic", device, key(problem), *solution);
+  const ChoicePtr choice = make_choice(solution, solution);
+  remember_deterministic_choice(problem, choice, generation);
+  return choice;
+}
+
+ChoicePtr reconsider(const Problem& problem, cl::Device& device, const ChoicePtr& choice) {
+  const ChoicePtr next = choice->from_bucket ? choose_alone(problem, device, sizes_met(problem))
+                                             : make_choice(choice->taken, choice->reusable,
+                                                           search_behind(problem, device, choice->taken));
+  replace_choice(problem, choice, next);
+  return next;
+}
+
+void adopt_search(const Problem& problem, const ChoicePtr& choice) {
+  const auto& search = choice->search;
+  const ChoicePtr next = make_choice(search->taken(), search->reusable(), search->ended() ? nullptr : search);
+  replace_choice(problem, choice, next);
+  if (next->reusable != choice->reusable) note_bucket_choice(problem, *next->reusable);
+  if (next->taken != choice->taken && next->taken->config.specialised) note_specialised(problem, next);
+}
+
+SolutionPtr least_memory(const Problem& problem, cl::Device& device, uint64_t bytes) {
+  struct Needs {
+    uint64_t bytes;
+    const Candidate* candidate;
+  };
+  const auto candidates = candidates_of(problem, device);
+  std::vector<Needs> list;
+  for (const Candidate& c : candidates) {
+    const uint64_t needed = c.solver->workspace_for(problem, device, c.config) +
+                            c.solver->prepared_for(problem, device, c.config);
+    if (needed < bytes && (!deterministic_now() || c.solver->is_deterministic_for(problem)))
+      list.push_back({needed, &c});
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Needs& a, const Needs& b) { return a.bytes < b.bytes; });
+  for (const auto& [needed, candidate] : list) try {
+      SolutionPtr solution = make_solution(problem, device, *candidate->solver, candidate->config);
+      if (is_trusted(problem, device, solution)) return solution;
+    } catch (const std::exception& error) {
+      say(1, std::string("build failed,") + candidate->solver->name() + "," + error.what());
+    }
+  return nullptr;
+}
+
+void ask_for_programs(const Problem& problem, cl::Device& device) {
+  const bool estimate_only = deterministic_now();
+  const auto record = estimate_only ? std::nullopt : valid_record(problem, device, key(problem));
+  for (const FindResult& result : record ? record->results : std::vector<FindResult>{}) {
+    const AnySolver* solver = usable_solver(result, problem, device, preference_of(*problem.op));
+    if (!solver || result.config.specialised) continue;  // those have programs that nobody shares
+    try {
+      make_solution(problem, device, *solver, result.config);
+      return;
+    } catch (const cl::Error& error) {  // of a config that the solver has no more
+      say(1, std::string("stored solution fails,") + solver->name() + "," + error.what());
+    }
+  }
+  ask_for_trial_programs(problem, device);
+  const FindMode mode = find_mode();
+  const MostEstimate limits = most_estimate(device);
+  const double most = mode == FindMode::kNormal ? limits.before : limits.between;
+  const auto candidates = candidates_of(problem, device);
+  for (const Candidate& c : candidates) {
+    if (c.config.specialised || (estimate_only && !c.solver->is_deterministic_for(problem))) continue;
+    if (c.estimate > most * candidates.front().estimate) break;
+    make_solution(problem, device, *c.solver, c.config);
+    if (estimate_only || !searches(mode)) break;
+  }
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,36 @@
+// Chooses a solution for a problem: by what the find store knows, by what another size of its bucket runs, by
+// measuring, or by estimate, as the find mode says.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "solver/candidates.h"
+#include "solver/choice.h"
+#include "solver/find_record.h"
+
+namespace dlb::solver {
+
+// Chooses and remembers. One thread chooses for a problem; others that meet it meanwhile wait for that.
+// Throws c10::Error with every solver's reason where none can be taken.
+ChoicePtr choose(const Problem& problem, cl::Device& device);
+// By estimate alone, among solvers that give equal bits in every run.
+ChoicePtr choose_deterministic(const Problem& problem, cl::Device& device);
+// For a problem that has run as often as its choice says: now it is chosen for, or a search begins.
+ChoicePtr reconsider(const Problem& problem, cl::Device& device, const ChoicePtr& choice);
+// Takes over what the choice's search has found out.
+void adopt_search(const Problem& problem, const ChoicePtr& choice);
+// Measures before the first run what is estimated below `most` times the lowest estimate. Null when there is
+// no memory for it.
+ChoicePtr choose_by_measuring(const Problem& problem, cl::Device& device, const std::string& key,
+                              double most);
+
+// The solution that needs least memory and less than `bytes`, for when there is none for the workspace of the
+// one taken; null when there is none. As right and as deterministic as any that is chosen.
+SolutionPtr least_memory(const Problem& problem, cl::Device& device, uint64_t bytes);
+
+// Asks for the programs that choosing would build for the problem, and chooses nothing: for while programs
+// are recorded (cl::Recording).
+void ask_for_programs(const Problem& problem, cl::Device& device);
+
+}  // namespace dlb::solver
