@@ -1,37 +1,71 @@
-// Max and average pooling over two or three spatial axes: what the ATen ops call.
+// What the solvers of pooling share: their list, and how a kernel of theirs is launched.
 #pragma once
-#include <ATen/core/Tensor.h>
-
-#include <array>
+#include "primitives/common/estimates.h"
+#include "primitives/common/lines.h"
+#include "primitives/pool/problem.h"
+#include "runtime/stream.h"
+#include "solver/solver_row.h"
 
 namespace dlb::pool {
 
-// One spatial axis's window. A kernel of 0 means adaptive: the sizes of input and output say all.
-struct Window {
-  int32_t kernel = 0, stride = 1, pad = 0, dilation = 1;
+using namespace solver;
+
+const Solver<PoolProblem>* lines();
+const Solver<PoolProblem>* gather();
+const Solver<PoolProblem>* planes();
+const Solver<PoolProblem>* windows();
+const Solver<PoolProblem>* reference();
+
+// As pool_axis and pool_params in the kernels.
+struct Axis {
+  int32_t in, out, kernel, stride, pad, dilation;
 };
-using Windows = std::array<Window, 3>;  // depth, height, width; for two axes the first is a window of 1
+struct Params {
+  int64_t x = 0, y = 0, index = 0;  // offsets
+  Lines lines;
+  Axis axis[3];
+  int32_t count_include_pad, divisor;
 
-// Windows of `axes` (2 or 3) axes from PyTorch's lists of one or `axes` numbers; an empty stride is the
-// kernel.
-Windows windows(int axes, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef pad,
-                at::IntArrayRef dilation);
-Windows adaptive_windows(int axes);
-
-// What an average divides by.
-struct Divisor {
-  bool count_include_pad = true;
-  std::optional<int64_t> override;
+  explicit Params(const PoolProblem& p);
 };
 
-// x: [N,] C, spatial... ; y and indices (int64, laid out as y): outputs of the right sizes. Any strides.
-void max_forward(const at::Tensor& x, const at::Tensor& y, const at::Tensor& indices, const Windows& windows,
-                 int axes, const char* op);
-void max_backward(const at::Tensor& grad_input, const at::Tensor& grad_output, const at::Tensor& indices,
-                  const Windows& windows, int axes, const char* op);
-void avg_forward(const at::Tensor& x, const at::Tensor& y, const Windows& windows, int axes, Divisor divisor,
-                 const char* op);
-void avg_backward(const at::Tensor& grad_input, const at::Tensor& grad_output, const Windows& windows,
-                  int axes, Divisor divisor, const char* op);
+// How a kernel is launched. File, kernel and options are literals.
+struct Launch {
+  const char* file;
+  const char* kernel;
+  Params params;
+  Team team{};
+  const char* options = "";
+};
+
+// Those of a small problem, with solvers' first configs.
+Launch lines_launch(const PoolProblem& p, const cl::Device& device, const Config& config);
+Launch gather_launch(const PoolProblem& p, const cl::Device& device, const Config& config);
+Launch planes_launch(const PoolProblem& p, const cl::Device& device, const Config& config);
+Launch windows_launch(const PoolProblem& p, const cl::Device& device, const Config& config);
+
+Applicability planes_applicable(const PoolProblem& p, const cl::Device& device);
+Applicability windows_applicable(const PoolProblem& p, const cl::Device& device);
+
+View5 input_view(const PoolProblem& p);
+View5 output_view(const PoolProblem& p);
+
+// Neighbours of a line that a work-item takes together. 0: one on a GPU, kLineBlock on a CPU.
+struct BlockConfig {
+  int32_t block = 0;
+  static constexpr const char* kNames[] = {"block"};
+};
+// Walks the lines of `over`, in blocks as the config says; see Lines::team().
+void set_team(Launch& launch, const PoolProblem& p, const cl::Device& device, const Config& config,
+              const View5& over, bool wide, int64_t work);
+// Blocks of another length, where the lines of the first config's launch are long enough.
+std::vector<Config> block_configs(const Launch& first, const cl::Device& device, bool wide);
+
+cl::Kernel& kernel_of(const PoolProblem& p, cl::Device& device, const Launch& launch);
+void enqueue(const PoolProblem& p, const Launch& launch, cl::Kernel& kernel, const MemoryOperands& o,
+             Stream& stream);
+
+template <auto launch_of>
+constexpr auto invoker = planned_invoker<PoolProblem, launch_of, kernel_of, enqueue>;
 
 }  // namespace dlb::pool
