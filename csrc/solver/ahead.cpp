@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "cl/compile_process.h"
-#include "cl/program.h"
+#include "cl/program_table.h"
+#include "cl/recording.h"
 #include "solver/background.h"
 #include "solver/search.h"
 #include "solver/trial.h"

@@ -12,9 +12,9 @@
 #include <system_error>
 #include <thread>
 
-#include "cl/api.h"
+#include "cl/library.h"
 #include "cl/compile_process.h"
-#include "cl/program.h"
+#include "cl/build_mode.h"
 #include "solver/find.h"
 
 namespace dlb::solver {

@@ -12,8 +12,9 @@
 #include <sstream>
 #include <unordered_set>
 
-#include "cl/disk_cache.h"
-#include "cl/program.h"
+#include "cl/stores/disk_cache.h"
+#include "cl/kernel.h"
+#include "cl/recording.h"
 #include "solver/background.h"
 #include "solver/find.h"
 #include "solver/find_record.h"

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "cl/api.h"
+#include "cl/library.h"
 
 namespace dlb {
 class Stream;

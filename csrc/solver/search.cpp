@@ -14,8 +14,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "cl/build_mode.h"
 #include "cl/compile_process.h"
-#include "cl/disk_cache.h"
+#include "cl/stores/disk_cache.h"
 #include "cl/threads.h"
 #include "solver/background.h"
 #include "solver/prepared.h"

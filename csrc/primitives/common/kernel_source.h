@@ -4,7 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "cl/program.h"
+#include "cl/kernel.h"
+#include "cl/program_table.h"
+#include "cl/queue.h"
 #include "cl/rounding.h"
 #include "solver/problem.h"
 

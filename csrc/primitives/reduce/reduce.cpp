@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "cl/program_table.h"
 #include "cl/rounding.h"
 #include "primitives/reduce/plan.h"
 
