@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cl/api.h"
+#include "cl/library.h"
 
 namespace dlb {
 

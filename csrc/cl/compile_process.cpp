@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "cl/log.h"
-#include "cl/paths.h"
+#include "cl/stores/paths.h"
 
 extern char** environ;
 
@@ -132,7 +132,7 @@ class Pool {
     starting_--;
     if (socket < 0) {
       failures_ = kMostFailures;
-      say(1, "no process to compile in," + package_dir() + "/dlbackend-compiler cannot be started");
+      log(1, "no process to compile in," + package_dir() + "/dlbackend-compiler cannot be started");
       free_.notify_all();
       return -1;
     }
@@ -148,7 +148,7 @@ class Pool {
       idle_.push_back({socket, Clock::now()});
     } else {
       ::close(socket);
-      if (!stopped_ && ++failures_ >= kMostFailures) say(1, "no process to compile in,they end unasked");
+      if (!stopped_ && ++failures_ >= kMostFailures) log(1, "no process to compile in,they end unasked");
     }
     free_.notify_all();
   }

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string>
 
-#include "cl/api.h"
+#include "cl/library.h"
 
 namespace dlb::cl {
 

@@ -26,7 +26,7 @@ void set_verbosity(int level) {
   verbosity_cell() = level;
 }
 
-void say(int level, const std::string& line) {
+void log(int level, const std::string& line) {
   if (verbosity() >= level) std::fprintf(stderr, "dlbackend,%s\n", line.c_str());
 }
 

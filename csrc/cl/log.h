@@ -9,7 +9,8 @@ namespace dlb::cl {
 int verbosity();
 void set_verbosity(int level);
 
-// Prints the line from this level on.
-void say(int level, const std::string& line);
+// Prints "dlbackend,<line>" where verbosity() is at least `level`.
+void log(int level, const std::string& line);
+
 
 }  // namespace dlb::cl

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "cl/api.h"
 #include "cl/device.h"
+#include "cl/library.h"
 
 namespace dlb::cl {
 

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "cl/program.h"
+#include "cl/build_mode.h"
 
 namespace dlb::cl {
 

@@ -10,8 +10,8 @@
 
 #include "cl/compile_process.h"
 #include "cl/log.h"
-#include "cl/paths.h"
-#include "cl/program.h"
+#include "cl/stores/paths.h"
+#include "cl/build.h"
 
 namespace {
 

@@ -9,6 +9,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "cl/recording.h"
 #include "ops/common/pointwise.h"
 #include "runtime/host_allocator.h"
 #include "runtime/transfer.h"

@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "cl/api.h"
+#include "cl/library.h"
 
 namespace dlb {
 

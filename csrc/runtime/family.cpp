@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cl/embedded.h"
+#include "cl/program_table.h"
 #include "codegen/pointwise.h"
 #include "runtime/device_error.h"
 

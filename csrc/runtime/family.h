@@ -11,7 +11,7 @@
 #include <array>
 #include <initializer_list>
 
-#include "cl/program.h"
+#include "cl/kernel.h"
 #include "codegen/dtype.h"
 
 namespace dlb {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "cl/kernel.h"
 #include "runtime/device_error.h"
 
 namespace dlb {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cl/program.h"
+#include "cl/queue.h"
 
 namespace dlb {
 

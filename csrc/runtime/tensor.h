@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
-#include "cl/program.h"
 #include "codegen/dtype.h"
 #include "runtime/allocator.h"
 #include "runtime/stream.h"

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "cl/recording.h"
 #include "runtime/host_allocator.h"
 
 namespace dlb {

@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "cl/compile_process.h"
-#include "cl/program.h"
+#include "cl/program_table.h"
+#include "cl/recording.h"
 #include "solver/background.h"
 #include "solver/candidates.h"
 #include "solver/settings.h"
@@ -54,7 +55,7 @@ void compile_expected() {
         try {
           ask_for_first(*problem, device);
         } catch (const std::exception& error) {  // the op itself will tell
-          say(1, std::string("not compiled ahead,") + error.what());
+          log(1, std::string("not compiled ahead,") + error.what());
         }
         return true;
       });

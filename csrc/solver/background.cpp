@@ -12,10 +12,10 @@
 #include <system_error>
 #include <thread>
 
-#include "cl/api.h"
+#include "cl/library.h"
+#include "cl/build_mode.h"
 #include "cl/compile_process.h"
 #include "cl/log.h"
-#include "cl/program.h"
 
 namespace dlb::solver {
 namespace {
@@ -44,7 +44,7 @@ struct Worker {
       try {
         task();
       } catch (const std::exception& error) {
-        cl::say(1, std::string("background task failed,") + error.what());
+        cl::log(1, std::string("background task failed,") + error.what());
       }
       lock.lock();
       busy = false;
@@ -68,7 +68,7 @@ void in_background(std::function<void()> task) {
       w.thread = std::thread([&w] { w.work(); });
       w.started = true;
     } catch (const std::system_error& error) {  // a limit of threads: the task is dropped
-      cl::say(1, std::string("no background thread,") + error.what());
+      cl::log(1, std::string("no background thread,") + error.what());
       return;
     }
   w.tasks.push_back(std::move(task));

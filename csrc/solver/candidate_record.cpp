@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cl/disk_cache.h"
+#include "cl/stores/disk_cache.h"
 #include "solver/settings.h"
 
 namespace dlb::solver {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "cl/program.h"
+#include "cl/build_mode.h"
 #include "cl/threads.h"
 #include "solver/settings.h"
 
@@ -56,7 +56,7 @@ void build(const Problem& problem, cl::Device& device, Candidate& c) {
     c.solution = make_solution(problem, device, *c.solver, c.config);
   } catch (const std::exception& error) {
     c.state = Candidate::kFailed;
-    say(1, std::string("build failed,") + c.solver->name() + "," + error.what());
+    log(1, std::string("build failed,") + c.solver->name() + "," + error.what());
   }
 }
 

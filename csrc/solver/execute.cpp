@@ -6,8 +6,9 @@
 #include <chrono>
 #include <cstdio>
 
-#include "cl/program.h"
+#include "cl/kernel.h"
 #include "cl/queue.h"
+#include "cl/recording.h"
 #include "solver/choice.h"
 #include "solver/prepared.h"
 #include "solver/search.h"
@@ -48,7 +49,7 @@ void run_timed(const Solution& solution, const Problem& problem, const Operands&
       std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   char time[32];
   std::snprintf(time, sizeof time, "%.1f us", us);
-  say(2, "run,ocl:" + std::to_string(problem.device) + "," + solution.solver->name() + "," +
+  log(2, "run,ocl:" + std::to_string(problem.device) + "," + solution.solver->name() + "," +
              describe(solution.config, solution.solver->config_names()) + "," + key(problem) + "," + time);
 }
 

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#include "cl/disk_cache.h"
+#include "cl/stores/disk_cache.h"
 #include "runtime/stream.h"
 #include "solver/choice.h"
 

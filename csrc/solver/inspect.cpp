@@ -6,7 +6,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "cl/disk_cache.h"
+#include "cl/stores/disk_cache.h"
 #include "solver/select.h"
 #include "solver/settings.h"
 #include "solver/stored_choice.h"

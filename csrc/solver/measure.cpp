@@ -81,7 +81,7 @@ void measure_all(const Problem& problem, cl::Device& device, std::vector<Candida
     if (c.state == Candidate::kReady && (!taken || c.time < taken->time * kMinimumGain)) taken = &c;
   for (Candidate& c : candidates) {
     if (c.state == Candidate::kReady) c.state = &c == taken ? Candidate::kTaken : Candidate::kSlower;
-    say(1, "measured," + key(problem) + "," + describe(c));
+    log(1, "measured," + key(problem) + "," + describe(c));
   }
   find_stats().benchmark_ns += static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <optional>
 
+#include "cl/build_mode.h"
 #include "cl/compile_process.h"
 #include "cl/threads.h"
 #include "solver/background.h"
@@ -101,7 +102,7 @@ Search::Step Search::step(const Operands& operands, Stream& stream, bool reusabl
   try {
     advance(step, operands, stream, reusable_only);
   } catch (const std::exception& error) {  // never the caller's business: its own run is untouched
-    say(1, "search ended," + key_ + "," + error.what());
+    log(1, "search ended," + key_ + "," + error.what());
     phase_ = kEnded, changed_ = true;
   }
   step.changed = std::exchange(changed_, false);
@@ -160,7 +161,7 @@ void Search::prepare() {
   try {
     anchor = check(work);
   } catch (const std::exception& error) {  // no memory for it now: stay with what works
-    say(1, "not checked," + key_ + "," + error.what());
+    log(1, "not checked," + key_ + "," + error.what());
   }
   // The compiler took a core from the program's kernels, and the checks took at most all of them.
   if (device_.host_memory)

@@ -88,7 +88,7 @@ void Search::count(Candidate& c, double ratio, double taken_time) {
       measuring_queue(device_).budget.spend(-kRunsThatRepay * (in_use.time - c.time));
       break;
   }
-  say(1, "measured," + key_ + "," + describe(c));
+  log(1, "measured," + key_ + "," + describe(c));
 }
 
 void Search::take(Candidate& c) {
@@ -147,7 +147,7 @@ bool Search::run_next(const Operands& operands, Stream& stream, bool reusable_on
   try {
     run_marked(in_use ? *pair.against : *c.solution, operands, stream, &pair.marks[2 * size_t(pair.runs)]);
   } catch (const std::exception& error) {  // no memory for its workspace, say
-    say(1, std::string("run failed,") + c.solver->name() + "," + error.what());
+    log(1, std::string("run failed,") + c.solver->name() + "," + error.what());
     c.state = Candidate::kFailed;
     release(pair);
     pairs_.pop_back();

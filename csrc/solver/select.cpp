@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_set>
 
-#include "cl/program.h"
+#include "cl/recording.h"
 #include "solver/budget.h"
 #include "solver/candidate_record.h"
 #include "solver/measure.h"
@@ -56,7 +56,7 @@ SolutionPtr if_built(const Problem& problem, cl::Device& device, const AnySolver
     SolutionPtr solution = make_solution(problem, device, solver, config);
     return recording.unbuilt() ? nullptr : solution;
   } catch (const std::exception& error) {
-    say(2, std::string("not built,") + solver.name() + "," + error.what());
+    log(2, std::string("not built,") + solver.name() + "," + error.what());
     return nullptr;
   }
 }
@@ -192,7 +192,7 @@ ChoicePtr choose_by_measuring(const Problem& problem, cl::Device& device, const 
   try {
     measure_all(problem, device, candidates);
   } catch (const std::exception& error) {
-    say(1, "not measured," + key + "," + error.what());
+    log(1, "not measured," + key + "," + error.what());
     return nullptr;
   }
   const auto taken = std::find_if(candidates.begin(), candidates.end(),
@@ -264,7 +264,7 @@ SolutionPtr least_memory(const Problem& problem, cl::Device& device, uint64_t by
       SolutionPtr solution = make_solution(problem, device, *candidate->solver, candidate->config);
       if (is_trusted(problem, device, solution)) return solution;
     } catch (const std::exception& error) {
-      say(1, std::string("build failed,") + candidate->solver->name() + "," + error.what());
+      log(1, std::string("build failed,") + candidate->solver->name() + "," + error.what());
     }
   return nullptr;
 }
@@ -279,7 +279,7 @@ void ask_for_programs(const Problem& problem, cl::Device& device) {
       make_solution(problem, device, *solver, result.config);
       return;
     } catch (const cl::Error& error) {  // of a config that the solver has no more
-      say(1, std::string("stored solution fails,") + solver->name() + "," + error.what());
+      log(1, std::string("stored solution fails,") + solver->name() + "," + error.what());
     }
   }
   ask_for_trial_programs(problem, device);

@@ -83,7 +83,7 @@ bool tf32_allowed(const Op& op);
 // The solvers of every op: "op:name".
 std::vector<std::string> solver_names();
 
-using cl::say;
+using cl::log;
 using cl::verbosity;
 
 }  // namespace dlb::solver

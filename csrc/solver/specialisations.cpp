@@ -4,7 +4,7 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "cl/disk_cache.h"
+#include "cl/stores/disk_cache.h"
 
 namespace dlb::solver {
 namespace {

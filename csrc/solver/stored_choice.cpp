@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cl/disk_cache.h"
+#include "cl/stores/disk_cache.h"
 #include "solver/search.h"
 #include "solver/stats.h"
 #include "solver/verify.h"
@@ -72,7 +72,7 @@ void add_result(Stored& stored, const FindResult& result, const FindRecord& reco
   const AnySolver* solver = usable_solver(result, problem, device, preference_of(*problem.op));
   if (!solver) return;
   if (!has_config(problem, device, *solver, result.config)) {
-    say(1, "stored solution is none," + key + "," + solver->name() + "," + config_text(result.config));
+    log(1, "stored solution is none," + key + "," + solver->name() + "," + config_text(result.config));
     return;
   }
   if (result.config.specialised) {
@@ -89,7 +89,7 @@ void add_result(Stored& stored, const FindResult& result, const FindRecord& reco
     if (record.of_another_driver() && !verify(problem, device, solution)) return;
     stored.taken = std::move(solution);
   } catch (const cl::Error& error) {
-    say(1, "stored solution fails," + key + "," + error.what());
+    log(1, "stored solution fails," + key + "," + error.what());
   }
 }
 
@@ -156,7 +156,7 @@ std::shared_ptr<Search> make_search(const Problem& problem, cl::Device& device, 
 void log_found(const char* how, const cl::Device& device, const std::string& key, const Solution& solution,
                const std::string& others) {
   if (verbosity() < 1) return;
-  say(1, "find,ocl:" + std::to_string(device.index) + "," + how + "," + solution.solver->name() + "," +
+  log(1, "find,ocl:" + std::to_string(device.index) + "," + how + "," + solution.solver->name() + "," +
              describe(solution.config, solution.solver->config_names()) + "," + key + others);
 }
 

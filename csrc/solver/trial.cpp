@@ -6,6 +6,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "cl/kernel.h"
 #include "primitives/common/kernel_source.h"
 
 namespace dlb::solver {

@@ -8,7 +8,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "cl/disk_cache.h"
+#include "cl/stores/disk_cache.h"
 #include "runtime/stream.h"
 #include "solver/background.h"
 #include "solver/settings.h"
@@ -64,11 +64,11 @@ void check_one(Trial& trial, const Problem& problem, Candidate& c, bool with_ref
       verifications_of(device_of(problem.device)).set(rejection_name(problem, *c.solver), false);
   } catch (const std::exception& error) {
     c.state = Candidate::kFailed;
-    say(1, std::string("run failed,") + c.solver->name() + "," + error.what());
+    log(1, std::string("run failed,") + c.solver->name() + "," + error.what());
   }
   if (c.state != Candidate::kReady) {
     find_stats().rejected++;
-    say(1, "rejected," + describe(c));
+    log(1, "rejected," + describe(c));
   }
 }
 
@@ -79,7 +79,7 @@ bool try_check(const Problem& problem, cl::Device& device, Candidate& candidate)
     check_one(trial, problem, candidate, true);
     return true;
   } catch (const std::exception& error) {
-    say(1, "not checked," + key(problem) + "," + candidate.solver->name() + "," + error.what());
+    log(1, "not checked," + key(problem) + "," + candidate.solver->name() + "," + error.what());
     return false;
   }
 }

@@ -1,4 +1,4 @@
-# Types of the extension module (csrc/module.cpp). Device indices are those of "ocl:N"; sizes are bytes.
+# Types of the extension module (csrc/bindings). Device indices are those of "ocl:N"; sizes are bytes.
 from collections.abc import Callable, Sequence
 
 import torch
@@ -75,7 +75,7 @@ def shutdown() -> None: ...
 def opencl_library() -> str: ...  # name of the library in use, "" if none loads
 def cache_dir() -> str: ...  # "" if there is none
 
-# Stores on disk and packs (csrc/module_stores.cpp). Kinds are "program" and "find".
+# Stores on disk and packs (csrc/bindings/stores.cpp). Kinds are "program" and "find".
 _Read = tuple[str, str, bytes, bytes]  # what is wrong ("": sound), kind, key, payload
 
 class DiskCache:

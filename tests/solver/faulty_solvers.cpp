@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "primitives/gemm/solvers.h"
+#include "cl/program_table.h"
 #include "primitives/common/kernel_source.h"
+#include "primitives/gemm/solvers.h"
 
 namespace dlb::solver {
 namespace {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "cl/program_table.h"
 #include "runtime/transfer.h"
 
 namespace dlb {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "cl/kernel.h"
 #include "codegen/multi_tensor.h"
 #include "runtime/tensor.h"
 

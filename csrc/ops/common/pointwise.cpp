@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "cl/program_table.h"
 #include "runtime/device_error.h"
 
 namespace dlb {

@@ -12,7 +12,7 @@
 #include <atomic>
 #include <vector>
 
-#include "cl/program.h"
+#include "cl/statistics.h"
 #include "primitives/common/kernel_source.h"
 #include "primitives/conv/problem.h"
 #include "runtime/tensor.h"

@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "cl/embedded.h"
+#include "cl/program_table.h"
 #include "ops/foreach/foreach.h"
 
 namespace dlb {

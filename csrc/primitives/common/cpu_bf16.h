@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "cl/program.h"
+#include "cl/kernel.h"
 #include "primitives/common/kernel_source.h"
 #include "solver/solver.h"
 

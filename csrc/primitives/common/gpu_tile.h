@@ -3,7 +3,8 @@
 #pragma once
 #include <vector>
 
-#include "cl/program.h"
+#include "cl/kernel.h"
+#include "cl/queue.h"
 #include "primitives/common/factor.h"
 #include "primitives/common/kernel_source.h"
 #include "runtime/allocator.h"

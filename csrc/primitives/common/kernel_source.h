@@ -6,7 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "cl/program.h"
+#include "cl/kernel.h"
+#include "cl/program_table.h"
+#include "cl/queue.h"
 #include "cl/rounding.h"
 #include "primitives/common/factor.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cl/kernel.h"
 #include "solver/solver.h"
 
 namespace dlb::solver {

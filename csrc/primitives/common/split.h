@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cl/device.h"
-#include "cl/program.h"
+#include "cl/queue.h"
 
 namespace dlb {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cl/program.h"
+#include "cl/queue.h"
 
 namespace dlb {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cl/program.h"
+#include "cl/kernel.h"
 #include "primitives/conv/problem.h"
 
 namespace dlb::solver {

@@ -3,7 +3,7 @@
 #pragma once
 #include <utility>
 
-#include "cl/program.h"
+#include "cl/kernel.h"
 #include "primitives/common/cpu_tile.h"
 #include "primitives/gemm/problem.h"
 

@@ -3,11 +3,12 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "cl/kernel.h"
 #include "codegen/pointwise.h"
-#include "runtime/family.h"
-#include "primitives/common/team.h"
-#include "runtime/tensor.h"
 #include "primitives/common/launch_problem.h"
+#include "primitives/common/team.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb::norm {
 

@@ -7,6 +7,7 @@
 #include <bitset>
 #include <initializer_list>
 
+#include "cl/kernel.h"
 #include "codegen/reduce.h"
 #include "runtime/tensor.h"
 

@@ -1,5 +1,5 @@
 // Finds and loads the OpenCL library, guards against use after fork, and names OpenCL's status codes.
-#include "cl/api.h"
+#include "cl/library.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "cl/paths.h"
+#include "cl/stores/paths.h"
 
 namespace dlb::cl {
 namespace {

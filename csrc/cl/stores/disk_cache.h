@@ -14,8 +14,8 @@
 
 #include "cl/device.h"
 #include "cl/hash.h"
-#include "cl/pack.h"
-#include "cl/store_record.h"
+#include "cl/stores/pack.h"
+#include "cl/stores/record.h"
 
 namespace dlb::cl {
 

@@ -1,5 +1,5 @@
-// File layout: a header that says how many entries were written, then that many records (cl/store_record.h).
-#include "cl/pack.h"
+// File layout: a header that says how many entries were written, then that many records (cl/stores/record.h).
+#include "cl/stores/pack.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "cl/paths.h"
+#include "cl/stores/paths.h"
 
 namespace dlb::cl {
 namespace {

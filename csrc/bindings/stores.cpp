@@ -1,6 +1,6 @@
 // Python bindings of the stores on disk and of packs. Keys and payloads are bytes; a read gives what is wrong
 // with an entry as text, empty for a sound one.
-#include "module_stores.h"
+#include "bindings/bindings.h"
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
@@ -11,10 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "cl/disk_cache.h"
-#include "cl/driver_cache.h"
-#include "cl/pack.h"
-#include "cl/program.h"
+#include "cl/build.h"
+#include "cl/program_table.h"
+#include "cl/recording.h"
+#include "cl/stores/disk_cache.h"
+#include "cl/stores/driver_cache.h"
+#include "cl/stores/pack.h"
+#include "cl/stores/stored_program.h"
 
 namespace py = pybind11;
 

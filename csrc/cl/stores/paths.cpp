@@ -1,5 +1,5 @@
 // Resolves the cache folder once per process and gives drivers a writable one.
-#include "cl/paths.h"
+#include "cl/stores/paths.h"
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>

@@ -1,5 +1,5 @@
 // A folder of records, one per file, named by the hash of its key.
-#include "cl/disk_cache.h"
+#include "cl/stores/disk_cache.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,9 +12,9 @@
 #include <cstring>
 #include <random>
 
-#include "cl/files.h"
 #include "cl/hash.h"
-#include "cl/paths.h"
+#include "cl/stores/files.h"
+#include "cl/stores/paths.h"
 
 namespace dlb::cl {
 namespace {

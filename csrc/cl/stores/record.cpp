@@ -1,5 +1,5 @@
 // Reading, checking and writing the records of stores and packs.
-#include "cl/store_record.h"
+#include "cl/stores/record.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Finds, checks and bounds what PoCL keeps on disk.
-#include "cl/driver_cache.h"
+#include "cl/stores/driver_cache.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -20,11 +20,11 @@
 #include <set>
 #include <sstream>
 
-#include "cl/api.h"
-#include "cl/files.h"
 #include "cl/hash.h"
-#include "cl/paths.h"
-#include "cl/store_record.h"
+#include "cl/library.h"
+#include "cl/stores/files.h"
+#include "cl/stores/paths.h"
+#include "cl/stores/record.h"
 
 namespace dlb::cl {
 namespace {

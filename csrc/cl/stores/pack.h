@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cl/store_record.h"
+#include "cl/stores/record.h"
 
 namespace dlb::cl {
 

@@ -1,0 +1,19 @@
+// Python bindings: one function for each subject of dlbackend._C.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include "runtime/stream.h"
+
+// Devices, streams, memory and generators.
+void bind_runtime(pybind11::module_& m);
+
+// Statistics of kernels and searches, and everything about problems and solvers.
+void bind_solvers(pybind11::module_& m);
+
+// Stores on disk, packs, and the programs in them; for command-line tools and tests.
+void bind_stores(pybind11::module_& m);
+
+// The device of that index; below 0 stands for the current one.
+inline c10::DeviceIndex index_or_current(int index) {
+  return index < 0 ? dlb::current_device() : static_cast<c10::DeviceIndex>(index);
+}

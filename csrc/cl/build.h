@@ -1,0 +1,27 @@
+// Building programs: from the stores on disk, by another process, or with the driver's compiler.
+#pragma once
+#include <string>
+
+#include "cl/device.h"
+#include "cl/hash.h"
+
+namespace dlb::cl {
+
+// The device's own build options, then these.
+std::string with_device_options(const Device& device, const std::string& options);
+
+// A program with all its options, which the caller releases: loaded from the store or a pack where it is
+// there, else compiled, by another process where the thread's build mode allows that, and stored. `key` names
+// the file of the numbered source of one that does not build. Throws Error.
+cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key);
+
+// Compiles a program with all its kernels, as `options` say (the device's own included), and stores it in the
+// disk cache, unless it is there. Throws Error.
+void compile_into_cache(Device& device, const std::string& source, const std::string& options);
+
+// The binary of the program of a program_key() of this device, built from its source by the driver. On
+// devices with late_code it holds the machine code of every kernel and work-group size that the driver's own
+// cache has, which what was stored when the program was new does not. Throws Error.
+std::string complete_binary(Device& device, const std::string& key);
+
+}  // namespace dlb::cl

@@ -1,0 +1,38 @@
+// Who waits for the programs that a thread asks for, and where they may be compiled.
+#pragma once
+namespace dlb::cl {
+
+struct BuildMode {
+  bool awaited = true;  // somebody waits for the programs
+  bool elsewhere =
+      false;  // other processes may compile them (cl/compile_process.h): their start pays for many
+};
+// The calling thread's mode.
+BuildMode build_mode() noexcept;
+
+// Sets the calling thread's mode while it lives.
+class WithBuildMode {
+ public:
+  explicit WithBuildMode(BuildMode mode) noexcept;
+  ~WithBuildMode();
+  WithBuildMode(const WithBuildMode&) = delete;
+
+ private:
+  const BuildMode before_;
+};
+
+// Lives while a program is built or loaded, and notes it where the thread's mode says that somebody waits.
+class UrgentBuild {
+ public:
+  UrgentBuild() noexcept;
+  ~UrgentBuild();
+  UrgentBuild(const UrgentBuild&) = delete;
+
+ private:
+  const bool urgent_;
+};
+
+// Seconds since the last build or load that somebody waited for ended; 0 while one goes on.
+double seconds_since_urgent_build() noexcept;
+
+}  // namespace dlb::cl

@@ -1,0 +1,134 @@
+// Sets arguments, enqueues, and bounds how far the host runs ahead.
+#include "cl/kernel.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "cl/program_entry.h"
+#include "cl/statistics.h"
+
+namespace dlb::cl {
+
+namespace {
+
+constexpr uint32_t kFlushEvery = 16;  // launches: keeps the device busy without paying a flush for each
+
+std::atomic<uint64_t> g_buffer_epoch{1};
+
+const std::string& interned(const std::string& name) {
+  static std::mutex mutex;
+  static auto* names = new std::unordered_set<std::string>;
+  std::lock_guard<std::mutex> lock(mutex);
+  return *names->insert(name).first;
+}
+
+}  // namespace
+
+void forget_buffer_arguments() noexcept {
+  g_buffer_epoch++;
+}
+
+Kernel::Kernel(Device& device, cl_kernel handle, const std::string& name)
+    : device_(device), name_(interned(name)) {
+  attach(handle);
+}
+Kernel::Kernel(Device& device, ProgramEntry& program, const std::string& name)
+    : device_(device), program_(&program), name_(interned(name)) {}
+
+void Kernel::attach(cl_kernel handle) {
+  DLB_CL(clGetKernelWorkGroupInfo, handle, device_.id, CL_KERNEL_WORK_GROUP_SIZE, sizeof max_work_group_,
+         &max_work_group_, nullptr);
+  handle_.store(handle, std::memory_order_release);
+}
+
+void Kernel::detach() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (const cl_kernel handle = handle_.exchange(nullptr)) api().clReleaseKernel(handle);
+  for (Shadow& shadow : shadows_) shadow.size = 0;
+}
+
+void Kernel::make() {
+  {
+    std::lock_guard<std::mutex> lock(program_->mutex);
+    program_->make();
+    program_->make(*this);
+  }
+  make_room(*program_);
+}
+
+// The driver keeps what is still in a queue.
+Kernel::~Kernel() {
+  const cl_kernel handle = handle_.load();
+  if (handle && !in_bad_fork()) api().clReleaseKernel(handle);
+}
+
+void check_buffer(Device& device, cl_mem buffer) {
+  static const bool several = device_count() > 1;
+  if (!several || !buffer) return;
+  cl_context context = nullptr;
+  DLB_CL(clGetMemObjectInfo, buffer, CL_MEM_CONTEXT, sizeof(cl_context), &context, nullptr);
+  if (context == device.context()) [[likely]]
+    return;
+  int other = 0;
+  while (other < device_count() && cl::device(other).context() != context) ++other;
+  throw Error(CL_INVALID_MEM_OBJECT,
+              "Expected all tensors to be on the same device, but found at least two devices, ocl:" +
+                  std::to_string(device.index) + " and ocl:" + std::to_string(other) + "!");
+}
+
+void Kernel::begin_arguments() {
+  const uint64_t epoch = g_buffer_epoch.load(std::memory_order_relaxed);
+  if (epoch == buffer_epoch_) return;
+  for (Shadow& shadow : shadows_) shadow.size = 0;
+  buffer_epoch_ = epoch;
+}
+
+void Kernel::set_argument(cl_uint position, size_t size, const void* value, bool is_buffer) {
+  if (is_buffer) check_buffer(device_, *static_cast<const cl_mem*>(value));
+  const cl_int status = api().clSetKernelArg(handle_.load(std::memory_order_relaxed), position, size, value);
+  if (status != CL_SUCCESS) [[unlikely]]
+    throw_error(status, "clSetKernelArg", "argument " + std::to_string(position) + " of kernel " + name_);
+}
+
+void Kernel::enqueue(Queue& queue, const Range& range) {
+  Command command(queue, CommandKind::kKernel, name_.c_str());
+  command.set_range(range);
+  const cl_int status =
+      api().clEnqueueNDRangeKernel(command.queue(), handle_.load(std::memory_order_relaxed), range.dims,
+                                   nullptr, range.global, range.local, 0, nullptr, command.event());
+  if (status != CL_SUCCESS) [[unlikely]]
+    throw_error(status, "clEnqueueNDRangeKernel", "kernel " + name_ + " on " + device_.name);
+  const uint32_t number = queue.launches.fetch_add(1, std::memory_order_relaxed);
+  queue.recent[number % queue.recent.size()].store(name_.c_str(), std::memory_order_relaxed);
+  const uint64_t launch = g_counters.launches.fetch_add(1, std::memory_order_relaxed);
+  if (program_) program_->used.store(launch, std::memory_order_relaxed);
+  if (device_.flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, command.queue());
+}
+
+void Kernel::pass_milestone(Queue& queue) {
+  cl_event marker = nullptr;
+  const cl_command_queue handle = queue.handle;
+  DLB_CL(clEnqueueMarkerWithWaitList, handle, 0, nullptr, &marker);
+  DLB_CL(clFlush, handle);
+  const cl_event previous = queue.milestone.exchange(marker);
+  if (!previous) return;
+  const cl_int status = api().clWaitForEvents(1, &previous);
+  api().clReleaseEvent(previous);
+  if (status != CL_SUCCESS)
+    throw_error(
+        status, "clWaitForEvents",
+        queue.device->name +
+            ", reported late: it belongs to one of the last kernels, oldest first: " + recent_kernels(queue));
+}
+
+std::string recent_kernels(const Queue& queue) {
+  std::string names;
+  const uint32_t size = static_cast<uint32_t>(queue.recent.size());
+  const uint32_t end = queue.launches.load(), count = std::min(end, size);
+  for (uint32_t i = end - count; i != end; ++i)
+    if (const char* name = queue.recent[i % size].load())
+      names += (names.empty() ? "" : ", ") + std::string(name);
+  return names;
+}
+
+}  // namespace dlb::cl

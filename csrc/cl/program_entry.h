@@ -1,0 +1,46 @@
+// A program of the process's table, for the files of this folder.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "cl/device.h"
+#include "cl/hash.h"
+#include "cl/kernel.h"
+#include "cl/recording.h"
+
+namespace dlb::cl {
+
+// A program that is built or being built, with its kernels. Entries live as long as the process; what the
+// driver has of them is released and made again. The entry's own lock makes other threads wait for the one
+// build.
+struct ProgramEntry {
+  Device& device;
+  const Hash128 key;
+  const ProgramSource source;  // with all options
+  std::atomic<uint64_t> used;  // about the number of the process's last launch of one of the kernels
+  std::atomic<bool> held{false};
+  std::mutex mutex;
+  // All below under the mutex.
+  cl_program program = nullptr;
+  std::unique_ptr<Error> failure;  // a program that does not build is not built again
+  std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels;
+
+  ProgramEntry(Device& device, const Hash128& key, ProgramSource source);
+
+  // Builds or loads the program unless it is there. Throws Error.
+  void make();
+  // Makes the driver's kernel of the program, which is there, unless it is there too. Throws Error.
+  void make(Kernel& kernel);
+  // Releases what the driver has. What waits in a queue keeps what it needs; the next launch makes it again.
+  void release();
+};
+
+// Releases the programs that were used least recently, an eighth at once, where there are more than
+// DLBACKEND_MAX_PROGRAMS; never `wanted`, whose kernel is about to be launched. The caller holds no entry's
+// lock.
+void make_room(const ProgramEntry& wanted);
+
+}  // namespace dlb::cl

@@ -1,0 +1,177 @@
+// The table of programs, their kernels, and the eviction of those not used for long.
+#include "cl/program_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "cl/build.h"
+#include "cl/compile.h"
+#include "cl/program_entry.h"
+#include "cl/settings.h"
+#include "cl/statistics.h"
+#include "cl/threads.h"
+
+namespace dlb::cl {
+
+namespace {
+
+std::atomic<size_t> g_programs_held{0};
+
+// Entries are never removed, as others keep their kernels; what the driver has of them is.
+struct ProgramTable {
+  std::mutex mutex;
+  std::unordered_map<Hash128, std::unique_ptr<ProgramEntry>, Hash128Hasher> entries;
+};
+ProgramTable& program_table() {
+  static auto* table = new ProgramTable;
+  return *table;
+}
+
+ProgramEntry& entry_for(Device& device, const std::string& source, const std::string& all_options) {
+  const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
+  ProgramTable& table = program_table();
+  std::lock_guard<std::mutex> lock(table.mutex);
+  auto& entry = table.entries[key];
+  if (!entry) entry = std::make_unique<ProgramEntry>(device, key, ProgramSource{source, all_options});
+  return *entry;
+}
+
+size_t most_programs() {
+  static const size_t most = [] {
+    constexpr size_t kDefault = 2048;
+    const uint64_t chosen = positive_setting("DLBACKEND_MAX_PROGRAMS", "programs");
+    return chosen ? static_cast<size_t>(chosen) : kDefault;
+  }();
+  return most;
+}
+
+}  // namespace
+
+ProgramEntry::ProgramEntry(Device& device, const Hash128& key, ProgramSource source)
+    : device(device), key(key), source(std::move(source)), used(g_counters.launches.load()) {}
+
+void ProgramEntry::make() {
+  if (failure) throw Error(*failure);
+  if (program) return;
+  try {
+    program = build(device, source.source, source.options, key);
+  } catch (const Error& error) {
+    if (error.code == CL_BUILD_PROGRAM_FAILURE) failure = std::make_unique<Error>(error);
+    throw;
+  }
+  used = g_counters.launches.load();
+  held = true;
+  g_programs_held++;
+}
+
+void ProgramEntry::make(Kernel& kernel) {
+  if (kernel.handle_.load()) return;
+  check_room(device);  // for the machine code, which the first launch makes
+  kernel.attach(kernel_of(program, kernel.name()));
+}
+
+void ProgramEntry::release() {
+  for (const auto& [name, kernel] : kernels) kernel->detach();
+  api().clReleaseProgram(program);
+  program = nullptr;
+  held = false;
+  g_programs_held--;
+  g_counters.evicted++;
+}
+
+void make_room(const ProgramEntry& wanted) {
+  const size_t most = most_programs();
+  if (g_programs_held.load(std::memory_order_relaxed) <= most) [[likely]]
+    return;
+  static std::mutex one_at_a_time;
+  std::lock_guard<std::mutex> alone(one_at_a_time);
+  std::vector<std::pair<uint64_t, ProgramEntry*>> held;
+  {
+    std::lock_guard<std::mutex> lock(program_table().mutex);
+    for (const auto& [key, entry] : program_table().entries)
+      if (entry->held && entry.get() != &wanted) held.emplace_back(entry->used.load(), entry.get());
+  }
+  const size_t left = most - most / 8 - 1;  // beside the wanted one
+  if (held.size() < most) return;
+  std::sort(held.begin(), held.end());
+  for (size_t i = 0; i < held.size() - left; ++i) {
+    ProgramEntry& entry = *held[i].second;
+    std::unique_lock<std::mutex> lock(entry.mutex, std::try_to_lock);
+    if (lock && entry.program) entry.release();
+  }
+}
+
+Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
+                   const std::string& name) {
+  const std::string all_options = with_device_options(device, options);
+  ProgramEntry& entry = entry_for(device, source, all_options);
+  Kernel* found = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(entry.mutex);
+    Recording* recording = Recording::current();
+    const bool later = recording && !entry.program && !entry.failure;
+    if (later)
+      recording->note(source, options);
+    else
+      entry.make();
+    auto& kernel = entry.kernels[name];
+    if (!kernel) kernel = std::make_unique<Kernel>(device, entry, name);
+    if (!later) entry.make(*kernel);
+    found = kernel.get();
+  }
+  make_room(entry);
+  return *found;
+}
+
+std::shared_ptr<Kernel> get_own_kernel(Device& device, const std::string& source, const std::string& options,
+                                       const std::string& name) {
+  const std::string all_options = with_device_options(device, options);
+  cl_program program = build(device, source, all_options, hash128(all_options + "\n" + source));
+  try {
+    auto kernel = std::make_shared<Kernel>(device, kernel_of(program, name), name);
+    api().clReleaseProgram(program);  // the kernel keeps it
+    return kernel;
+  } catch (...) {
+    api().clReleaseProgram(program);
+    throw;
+  }
+}
+
+size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsigned threads,
+                const std::function<bool(size_t)>& progress) {
+  std::atomic<size_t> next{0}, ready{0};
+  std::mutex mutex;
+  size_t done = 0;
+  bool stop = false;
+  auto work = [&] {
+    for (size_t i = next++; i < programs.size(); i = next++) {
+      try {
+        const std::string all_options = with_device_options(device, programs[i].options);
+        ProgramEntry& entry = entry_for(device, programs[i].source, all_options);
+        {
+          std::lock_guard<std::mutex> lock(entry.mutex);
+          entry.make();
+        }
+        make_room(entry);
+        ready++;
+      } catch (...) {  // the first use throws it again
+      }
+      std::lock_guard<std::mutex> lock(mutex);
+      done++;
+      stop = stop || (progress && !progress(done));
+      if (stop) return;
+    }
+  };
+  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  const size_t helpers = std::min<size_t>(threads, programs.size());
+  device.context();  // throws here, not in a thread
+  const WithBuildMode mode({.awaited = true, .elsewhere = true});
+  run_on_threads(helpers, work);
+  return ready;
+}
+
+}  // namespace dlb::cl

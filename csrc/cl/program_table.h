@@ -1,0 +1,34 @@
+// The programs of this process: each is built once however many threads ask.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cl/device.h"
+#include "cl/kernel.h"
+#include "cl/recording.h"
+
+namespace dlb::cl {
+
+// The kernel `name` of the program with this source and these build options (added to the device's own),
+// built or loaded on the first request. Thread-safe, never holds a global lock while building. Throws Error
+// with the build log, and the name of a file that holds the numbered source, when the program does not build.
+// The kernel lives as long as the process. What the driver keeps of its program may go when others are used
+// more (DLBACKEND_MAX_PROGRAMS); the next launch loads it again.
+Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
+                   const std::string& name);
+
+// Builds or loads programs ahead of their first use, in up to `threads` threads (0: as many as the host has
+// cores), and returns how many are ready. One that does not build is left for its first use to report.
+// `progress(done)` is called after each program, by one thread at a time; where it returns false, no more are
+// started.
+size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsigned threads = 0,
+                const std::function<bool(size_t)>& progress = {});
+
+// As get_kernel(), for a program that few will want: the kernel belongs to the caller, and its program goes
+// with it. Only the disk cache remembers it.
+std::shared_ptr<Kernel> get_own_kernel(Device& device, const std::string& source, const std::string& options,
+                                       const std::string& name);
+
+}  // namespace dlb::cl

@@ -1,0 +1,16 @@
+// Reads the counters.
+#include "cl/statistics.h"
+
+namespace dlb::cl {
+
+KernelStats kernel_stats() {
+  return {g_counters.compiled,
+          g_counters.compiled_elsewhere,
+          g_counters.loaded,
+          g_counters.loaded_from_pack,
+          static_cast<double>(g_counters.compile_ns) * 1e-9,
+          g_counters.launches,
+          g_counters.evicted};
+}
+
+}  // namespace dlb::cl

@@ -1,0 +1,28 @@
+// Counts of what this process built, loaded and launched.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace dlb::cl {
+
+// What this process compiled and ran; see dlbackend.kernel_stats().
+struct KernelStats {
+  uint64_t compiled = 0;            // programs built from source
+  uint64_t compiled_elsewhere = 0;  // of these, by other processes for this one (cl/compile_process.h)
+  uint64_t loaded = 0;  // programs loaded from the disk cache, from a pack, or from the driver's own cache
+  uint64_t loaded_from_pack = 0;
+  double compile_seconds = 0;  // spent building from source, summed over threads and processes
+  uint64_t launches = 0;
+  uint64_t evicted = 0;  // programs that were released because DLBACKEND_MAX_PROGRAMS others were in use
+};
+// The counts up to now. Thread-safe.
+KernelStats kernel_stats();
+
+// The counters behind kernel_stats(), for the files of this folder.
+struct Counters {
+  std::atomic<uint64_t> compiled{0}, compiled_elsewhere{0}, loaded{0}, loaded_from_pack{0}, compile_ns{0};
+  std::atomic<uint64_t> launches{0}, evicted{0};
+};
+inline constinit Counters g_counters;
+
+}  // namespace dlb::cl

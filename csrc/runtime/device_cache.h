@@ -1,0 +1,115 @@
+// The blocks of one device's memory, in the manner of PyTorch's CUDA allocator: blocks are split from and
+// merged into segments, and a freed block is reused at once by the stream that owned it, because queues are
+// in order.
+#pragma once
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cl/device.h"
+#include "runtime/address_map.h"
+#include "runtime/event.h"
+
+namespace dlb {
+
+struct Block {
+  Segment* segment = nullptr;
+  char* pointer = nullptr;
+  size_t size = 0;       // bytes
+  size_t requested = 0;  // bytes that the caller asked for
+  c10::StreamId stream = 0;
+  bool small = false;
+  bool allocated = false;
+  int pending_events = 0;
+  Block* previous = nullptr;  // neighbours in the segment
+  Block* next = nullptr;
+  std::vector<c10::StreamId> other_streams;  // that record_stream() named
+  std::shared_ptr<void> attached;
+};
+
+// Thread-safe.
+class DeviceCache {
+ public:
+  using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
+
+  explicit DeviceCache(c10::DeviceIndex index);
+
+  // A block of at least so many bytes for that stream. Where none is free and the driver gives none, releases
+  // what is cached, waits for the device and tries again; then throws c10::OutOfMemoryError.
+  Block* allocate(size_t requested, c10::StreamId stream);
+
+  // Gives a block back; while other streams that used it have work to do, it is not given out again.
+  void free(Block* block);
+
+  // What goes with the block when it is freed; made at the first call.
+  std::shared_ptr<void> attached(Block* block, std::shared_ptr<void> (*make)());
+
+  // Tells that another stream uses the block.
+  void record_stream(Block* block, c10::StreamId stream);
+
+  // Waits for the device and releases the segments of which nothing is in use.
+  void empty_cache();
+
+  // The most bytes to take from the driver. What is held already stays.
+  void set_limit(size_t bytes);
+
+  DeviceStats stats();
+  void reset_counts();
+  // Calls change(stat) for every statistic.
+  template <class F>
+  void change_stats(F&& change) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto* array : {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.inactive_split,
+                        &stats_.allocated_bytes, &stats_.reserved_bytes, &stats_.active_bytes,
+                        &stats_.inactive_split_bytes, &stats_.requested_bytes})
+      for (auto& stat : *array) change(stat);
+  }
+  // Bytes free and bytes in all.
+  std::pair<size_t, size_t> memory_info();
+
+ private:
+  struct BySize {
+    bool operator()(const Block* a, const Block* b) const {
+      if (a->stream != b->stream) return a->stream < b->stream;
+      if (a->size != b->size) return a->size < b->size;
+      return a->pointer < b->pointer;
+    }
+  };
+  using Pool = std::set<Block*, BySize>;
+
+  Pool& pool_of(const Block* block) { return block->small ? small_ : large_; }
+  Block* find(size_t size, c10::StreamId stream);
+  Block* make_segment(size_t size, c10::StreamId stream);
+  cl_mem create_buffer(size_t bytes);
+  void split(Block* block, size_t size);
+  void insert_free(Block* block);
+  void remove_free(Block* block);
+  void deactivate(Block* block);
+  void process_events(bool wait);
+  void release_cached();
+  void release(Block* block);
+  size_t allocated() const;
+  void report_to_profiler(const Block* block, int64_t change) const;
+  [[noreturn]] void throw_out_of_memory(size_t size);
+
+  cl::Device& device_;
+  const c10::DeviceIndex index_;
+  std::mutex mutex_;
+  Pool small_, large_;
+  std::vector<std::pair<std::shared_ptr<Event>, Block*>> pending_;
+  size_t reserved_ = 0;
+  size_t limit_ = std::numeric_limits<size_t>::max();
+  DeviceStats stats_{};
+};
+
+// Whether allocations and frees are reported to PyTorch's profilers.
+inline constinit std::atomic<bool> g_memory_reports{false};
+
+}  // namespace dlb
