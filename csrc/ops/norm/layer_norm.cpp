@@ -6,7 +6,10 @@
 
 #include <bit>
 
+#include "primitives/common/estimates.h"
 #include "primitives/norm/norm.h"
+#include "solver/execute.h"
+#include "solver/solver_row.h"
 
 namespace dlb {
 namespace {
@@ -20,14 +23,12 @@ using norm::optional_operand;
 using OptionalTensor = std::optional<Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-using solver::always;
 using solver::Applicability;
 using solver::Config;
 using solver::is_cpu;
-using solver::LaunchForm;
-using solver::LaunchProblem;
-using solver::one_config;
-using solver::Op;
+using solver::MemoryOperands;
+using solver::LayerNormProblem;
+using solver::SolverRow;
 
 // As layer_params in layer_norm.cl; offsets of -1 say that a tensor is absent.
 struct Params {
@@ -36,14 +37,10 @@ struct Params {
   float eps_high = 0, eps_low = 0;
 };
 
-// numbers[] of the problems. Forward: in0: x, in1: weight, in2: bias, out0: y, out1: mean, out2: rstd.
-// Backward: in0: x, in1: weight, in2: grad_output, in3: mean, in4: rstd, out0: the input's gradient. The type
-// of an absent weight is the parameters' all the same. eps: the bits of the double.
-enum : size_t { kRows, kLength, kEps };
 constexpr int64_t kHeld = 16;  // HELD of the kernels
 
-bool is_backward(const LaunchProblem& p) {
-  return p.what == Op::kLayerNormBackward;
+bool is_backward(const LayerNormProblem& p) {
+  return p.is_backward();
 }
 
 struct Plan {
@@ -52,9 +49,9 @@ struct Plan {
 };
 
 // A config's value. CPU: work-items per compute unit; GPU: work-items that share a row. 0: by the sizes.
-Team team_of(const LaunchProblem& p, const cl::Device& device, const Config& config) {
-  const int64_t rows = p.numbers[kRows];
-  Team team = make_team(device, rows, p.numbers[kLength]);
+Team team_of(const LayerNormProblem& p, const cl::Device& device, const Config& config) {
+  const int64_t rows = p.rows;
+  Team team = make_team(device, rows, p.length);
   const int32_t value = config.values[0];
   if (value == 0) return team;
   if (is_cpu(device)) {
@@ -66,43 +63,43 @@ Team team_of(const LaunchProblem& p, const cl::Device& device, const Config& con
   return team;
 }
 
-Plan plan_rows(const LaunchProblem& p, const cl::Device& device, const Config& config) {
+Plan plan_rows(const LayerNormProblem& p, const cl::Device& device, const Config& config) {
   return {is_backward(p) ? "layer_norm_rows_backward" : "layer_norm_rows", team_of(p, device, config)};
 }
-Plan plan_once(const LaunchProblem& p, const cl::Device& device, const Config& config) {
+Plan plan_once(const LayerNormProblem& p, const cl::Device& device, const Config& config) {
   return {"layer_norm_rows_once", team_of(p, device, config)};
 }
 // GPU teams whose work-items hold their part of a row in registers.
-Plan plan_held(const LaunchProblem& p, const cl::Device& device, const Config& config) {
+Plan plan_held(const LayerNormProblem& p, const cl::Device& device, const Config& config) {
   Team team = team_of(p, device, config);
   if (config.values[0] == 0)
     for (team.lanes = 1;
-         team.lanes * kHeld < p.numbers[kLength] || (team.lanes < 32 && team.lanes * 4 < p.numbers[kLength]);)
+         team.lanes * kHeld < p.length || (team.lanes < 32 && team.lanes * 4 < p.length);)
       team.lanes *= 2;
   return {is_backward(p) ? "layer_norm_held_backward" : "layer_norm_held", team};
 }
-Plan plan_reference(const LaunchProblem& p, const cl::Device& device, const Config&) {
+Plan plan_reference(const LayerNormProblem& p, const cl::Device& device, const Config&) {
   return {is_backward(p) ? "layer_norm_reference_backward" : "layer_norm_reference",
-          make_team(device, p.numbers[kRows], p.numbers[kLength], 1)};
+          make_team(device, p.rows, p.length, 1)};
 }
 
-cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const Plan& plan) {
+cl::Kernel& kernel_of(const LayerNormProblem& p, cl::Device& device, const Plan& plan) {
   const auto data = dtype_of(p.dtype, "layer_norm"), param = dtype_of(p.types[1], "layer_norm");
   return family_kernel(device, "layer_norm.cl", plan.kernel, codegen::compute_type(data), {data, param});
 }
 
-void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const LaunchProblem::Operands& o,
+void enqueue(const LayerNormProblem& p, const Plan& plan, cl::Kernel& kernel, const MemoryOperands& o,
              Stream& stream) {
-  const auto optional = [&](size_t i, const solver::Buffer& buffer) {
+  const auto optional = [&](size_t i, const Buffer& buffer) {
     return p.extents[i] ? buffer.offset : int64_t{-1};
   };
   const bool backward = is_backward(p);
-  const solver::Buffer &mean = backward ? o.in3 : o.out1, &rstd = backward ? o.in4 : o.out2;
-  const auto eps = std::bit_cast<double>(p.numbers[kEps]);
+  const Buffer &mean = backward ? o.in3 : o.out1, &rstd = backward ? o.in4 : o.out2;
+  const auto eps = std::bit_cast<double>(p.eps);
   Params params{o.in0.offset, o.out0.offset, backward ? o.in2.offset : 0, mean.offset, rstd.offset};
   params.weight = optional(1, o.in1);
   if (!backward) params.bias = optional(2, o.in2);
-  params.length = static_cast<int32_t>(p.numbers[kLength]);
+  params.length = static_cast<int32_t>(p.length);
   params.eps_high = static_cast<float>(eps), params.eps_low = static_cast<float>(eps - params.eps_high);
   const cl::Range range = range_of(stream.device(), plan.team);
   if (backward)
@@ -114,76 +111,56 @@ void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const
 }
 
 template <auto planner>
-constexpr auto invoker = solver::planned_invoker<planner, kernel_of, enqueue>;
+constexpr auto invoker = solver::planned_invoker<LayerNormProblem, planner, kernel_of, enqueue>;
 
-bool suggests_once(const LaunchProblem& p, const cl::Device& device) {
-  return is_cpu(device) && p.numbers[kLength] >= 256;
+bool suggests_once(const LayerNormProblem& p, const cl::Device& device) {
+  return is_cpu(device) && p.length >= 256;
 }
 
-Applicability held_applicable(const LaunchProblem& p, const cl::Device& device) {
+Applicability held_applicable(const LayerNormProblem& p, const cl::Device& device) {
   if (is_cpu(device)) return Applicability::no("for GPU-class devices");
-  if (p.numbers[kLength] > kHeld * kTeamGroup) return Applicability::no("rows do not fit in registers");
+  if (p.length > kHeld * kTeamGroup) return Applicability::no("rows do not fit in registers");
   return Applicability::yes();
 }
 
-// Microseconds of a kernel that streams well, times what a form is expected to lose.
 template <int percent>
-double estimate(const LaunchProblem& p, const cl::Device& device) {
-  const double rate = is_cpu(device) ? 600.0 * device.compute_units : 1e5;  // elements per microsecond
-  return (5 + static_cast<double>(p.extents[0]) / rate) * percent / 100;
+double estimate(const LayerNormProblem& p, const cl::Device& device) {
+  return solver::streaming_microseconds(p, device) * percent / 100;
 }
 
 // Fewer passes gain where a row fills vectors.
-double once_estimate(const LaunchProblem& p, const cl::Device& device) {
+double once_estimate(const LayerNormProblem& p, const cl::Device& device) {
   return suggests_once(p, device) ? estimate<90>(p, device) : estimate<110>(p, device);
 }
 
-std::vector<Config> rows_configs(const LaunchProblem&, const cl::Device& device) {
+std::vector<Config> rows_configs(const LayerNormProblem&, const cl::Device& device) {
   if (is_cpu(device)) return {{}, {{1}}};
   return {{}, {{32}}, {{128}}};
 }
-std::vector<Config> held_configs(const LaunchProblem& p, const cl::Device&) {
+std::vector<Config> held_configs(const LayerNormProblem& p, const cl::Device&) {
   std::vector<Config> list(1);
   for (int32_t lanes = 32; lanes <= static_cast<int32_t>(kTeamGroup); lanes *= 2)
-    if (lanes * kHeld >= p.numbers[kLength] && lanes / 4 < p.numbers[kLength]) list.push_back({{lanes}});
+    if (lanes * kHeld >= p.length && lanes / 4 < p.length) list.push_back({{lanes}});
   return list;
 }
 
-// Some rows at both ends; none where one alone is too much for one work-item.
-std::vector<solver::Part<LaunchProblem>> parts(const LaunchProblem& p) {
-  constexpr int64_t kElements = 64 * 1024, kMostRow = 4 << 20;
-  const int64_t length = p.numbers[kLength], all = p.numbers[kRows];
-  if (length > kMostRow) return {};
-  const int64_t rows = std::min(all, std::max<int64_t>(1, kElements / length));
-  std::vector<solver::Part<LaunchProblem>> list;
-  for (const int64_t first : {int64_t{0}, all - rows}) {
-    solver::Part<LaunchProblem> part{p, {}};
-    part.problem.numbers[kRows] = rows;
-    auto& shift = part.shift;
-    shift.in0.offset = shift.out0.offset = first * length;
-    if (is_backward(p))
-      shift.in2.offset = first * length, shift.in3.offset = shift.in4.offset = first;
-    else
-      shift.out1.offset = shift.out2.offset = first;
-    list.push_back(part);
-  }
-  return list;
+const SolverRow<LayerNormProblem> kRowsForm{"rows", solver::always<LayerNormProblem>, estimate<100>, rows_configs, invoker<plan_rows>};
+const SolverRow<LayerNormProblem> kOnceForm{"rows_once", solver::always<LayerNormProblem>, once_estimate, rows_configs, invoker<plan_once>};
+const SolverRow<LayerNormProblem> kHeldForm{"rows_held", held_applicable, estimate<80>, held_configs, invoker<plan_held>};
+const SolverRow<LayerNormProblem> kReferenceForm{"reference", solver::always<LayerNormProblem>, estimate<5000>, solver::one_config<LayerNormProblem>, invoker<plan_reference>};
+
+std::vector<const solver::Solver<LayerNormProblem>*> forward_solvers() {
+  static const solver::RowSolver<LayerNormProblem> held(kHeldForm), rows(kRowsForm), once(kOnceForm),
+      reference(kReferenceForm);
+  return {&held, &rows, &once, &reference};
+}
+std::vector<const solver::Solver<LayerNormProblem>*> backward_solvers() {
+  static const solver::RowSolver<LayerNormProblem> held(kHeldForm), rows(kRowsForm), reference(kReferenceForm);
+  return {&held, &rows, &reference};
 }
 
-const LaunchForm kRowsForm{"rows", always, estimate<100>, rows_configs, invoker<plan_rows>};
-const LaunchForm kOnceForm{"rows_once", always, once_estimate, rows_configs, invoker<plan_once>};
-const LaunchForm kHeldForm{"rows_held", held_applicable, estimate<80>, held_configs, invoker<plan_held>};
-const LaunchForm kReferenceForm{"reference", always, estimate<5000>, one_config, invoker<plan_reference>};
-
-const std::vector<solver::LaunchField> kFields = {{"rows"}, {"length"}, {"eps"}};
-const solver::RegisterLaunchFamily kForwardFamily(
-    Op::kLayerNorm,
-    {kFields, solver::solvers_of({kHeldForm, kRowsForm, kOnceForm, kReferenceForm}), parts, 1});
-const solver::RegisterLaunchFamily kBackwardFamily(
-    Op::kLayerNormBackward, {kFields, solver::solvers_of({kHeldForm, kRowsForm, kReferenceForm}), parts});
-
-void run(const Context& context, const LaunchProblem& p, const LaunchProblem::Operands& o) {
-  if (solver::is_worth_choosing(p.what, p.extents[0])) return solver::run(p, o, context.stream);
+void run(const Context& context, const LayerNormProblem& p, const MemoryOperands& o) {
+  if (solver::is_worth_choosing(*p.op, p.extents[0])) return solver::run(p, o, context.stream);
   const auto planner = held_applicable(p, context.device)                    ? plan_held
                        : !is_backward(p) && suggests_once(p, context.device) ? plan_once
                                                                              : plan_rows;
@@ -195,12 +172,12 @@ struct Shape {
   int64_t rows, length;
 };
 
-LaunchProblem problem_of(const Context& context, Op what, const Shape& shape, const Tensor& x,
+LayerNormProblem problem_of(const Context& context, const solver::OpOf<LayerNormProblem>& op, const Shape& shape, const Tensor& x,
                          const Tensor& weight) {
-  LaunchProblem p = context.problem(what);
-  p.numbers[kRows] = shape.rows, p.numbers[kLength] = shape.length;
-  p.types[LaunchProblem::kInputs] = p.types[0];
-  p.extents[0] = p.extents[LaunchProblem::kInputs] = x.numel();
+  LayerNormProblem p = context.problem(op);
+  p.rows = shape.rows, p.length = shape.length;
+  p.types[solver::MemoryProblem::kInputs] = p.types[0];
+  p.extents[0] = p.extents[solver::MemoryProblem::kInputs] = x.numel();
   p.types[1] = context.param_scalar, p.extents[1] = weight.defined() ? shape.length : 0;
   return p;
 }
@@ -240,12 +217,12 @@ Three native_layer_norm(const Tensor& input, at::IntArrayRef normalized, const O
   Tensor mean = at::empty(stat_sizes, x.options().dtype(context.compute_scalar)), rstd = at::empty_like(mean);
   if (x.numel() == 0) return {y, mean.zero_(), rstd.zero_()};
 
-  LaunchProblem p = problem_of(context, Op::kLayerNorm, shape, x, weight);
-  p.numbers[kEps] = std::bit_cast<int64_t>(eps);
+  LayerNormProblem p = problem_of(context, solver::layer_norm_op, shape, x, weight);
+  p.eps = std::bit_cast<int64_t>(eps);
   p.types[2] = context.param_scalar, p.extents[2] = bias.defined() ? shape.length : 0;
-  for (size_t i : {LaunchProblem::kInputs + 1, LaunchProblem::kInputs + 2})
+  for (size_t i : {solver::MemoryProblem::kInputs + 1, solver::MemoryProblem::kInputs + 2})
     p.types[i] = context.compute_scalar, p.extents[i] = shape.rows;
-  LaunchProblem::Operands o;
+  MemoryOperands o;
   o.in0 = buffer_of(x), o.in1 = buffer_of(weight), o.in2 = buffer_of(bias);
   o.out0 = buffer_of(y), o.out1 = buffer_of(mean), o.out2 = buffer_of(rstd);
   run(context, p, o);
@@ -273,10 +250,10 @@ Three native_layer_norm_backward(const Tensor& grad_out, const Tensor& input, at
     return {dx, dw, db};
   }
   if (mask[0]) {
-    LaunchProblem p = problem_of(context, Op::kLayerNormBackward, shape, x, weight);
+    LayerNormProblem p = problem_of(context, solver::layer_norm_bwd_op, shape, x, weight);
     p.types[2] = p.types[0], p.extents[2] = p.extents[0];
     for (size_t i : {3, 4}) p.types[i] = context.compute_scalar, p.extents[i] = shape.rows;
-    LaunchProblem::Operands o;
+    MemoryOperands o;
     o.in0 = buffer_of(x), o.in1 = buffer_of(weight), o.in2 = buffer_of(dy);
     o.in3 = buffer_of(mean), o.in4 = buffer_of(rstd), o.out0 = buffer_of(dx);
     run(context, p, o);
@@ -307,3 +284,31 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 }  // namespace dlb
+
+namespace dlb::solver {
+
+const OpOf<LayerNormProblem> layer_norm_op("layer_norm", forward_solvers),
+    layer_norm_bwd_op("layer_norm_bwd", backward_solvers);
+
+std::vector<CheckWindow<LayerNormProblem>> LayerNormProblem::check_windows() const {
+  constexpr int64_t kElements = 64 * 1024, kMostRow = 4 << 20;
+  
+  const int64_t all = this->rows;
+  if (length > kMostRow) return {};
+  const int64_t some = std::min(all, std::max<int64_t>(1, kElements / length));
+  std::vector<CheckWindow<LayerNormProblem>> list;
+  for (const int64_t first : {int64_t{0}, all - some}) {
+    CheckWindow<LayerNormProblem> part{*this, {}};
+    part.problem.rows = some;
+    auto& shift = part.shift;
+    shift.in0.offset = shift.out0.offset = first * length;
+    if (is_backward())
+      shift.in2.offset = first * length, shift.in3.offset = shift.in4.offset = first;
+    else
+      shift.out1.offset = shift.out2.offset = first;
+    list.push_back(part);
+  }
+  return list;
+}
+
+}  // namespace dlb::solver

@@ -4,45 +4,34 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include "primitives/common/estimates.h"
+#include "solver/execute.h"
+#include "solver/solver_row.h"
+
 namespace dlb::norm {
 namespace {
 
-using solver::always;
 using solver::Applicability;
 using solver::Config;
 using solver::is_cpu;
-using solver::LaunchForm;
-using solver::LaunchProblem;
-using solver::one_config;
-using solver::Op;
+using solver::MemoryOperands;
+using solver::NormPassProblem;
+using solver::SolverRow;
 
-// numbers[] of the problems: a Layout's, and whether it is of columns. in0: x, in1: grad_output, in2: the
-// mean, in3: rstd (columns with mean_group 0), out0: [2][rows].
-enum : size_t {
-  kOuterStride,
-  kInnerStride,
-  kSegmentStride,
-  kInnerRows,
-  kRows,
-  kLength,
-  kCount,
-  kMeanGroup,
-  kColumns
-};
 constexpr int32_t kMostColumns = 256;  // MOST_COLUMNS in norm.cl
 constexpr uint32_t kNeighbours = 4;    // WIDE there
 
-bool is_backward(const LaunchProblem& p) {
-  return p.what == Op::kNormSums;
+bool is_backward(const NormPassProblem& p) {
+  return p.is_sums();
 }
 
-Layout layout_of(const LaunchProblem& p) {
-  const auto u32 = [&](size_t i) { return static_cast<uint32_t>(p.numbers[i]); };
+Layout layout_of(const NormPassProblem& p) {
+  const auto u32 = [](int64_t size) { return static_cast<uint32_t>(size); };
   Layout layout;
-  layout.outer_stride = p.numbers[kOuterStride], layout.inner_stride = p.numbers[kInnerStride];
-  layout.segment_stride = p.numbers[kSegmentStride];
-  layout.inner_rows = u32(kInnerRows), layout.rows = u32(kRows), layout.length = u32(kLength);
-  layout.count = u32(kCount), layout.mean_group = u32(kMeanGroup);
+  layout.outer_stride = p.outer_stride, layout.inner_stride = p.inner_stride;
+  layout.segment_stride = p.segment_stride;
+  layout.inner_rows = u32(p.inner_rows), layout.rows = u32(p.rows), layout.length = u32(p.length);
+  layout.count = u32(p.count), layout.mean_group = u32(p.mean_group);
   layout.length_divider = codegen::make_divider(layout.length);
   return layout;
 }
@@ -86,7 +75,7 @@ void split(Plan& plan, const cl::Device& device, int64_t units, int64_t width, c
 }
 
 template <bool wide>
-Plan plan_rows(const LaunchProblem& p, const cl::Device& device, const Config& config) {
+Plan plan_rows(const NormPassProblem& p, const cl::Device& device, const Config& config) {
   Plan plan{.kernel = is_backward(p) ? (wide ? "norm_sums_rows_wide" : "norm_sums_rows")
                                      : (wide ? "norm_stats_rows_wide" : "norm_stats_rows"),
             .layout = layout_of(p)};
@@ -100,12 +89,12 @@ Plan plan_rows(const LaunchProblem& p, const cl::Device& device, const Config& c
 }
 
 // CPU: long pieces of memory where enough of them are left for all compute units.
-int32_t columns_together(const LaunchProblem& p, const cl::Device& device) {
+int32_t columns_together(const NormPassProblem& p, const cl::Device& device) {
   if (!is_cpu(device)) return 32;
-  return p.numbers[kRows] >= kMostColumns && p.numbers[kCount] >= 2048 ? kMostColumns : 64;
+  return p.rows >= kMostColumns && p.count >= 2048 ? kMostColumns : 64;
 }
 
-Plan plan_columns(const LaunchProblem& p, const cl::Device& device, const Config& config) {
+Plan plan_columns(const NormPassProblem& p, const cl::Device& device, const Config& config) {
   Plan plan{.kernel = is_backward(p) ? "norm_sums_columns" : "norm_stats_columns", .layout = layout_of(p)};
   Layout& layout = plan.layout;
   const Tuning tuning(config);
@@ -122,24 +111,24 @@ Plan plan_columns(const LaunchProblem& p, const cl::Device& device, const Config
   return plan;
 }
 
-Plan plan_reference(const LaunchProblem& p, const cl::Device& device, const Config&) {
+Plan plan_reference(const NormPassProblem& p, const cl::Device& device, const Config&) {
   Plan plan{.kernel = is_backward(p) ? "norm_sums_reference" : "norm_stats_reference",
             .layout = layout_of(p)};
   Layout& layout = plan.layout;
   layout.per_split = layout.count;
-  if (p.numbers[kColumns]) layout.inner_rows = layout.rows, layout.inner_stride = layout.length = 1;
+  if (p.columns) layout.inner_rows = layout.rows, layout.inner_stride = layout.length = 1;
   plan.team = make_team(device, layout.rows, layout.count, 1);
   plan.range = range_of(device, plan.team);
   return plan;
 }
 
-cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const char* name) {
+cl::Kernel& kernel_of(const NormPassProblem& p, cl::Device& device, const char* name) {
   return norm_kernel(device, "norm.cl", name, Types(p));
 }
 
 // Into `to`: the result, or the parts' results.
-void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const LaunchProblem::Operands& o,
-             solver::Buffer to, Stream& stream) {
+void enqueue(const NormPassProblem& p, const Plan& plan, cl::Kernel& kernel, const MemoryOperands& o,
+             Buffer to, Stream& stream) {
   Layout layout = plan.layout;
   layout.x = o.in0.offset, layout.dy = o.in1.offset, layout.mean = o.in2.offset, layout.rstd = o.in3.offset;
   layout.partial = to.offset;
@@ -150,20 +139,20 @@ void enqueue(const LaunchProblem& p, const Plan& plan, cl::Kernel& kernel, const
     kernel.launch(stream.queue(), plan.range, o.in0.mem, to.mem, layout, plan.team);
 }
 
-using Planner = Plan (*)(const LaunchProblem&, const cl::Device&, const Config&);
+using Planner = Plan (*)(const NormPassProblem&, const cl::Device&, const Config&);
 
 template <Planner planner>
-uint64_t workspace(const LaunchProblem& p, const cl::Device& device, const Config& config) {
+uint64_t workspace(const NormPassProblem& p, const cl::Device& device, const Config& config) {
   return planner(p, device, config).workspace(Types(p).compute);
 }
 
 template <Planner planner>
-std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, cl::Device& device,
+std::unique_ptr<solver::Invoker<NormPassProblem>> invoker(const NormPassProblem& p, cl::Device& device,
                                                         const Config& config) {
   const Plan plan = planner(p, device, config);
   cl::Kernel& kernel = kernel_of(p, device, plan.kernel);
   if (plan.splits == 1)
-    return solver::make_invoker([p, plan, &kernel](Stream& stream, const LaunchProblem::Operands& o, MemRef) {
+    return solver::make_invoker<NormPassProblem>([p, plan, &kernel](Stream& stream, const MemoryOperands& o, MemRef) {
       enqueue(p, plan, kernel, o, o.out0, stream);
     });
   cl::Kernel& merge = kernel_of(p, device, is_backward(p) ? "norm_sums_merge" : "norm_stats_merge");
@@ -173,9 +162,9 @@ std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, 
   const Team team = make_team(device, finish.rows, finish.splits, 32);
   const cl::Range range = range_of(device, team);
   const auto size = static_cast<uint64_t>(codegen::size_of(Types(p).compute));
-  return solver::make_invoker(
-      [=, &kernel, &merge](Stream& stream, const LaunchProblem::Operands& o, MemRef memory) {
-        const solver::Buffer parts{memory.mem, static_cast<int64_t>(memory.offset / size)};
+  return solver::make_invoker<NormPassProblem>(
+      [=, &kernel, &merge](Stream& stream, const MemoryOperands& o, MemRef memory) {
+        const Buffer parts{memory.mem, static_cast<int64_t>(memory.offset / size)};
         enqueue(p, plan, kernel, o, parts, stream);
         Finish last = finish;
         last.partial = parts.offset, last.coefficients = o.out0.offset;
@@ -183,101 +172,82 @@ std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, 
       });
 }
 
-Applicability rows_applicable(const LaunchProblem& p, const cl::Device&) {
-  return p.numbers[kColumns] ? Applicability::no("elements of a row are not neighbours")
+Applicability rows_applicable(const NormPassProblem& p, const cl::Device&) {
+  return p.columns ? Applicability::no("elements of a row are not neighbours")
                              : Applicability::yes();
 }
-Applicability wide_applicable(const LaunchProblem& p, const cl::Device& device) {
+Applicability wide_applicable(const NormPassProblem& p, const cl::Device& device) {
   if (is_cpu(device)) return Applicability::no("for GPU-class devices");
-  if (p.numbers[kLength] % kNeighbours != 0)
+  if (p.length % kNeighbours != 0)
     return Applicability::no("the length of a run is no multiple of four");
   return rows_applicable(p, device);
 }
-Applicability columns_applicable(const LaunchProblem& p, const cl::Device&) {
-  return p.numbers[kColumns] ? Applicability::yes() : Applicability::no("rows are not interleaved");
+Applicability columns_applicable(const NormPassProblem& p, const cl::Device&) {
+  return p.columns ? Applicability::yes() : Applicability::no("rows are not interleaved");
 }
 
-// Microseconds of a kernel that streams well, times what a form is expected to lose.
-double streaming(const LaunchProblem& p, const cl::Device& device) {
-  const double rate = is_cpu(device) ? 1500.0 * device.compute_units : 2e5;  // elements per microsecond
-  return 5 + static_cast<double>(p.extents[0]) / rate;
+double streaming(const NormPassProblem& p, const cl::Device& device) {
+  return solver::streaming_microseconds(p, device);
 }
-double rows_estimate(const LaunchProblem& p, const cl::Device& device) {
+double rows_estimate(const NormPassProblem& p, const cl::Device& device) {
   return wide_applicable(p, device) ? 1.3 * streaming(p, device) : streaming(p, device);
 }
-double wide_estimate(const LaunchProblem& p, const cl::Device& device) {
+double wide_estimate(const NormPassProblem& p, const cl::Device& device) {
   return streaming(p, device);
 }
-double reference_estimate(const LaunchProblem& p, const cl::Device& device) {
+double reference_estimate(const NormPassProblem& p, const cl::Device& device) {
   return 50 * streaming(p, device);
 }
 
-bool has_long_runs(const LaunchProblem& p) {
-  const int64_t runs = p.numbers[kCount] / p.numbers[kLength];
-  return runs > 1 && runs <= 4096 && p.numbers[kLength] >= 1024;
+bool has_long_runs(const NormPassProblem& p) {
+  const int64_t runs = p.count / p.length;
+  return runs > 1 && runs <= 4096 && p.length >= 1024;
 }
-std::vector<Config> rows_configs(const LaunchProblem& p, const cl::Device& device) {
+std::vector<Config> rows_configs(const NormPassProblem& p, const cl::Device& device) {
   if (!is_cpu(device)) return {{}, {{2}}, {{16}}, {{0, 64}}};
   std::vector<Config> list = {{}, {{1}}};
   if (has_long_runs(p)) list.push_back({{kPerRun}});
   return list;
 }
-std::vector<Config> columns_configs(const LaunchProblem& p, const cl::Device& device) {
+std::vector<Config> columns_configs(const NormPassProblem& p, const cl::Device& device) {
   if (!is_cpu(device)) return {{}, {{2}}, {{16}}, {{0, 8}}, {{0, 128}}};
   const int32_t guess = columns_together(p, device);
   std::vector<Config> list = {{}, {{0, 16}}};
-  if (p.numbers[kRows] > 64) list.push_back({{0, guess == 64 ? kMostColumns : 64}});
+  if (p.rows > 64) list.push_back({{0, guess == 64 ? kMostColumns : 64}});
   return list;
 }
 
-// All of it, unless that is too much for one work-item per row.
-std::vector<solver::Part<LaunchProblem>> parts(const LaunchProblem& p) {
-  constexpr int64_t kMostElements = 32 << 20, kMostRow = 4 << 20;
-  if (p.extents[0] > kMostElements || p.numbers[kCount] > kMostRow) return {};
-  return {{p, {}}};
-}
-
-const LaunchForm kRowsForm{"rows",       rows_applicable,           rows_estimate,
+const SolverRow<NormPassProblem> kRowsForm{"rows",       rows_applicable,           rows_estimate,
                            rows_configs, invoker<plan_rows<false>>, workspace<plan_rows<false>>};
-const LaunchForm kWideForm{"rows_wide",  wide_applicable,          wide_estimate,
+const SolverRow<NormPassProblem> kWideForm{"rows_wide",  wide_applicable,          wide_estimate,
                            rows_configs, invoker<plan_rows<true>>, workspace<plan_rows<true>>};
-const LaunchForm kColumnsForm{"columns",       columns_applicable,    rows_estimate,
+const SolverRow<NormPassProblem> kColumnsForm{"columns",       columns_applicable,    rows_estimate,
                               columns_configs, invoker<plan_columns>, workspace<plan_columns>};
-const LaunchForm kReferenceForm{"reference", always, reference_estimate, one_config, invoker<plan_reference>};
+const SolverRow<NormPassProblem> kReferenceForm{"reference", solver::always<NormPassProblem>, reference_estimate, solver::one_config<NormPassProblem>, invoker<plan_reference>};
 
-const std::vector<solver::LaunchField> kFields = {{"outer_stride"}, {"inner_stride"}, {"segment_stride"},
-                                                  {"inner_rows"},   {"rows"},         {"length"},
-                                                  {"count"},        {"mean_group"},   {"columns"}};
-const solver::RegisterLaunchFamily kStatsFamily(
-    Op::kNormStats,
-    {kFields, solver::solvers_of({kRowsForm, kWideForm, kColumnsForm, kReferenceForm}), parts, 1});
-const solver::RegisterLaunchFamily kSumsFamily(
-    Op::kNormSums,
-    {kFields, solver::solvers_of({kRowsForm, kWideForm, kColumnsForm, kReferenceForm}), parts});
-
-Plan first_guess(const LaunchProblem& p, const cl::Device& device) {
-  if (p.numbers[kColumns]) return plan_columns(p, device, {});
+Plan first_guess(const NormPassProblem& p, const cl::Device& device) {
+  if (p.columns) return plan_columns(p, device, {});
   return wide_applicable(p, device) ? plan_rows<true>(p, device, {}) : plan_rows<false>(p, device, {});
 }
 
-LaunchProblem problem_of(const Context& context, Op what, Form form, const Layout& layout,
-                         const at::Tensor& x) {
-  LaunchProblem p = context.problem(what);
-  const int64_t numbers[] = {layout.outer_stride, layout.inner_stride, layout.segment_stride,
-                             layout.inner_rows,   layout.rows,         layout.length,
-                             layout.count,        layout.mean_group,   form == Form::Columns};
-  std::copy(std::begin(numbers), std::end(numbers), p.numbers);
+NormPassProblem problem_of(const Context& context, const solver::OpOf<NormPassProblem>& op, Form form,
+                           const Layout& layout, const at::Tensor& x) {
+  NormPassProblem p = context.problem(op);
+  p.outer_stride = layout.outer_stride, p.inner_stride = layout.inner_stride;
+  p.segment_stride = layout.segment_stride, p.inner_rows = layout.inner_rows, p.rows = layout.rows;
+  p.length = layout.length, p.count = layout.count, p.mean_group = layout.mean_group;
+  p.columns = form == Form::Columns;
   p.extents[0] = x.numel();
-  p.types[LaunchProblem::kInputs] = context.compute_scalar;
-  p.extents[LaunchProblem::kInputs] = int64_t{2} * layout.rows;
+  p.result_type() = context.compute_scalar;
+  p.result_extent() = int64_t{2} * layout.rows;
   return p;
 }
 
 // By what the solvers chose, or where that does not pay by the first guess, whose splits the caller merges.
-Partial run(const Context& context, const LaunchProblem& p, LaunchProblem::Operands o) {
-  const int64_t rows = p.numbers[kRows];
-  if (solver::is_worth_choosing(p.what, p.extents[0])) {
-    Partial result{context.scratch(2 * rows), 1, static_cast<uint32_t>(p.numbers[kCount])};
+Partial run(const Context& context, const NormPassProblem& p, MemoryOperands o) {
+  const int64_t rows = p.rows;
+  if (solver::is_worth_choosing(*p.op, p.extents[0])) {
+    Partial result{context.scratch(2 * rows), 1, static_cast<uint32_t>(p.count)};
     o.out0 = buffer_of(result.values);
     solver::run(p, o, context.stream);
     return result;
@@ -286,6 +256,12 @@ Partial run(const Context& context, const LaunchProblem& p, LaunchProblem::Opera
   Partial result{context.scratch(2 * plan.splits * rows), plan.splits, plan.layout.per_split};
   enqueue(p, plan, context.kernel(plan.kernel), o, buffer_of(result.values), context.stream);
   return result;
+}
+
+std::vector<const solver::Solver<NormPassProblem>*> pass_solvers() {
+  static const solver::RowSolver<NormPassProblem> rows(kRowsForm), wide(kWideForm), columns(kColumnsForm),
+      reference(kReferenceForm);
+  return {&rows, &wide, &columns, &reference};
 }
 
 }  // namespace
@@ -305,18 +281,9 @@ Context::Context(const at::Tensor& input, const at::Tensor& param_tensor, const 
   TORCH_CHECK(input.numel() < (int64_t{1} << 31), op, ": tensors of 2^31 elements or more are not supported");
 }
 
-LaunchProblem Context::problem(Op what) const {
-  LaunchProblem p;
-  p.what = what;
-  p.device = static_cast<int8_t>(device.index);
-  p.dtype = p.types[0] = data_scalar;
-  p.types[kParamSlot] = param_scalar;
-  return p;
-}
-
-Types::Types(const LaunchProblem& p)
+Types::Types(const solver::MemoryProblem& p)
     : data(dtype_of(p.dtype, "norm")),
-      param(dtype_of(p.types[kParamSlot], "norm")),
+      param(dtype_of(p.types[solver::kNormParamType], "norm")),
       compute(codegen::compute_type(data)) {}
 
 at::Tensor Context::scratch(int64_t elements) const {
@@ -346,26 +313,39 @@ Operand optional_operand(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() ? operand_of(tensor) : Operand{nullptr, -1};
 }
 
-solver::Buffer buffer_of(const at::Tensor& tensor) {
+Buffer buffer_of(const at::Tensor& tensor) {
   const Operand operand = optional_operand(tensor);
   return {operand.mem, operand.offset};
 }
 
 Partial statistics(const Context& context, Form form, const Layout& layout, const at::Tensor& x) {
-  LaunchProblem::Operands o;
+  MemoryOperands o;
   o.in0 = buffer_of(x);
-  return run(context, problem_of(context, Op::kNormStats, form, layout, x), o);
+  return run(context, problem_of(context, solver::norm_stats_op, form, layout, x), o);
 }
 
 Partial gradient_sums(const Context& context, Form form, const Layout& layout, const at::Tensor& x,
                       const at::Tensor& dy, const at::Tensor& mean, const at::Tensor& rstd) {
-  LaunchProblem p = problem_of(context, Op::kNormSums, form, layout, x);
+  NormPassProblem p = problem_of(context, solver::norm_sums_op, form, layout, x);
   p.types[1] = p.types[0], p.extents[1] = p.extents[0];
   p.types[2] = context.compute_scalar, p.extents[2] = mean.numel();
   if (layout.mean_group == 0) p.types[3] = context.compute_scalar, p.extents[3] = rstd.numel();
-  LaunchProblem::Operands o;
+  MemoryOperands o;
   o.in0 = buffer_of(x), o.in1 = buffer_of(dy), o.in2 = buffer_of(mean), o.in3 = buffer_of(rstd);
   return run(context, p, o);
 }
 
 }  // namespace dlb::norm
+
+namespace dlb::solver {
+
+const OpOf<NormPassProblem> norm_stats_op("norm_stats", norm::pass_solvers),
+    norm_sums_op("norm_sums", norm::pass_solvers);
+
+std::vector<CheckWindow<NormPassProblem>> NormPassProblem::check_windows() const {
+  constexpr int64_t kMostElements = 32 << 20, kMostRow = 4 << 20;
+  if (extents[0] > kMostElements || count > kMostRow) return {};
+  return {{*this, {}}};
+}
+
+}  // namespace dlb::solver

@@ -5,7 +5,7 @@
 
 #include "cl/kernel.h"
 #include "codegen/pointwise.h"
-#include "primitives/common/launch_problem.h"
+#include "primitives/norm/problem.h"
 #include "primitives/common/team.h"
 #include "runtime/family.h"
 #include "runtime/tensor.h"
@@ -48,9 +48,15 @@ struct Context {
   cl::Kernel& kernel(const char* name) const {
     return family_kernel(device, "norm.cl", name, compute, {data, param});
   }
-  // A launch problem of these types without sizes. Its type of in4, which has no elements, is the
-  // parameters'.
-  solver::LaunchProblem problem(solver::Op what) const;
+  // A problem of these types without sizes.
+  template <class P>
+  P problem(const solver::OpOf<P>& op) const {
+    P p = op.make();
+    p.device = static_cast<int8_t>(device.index);
+    p.dtype = p.types[0] = data_scalar;
+    p.types[solver::kNormParamType] = param_scalar;
+    return p;
+  }
   at::Tensor scratch(int64_t elements) const;
   // A team for one of the finish kernels.
   Team finish_team(int64_t rows, uint32_t splits) const;
@@ -62,10 +68,8 @@ void check_dtypes(const at::Tensor& input, std::initializer_list<const at::Tenso
 // An optional tensor as a kernel argument; offset -1 when it is absent or empty.
 Operand optional_operand(const at::Tensor& tensor);
 
-// The same as an operand of a launch problem.
-solver::Buffer buffer_of(const at::Tensor& tensor);
-
-constexpr size_t kParamSlot = 4;  // see Context::problem()
+// The same as an operand of a problem.
+Buffer buffer_of(const at::Tensor& tensor);
 
 // Results of a pass over the data, in the compute type: [splits][2][rows], means and variances or two sums.
 struct Partial {
@@ -100,7 +104,7 @@ void apply(const Context& context, const ChannelsLast& extent, const at::Tensor&
 // The element types of a problem made by Context::problem().
 struct Types {
   codegen::DType data, param, compute;
-  explicit Types(const solver::LaunchProblem& p);
+  explicit Types(const solver::MemoryProblem& p);
 };
 inline cl::Kernel& norm_kernel(cl::Device& device, const char* file, const char* name, const Types& types) {
   return family_kernel(device, file, name, types.compute, {types.data, types.param});
