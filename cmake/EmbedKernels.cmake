@@ -1,4 +1,4 @@
-# embed_kernels(OUT files...): turns each .cl/.clh into a raw string in a generated .cpp, found at run time by its path
+# embed_kernels(OUT files...): turns each .cl, .clh and .h into a raw string in a generated .cpp, found at run time by its path
 # relative to csrc/kernels.
 function(embed_kernels out)
   set(_gen "${CMAKE_CURRENT_BINARY_DIR}/embedded_kernels.cpp")

@@ -22,7 +22,7 @@ constexpr codegen::PointwiseOp kBackward{.name = "norm_apply_backward",
 // numbers[] of the problems: an Extent. in0: x, in1: grad_output, in2: the coefficients, out0: the result.
 enum : size_t { kOuter, kRows, kInner };
 
-// As norm_apply in norm.cl.
+// As norm_apply in norm/norm.cl.
 struct Params {
   int64_t x = 0, dy = 0, y = 0, coefficients = 0;
   uint32_t outer = 1, rows = 1, inner = 1, per_item = 1;
@@ -100,7 +100,7 @@ Plan plan_columns(const LaunchProblem& p, const cl::Device& device, const Config
 }
 
 cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const Plan& plan) {
-  return norm_kernel(device, "norm.cl", plan.kernel, Types(p));
+  return norm_kernel(device, "norm/norm.cl", plan.kernel, Types(p));
 }
 
 void enqueue(const LaunchProblem&, const Plan& plan, cl::Kernel& kernel, const LaunchProblem::Operands& o,

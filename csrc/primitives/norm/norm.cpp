@@ -29,7 +29,7 @@ enum : size_t {
   kMeanGroup,
   kColumns
 };
-constexpr int32_t kMostColumns = 256;  // MOST_COLUMNS in norm.cl
+constexpr int32_t kMostColumns = 256;  // MOST_COLUMNS in norm/norm.cl
 constexpr uint32_t kNeighbours = 4;    // WIDE there
 
 bool is_backward(const LaunchProblem& p) {
@@ -134,7 +134,7 @@ Plan plan_reference(const LaunchProblem& p, const cl::Device& device, const Conf
 }
 
 cl::Kernel& kernel_of(const LaunchProblem& p, cl::Device& device, const char* name) {
-  return norm_kernel(device, "norm.cl", name, Types(p));
+  return norm_kernel(device, "norm/norm.cl", name, Types(p));
 }
 
 // Into `to`: the result, or the parts' results.
