@@ -44,15 +44,15 @@ kernel void avg_pool_gather(global A_T* x, global const A_T* y, const pool_param
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);
-    const long base = p.y + at.n * p.lines.ys[0] + at.c * p.lines.ys[1];
     const int along_width = !p.lines.channels_inner && BLOCK > 1;
+    const long base = p.y + at.n * p.lines.ys[0] + at.c * p.lines.ys[1];
+    T sum[BLOCK];
+    FOR_LANES(j, 0, at.lanes) sum[j] = 0;
     int d0, d1, h0, h1, w0, w1, ds, hs, ws, start, end;
     covering(ad, at.d, &d0, &d1);
     covering(ah, at.h, &h0, &h1);
     covering(aw, at.w, &w0, &w1);
     if (along_width) covering(aw, at.w + at.lanes - 1, &start, &w1);
-    T sum[BLOCK];
-    FOR_LANES(j, 0, at.lanes) sum[j] = 0;
     for (int d = d0; d <= d1; ++d) {
       window(ad, d, p.count_include_pad, &start, &end, &ds);
       for (int h = h0; h <= h1; ++h) {
