@@ -7,11 +7,11 @@
 #include <numeric>
 
 #include "codegen/pointwise.h"
-#include "runtime/family.h"
-#include "primitives/common/split.h"
 #include "ops/common/structured.h"
-#include "runtime/tensor.h"
 #include "ops/index/access.h"
+#include "primitives/common/split.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -80,7 +80,7 @@ class Concatenation {
     const size_t bytes = widen();
     cl::Device& device = stream_.device();
     const Split split = split_work(device, blocks_.first[blocks_.inputs]);
-    family_kernel(device, "cat.cl", "dlb_cat", codegen::DType::U8, {}, element_option(bytes))
+    family_kernel(device, "cat/cat.cl", "dlb_cat", codegen::DType::U8, {}, element_option(bytes))
         .launch(stream_.queue(), split.range, mem_[0], mem_[1], mem_[2], mem_[3], mem_[4], mem_[5], mem_[6],
                 mem_[7], operand_of(out_).mem, blocks_);
     blocks_.inputs = 0;

@@ -6,11 +6,11 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "runtime/family.h"
 #include "ops/common/structured.h"
 #include "primitives/common/team.h"
-#include "runtime/tensor.h"
 #include "runtime/device_error.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// As nll_params in loss.cl.
+// As nll_params in loss/loss.cl.
 struct Params {
   int64_t x, target, weight = -1, out = 0, total = 0, partial = 0;
   int64_t sample_stride = 0, class_stride = 1, spatial_stride = 1;
@@ -74,7 +74,7 @@ struct Nll {
   }
 
   cl::Kernel& kernel(const char* name) const {
-    return family_kernel(device, "loss.cl", name, codegen::compute_type(type), {type, index_type});
+    return family_kernel(device, "loss/loss.cl", name, codegen::compute_type(type), {type, index_type});
   }
   cl_mem weight_mem() const { return weight.defined() ? mem_of(weight).mem : nullptr; }
 };

@@ -11,9 +11,9 @@
 #include <ATen/ops/replication_pad3d_meta.h>
 #include <torch/library.h>
 
-#include "runtime/family.h"
-#include "primitives/common/lines.h"
 #include "ops/common/structured.h"
+#include "primitives/common/lines.h"
+#include "runtime/family.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -24,7 +24,7 @@ using at::Tensor;
 
 enum class Mode : int32_t { Replicate, Reflect };
 
-// As pad_axis and pad_params in pad.cl.
+// As pad_axis and pad_params in pad/pad.cl.
 struct Axis {
   int32_t in = 1, out = 1, before = 0;
 };
@@ -81,8 +81,8 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef
   }
   const Team team = p.lines.team(device, backward ? xs : ys, true, 4,
                                  device.cls == cl::DeviceClass::kCpu ? kMostLineBlock : kGpuBlock);
-  family_kernel(device, "pad.cl", backward ? "pad_backward" : "pad", codegen::compute_type(moved), {moved},
-                p.lines.options(device, moved))
+  family_kernel(device, "pad/pad.cl", backward ? "pad_backward" : "pad", codegen::compute_type(moved),
+                {moved}, p.lines.options(device, moved))
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
 }
 

@@ -1,5 +1,5 @@
 // Random numbers: fills by distribution, permutations, sampling, dropout. Checks and messages are PyTorch's
-// own templates; the numbers come from csrc/kernels/random.cl.
+// own templates; the numbers come from csrc/kernels/random/random.cl.
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/ops/argsort.h>
@@ -13,13 +13,13 @@
 
 #include <cmath>
 
-#include "runtime/family.h"
 #include "ops/common/pointwise.h"
-#include "primitives/common/split.h"
-#include "runtime/tensor.h"
 #include "ops/pointwise/rows.h"
+#include "primitives/common/split.h"
 #include "runtime/device_error.h"
+#include "runtime/family.h"
 #include "runtime/generator.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -42,7 +42,7 @@ void fill_dense(const at::Tensor& self, const Fill& fill) {
   self.copy_(dense);
 }
 
-// One kernel of random.cl over a tensor. `arguments` follow the common ones.
+// One kernel of random/random.cl over a tensor. `arguments` follow the common ones.
 struct Distribution {
   const char* kernel;
   DType compute;
@@ -58,7 +58,7 @@ void fill_random(const at::Tensor& self, const Distribution& d, const Gen& gener
     cl::Device& device = stream.device();
     const DType type = dtype_of(out.scalar_type(), d.kernel + 4);
     check_device_supports(device, type, d.kernel + 4);
-    cl::Kernel& kernel = family_kernel(device, "random.cl", d.kernel, d.compute, {type}, d.options);
+    cl::Kernel& kernel = family_kernel(device, "random/random.cl", d.kernel, d.compute, {type}, d.options);
     const Operand to = operand_of(out);
     const int64_t total = out.numel();
     const auto [seed, first] =
@@ -172,7 +172,7 @@ struct BernoulliEachKernel {
       const Split split = split_work(stream.device(), (count + 3) / 4, kBlockGrain);
       const auto [seed, first] = reserve_philox(generator, (count + 3) / 4);
       const Operand to = operand_of(out), from = operand_of(p);
-      family_kernel(stream.device(), "random_mask.cl", "dlb_bernoulli_each", DType::F32,
+      family_kernel(stream.device(), "random/mask.cl", "dlb_bernoulli_each", DType::F32,
                     {dtype_of(out.scalar_type(), "bernoulli"), dtype_of(p.scalar_type(), "bernoulli")})
           .launch(stream.queue(), split.range, to.mem, to.offset, from.mem, from.offset,
                   static_cast<uint32_t>(count), split.per_item, seed, first, stream.error_buffer(), site);
@@ -325,7 +325,7 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   const auto [seed, first] = reserve_philox(std::nullopt, (count + 3) / 4);
   const Operand from = operand_of(in), to = operand_of(out), kept = operand_of(mask);
   auto launch = [&, seed = seed, first = first](auto keep, auto scale) {
-    family_kernel(stream.device(), "random_mask.cl", "dlb_dropout", codegen::compute_type(type), {type, type})
+    family_kernel(stream.device(), "random/mask.cl", "dlb_dropout", codegen::compute_type(type), {type, type})
         .launch(stream.queue(), split.range, from.mem, from.offset, to.mem, to.offset, kept.mem, kept.offset,
                 static_cast<uint32_t>(count), split.per_item, seed, first, keep, scale);
   };

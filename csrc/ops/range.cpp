@@ -15,12 +15,12 @@
 #include <cmath>
 
 #include "codegen/pointwise.h"
-#include "runtime/family.h"
-#include "primitives/common/split.h"
 #include "ops/common/structured.h"
-#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/access.h"
+#include "primitives/common/split.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -68,7 +68,7 @@ void fill_sequence(const char* kernel, at::Tensor& out, bool exact,
   const auto count = static_cast<uint32_t>(out.numel());
   const Split split = split_work(device, count);
   const Operand to = operand_of(dense);
-  family_kernel(device, "range.cl", kernel, form.compute, {type}, form.options)
+  family_kernel(device, "range/range.cl", kernel, form.compute, {type}, form.options)
       .launch_with(stream.queue(), split.range, [&](cl::Kernel::Arguments& arguments) {
         arguments.add(to.mem);
         arguments.add(to.offset);
@@ -209,7 +209,7 @@ void run_triangle(const at::Tensor& self, const at::Tensor& out, int64_t diagona
   const auto count = static_cast<uint32_t>(cpu ? out.numel() / columns : out.numel());
   const Split split = split_work(device, count, static_cast<uint32_t>(std::max<int64_t>(1, 8192 / columns)));
   const Operand from = operand_of(in), to = operand_of(out);
-  family_kernel(device, "triangle.cl", "dlb_triangle", DType::U8, {}, element_option(out.itemsize()))
+  family_kernel(device, "range/triangle.cl", "dlb_triangle", DType::U8, {}, element_option(out.itemsize()))
       .launch(stream.queue(), split.range, from.mem, to.mem, from.offset, to.offset, in.stride(-2),
               in.stride(-1), in.dim() > 2 ? in.stride(-3) : int64_t{0},
               codegen::make_divider(static_cast<uint32_t>(rows)),

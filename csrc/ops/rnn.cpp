@@ -4,8 +4,8 @@
 #include <ATen/ops/sum.h>
 #include <torch/library.h>
 
-#include "runtime/family.h"
 #include "primitives/common/team.h"
+#include "runtime/family.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -16,7 +16,7 @@ using OptionalTensor = std::optional<Tensor>;
 
 constexpr size_t kMaxBuffers = 8;
 
-// As rnn_params in rnn.cl.
+// As rnn_params in rnn/rnn.cl.
 struct Params {
   int64_t offset[kMaxBuffers];
   int32_t size, padding;
@@ -49,7 +49,7 @@ void run(const char* kernel, std::initializer_list<const Tensor*> tensors, int64
   }
   const bool cpu = device.cls == cl::DeviceClass::kCpu;
   const Team team = cpu ? make_team(device, samples, size * 64, 1) : make_team(device, samples * size, 1, 1);
-  family_kernel(device, "rnn.cl", kernel, codegen::compute_type(type), {type})
+  family_kernel(device, "rnn/rnn.cl", kernel, codegen::compute_type(type), {type})
       .launch_with(stream.queue(), range_of(device, team), [&](cl::Kernel::Arguments& arguments) {
         for (size_t i = 0; i < count; ++i) arguments.add(mems[i]);
         arguments.add(params);

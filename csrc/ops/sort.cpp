@@ -13,12 +13,12 @@
 
 #include <cmath>
 
-#include "runtime/family.h"
 #include "ops/common/pointwise.h"
 #include "ops/common/structured.h"
-#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/compact.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -159,7 +159,7 @@ class RowSorter {
   // Tensors are passed as buffer and offset.
   template <class... Args>
   void launch(const char* name, const cl::Range& range, const Args&... args) {
-    family_kernel(stream_.device(), "sort.cl", name, codegen::DType::U8, {},
+    family_kernel(stream_.device(), "sort/sort.cl", name, codegen::DType::U8, {},
                   form_.wide ? "-DK=ulong" : "-DK=uint")
         .launch_with(stream_.queue(), range,
                      [&](cl::Kernel::Arguments& arguments) { (add(arguments, args), ...); });

@@ -21,11 +21,11 @@
 #include <ATen/ops/upsample_trilinear3d_meta.h>
 #include <torch/library.h>
 
-#include "runtime/family.h"
-#include "primitives/common/lines.h"
 #include "ops/common/structured.h"
-#include "runtime/tensor.h"
 #include "ops/fallback.h"
+#include "primitives/common/lines.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -34,9 +34,9 @@ using at::IntArrayRef;
 using at::Tensor;
 using Scale = std::optional<double>;
 
-enum class Mode : int32_t { Nearest, NearestExact, Linear, Cubic };  // as in upsample.cl
+enum class Mode : int32_t { Nearest, NearestExact, Linear, Cubic };  // as in upsample/upsample.cl
 
-// As resize_axis and resize_params in upsample.cl.
+// As resize_axis and resize_params in upsample/upsample.cl.
 struct Axis {
   int32_t in = 1, out = 1, mode = 0, align_corners = 0;
   float scale[3] = {1, 0, 0};
@@ -90,8 +90,8 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_
   const bool copies = !backward && (mode == Mode::Nearest || mode == Mode::NearestExact);
   const int32_t most = device.cls == cl::DeviceClass::kCpu ? kMostLineBlock : copies ? kGpuBlock : 1;
   const Team team = p.lines.team(device, backward ? xs : ys, !backward, 16, most);
-  family_kernel(device, "upsample.cl", backward ? "resize_backward" : "resize", codegen::compute_type(type),
-                {type}, p.lines.options(device, type))
+  family_kernel(device, "upsample/upsample.cl", backward ? "resize_backward" : "resize",
+                codegen::compute_type(type), {type}, p.lines.options(device, type))
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
 }
 

@@ -1,4 +1,4 @@
-// Philox generator state; the numbers themselves are made in kernels (csrc/kernels/philox.clh).
+// Philox generator state; the numbers themselves are made in kernels (csrc/kernels/common/philox.clh).
 #include "runtime/generator.h"
 
 #include <ATen/Utils.h>

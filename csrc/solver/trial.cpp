@@ -13,7 +13,7 @@ namespace dlb::solver {
 namespace {
 
 cl::Kernel& trial_kernel(cl::Device& device, c10::ScalarType dtype, const char* name) {
-  return embedded_kernel(device, {"element.clh", "trial.cl"}, element_option(dtype), name);
+  return embedded_kernel(device, {"common/element.clh", "solver/trial.cl"}, element_option(dtype), name);
 }
 
 }  // namespace
@@ -75,7 +75,8 @@ Stream& trial_stream(cl::Device& device) {
 
 namespace {
 
-// How the work-items of trial.cl share elements: runs of neighbours on CPUs, interleaved on GPUs (each = 0).
+// How the work-items of solver/trial.cl share elements: runs of neighbours on CPUs, interleaved on GPUs (each
+// = 0).
 struct Walk {
   cl::Range range;
   int64_t each;

@@ -17,6 +17,30 @@
 
 namespace dlb {
 
+// Gives `out` the dtype and device checks and the size that out= promises. Whether it was resized.
+inline bool prepare_out(const at::Tensor& out, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(),
+              ", but got ", out.dtype(), " instead");
+  TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ", options.device(),
+              ", but got ", out.device(), " instead");
+  return at::native::resize_output(out, sizes);
+}
+
+// A structured op's meta class (at::meta::structured_<op>), whose outputs Derived takes in
+//   void set_output(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions&)
+template <class Meta, class Derived>
+class MetaOutputs : public Meta {
+ public:
+  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                          at::TensorOptions options DLB_NAMES_PARAMETER) final {
+    static_cast<Derived*>(this)->set_output(static_cast<size_t>(i), sizes, strides, options);
+  }
+  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              at::TensorOptions options DLB_NAMES_PARAMETER) final {
+    static_cast<Derived*>(this)->set_output(static_cast<size_t>(i), sizes, strides, options);
+  }
+};
+
 // A structured op's meta class that writes into given outputs: checks their dtype and device and resizes
 // them, as PyTorch's generated wrappers do, and refuses such as overlap themselves, as the CPU's kernels do.
 // Meta is at::meta::structured_<op>.
@@ -25,19 +49,11 @@ namespace dlb {
 // in the layout that meta asked for (contiguous where it did not say), and calls finish(), which copies to an
 // out= tensor of another layout.
 template <class Meta, size_t Outputs = 1>
-class OutOp final : public Meta {
+class OutOp final : public MetaOutputs<Meta, OutOp<Meta, Outputs>> {
  public:
   explicit OutOp(std::array<std::reference_wrapper<const at::Tensor>, Outputs> outputs) : outputs_(outputs) {}
   explicit OutOp(const at::Tensor& output) requires(Outputs == 1) : outputs_{std::cref(output)} {}
 
-  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                          at::TensorOptions options DLB_NAMES_PARAMETER) override {
-    resize(static_cast<size_t>(i), sizes, strides, options);
-  }
-  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                              at::TensorOptions options DLB_NAMES_PARAMETER) override {
-    resize(static_cast<size_t>(i), sizes, strides, options);
-  }
   const at::Tensor& maybe_get_output(int64_t i) override { return outputs_[static_cast<size_t>(i)].get(); }
 
   const at::Tensor& result(size_t i = 0) {
@@ -69,15 +85,13 @@ class OutOp final : public Meta {
       tensor.unsafeGetTensorImpl()->empty_tensor_restride(asked.format);
   }
 
-  void resize(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
+  friend MetaOutputs<Meta, OutOp>;
+  void set_output(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                  const at::TensorOptions& options) {
     const at::Tensor& out = outputs_[i].get();
-    TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(),
-                ", but got ", out.dtype(), " instead");
-    TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ", options.device(),
-                ", but got ", out.device(), " instead");
     asked_[i].strides.assign(strides.begin(), strides.end());
     asked_[i].format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
-    if (at::native::resize_output(out, sizes)) restride(out, asked_[i]);
+    if (prepare_out(out, sizes, options)) restride(out, asked_[i]);
     at::assert_no_internal_overlap(out);
   }
 

@@ -1,4 +1,4 @@
-// Launches the walk of csrc/kernels/index.cl: merges dimensions, widens elements, splits at 32 bits.
+// Launches the walk of csrc/kernels/index/access.cl: merges dimensions, widens elements, splits at 32 bits.
 #include "ops/index/access.h"
 
 #include <ATen/EmptyTensor.h>
@@ -6,8 +6,8 @@
 #include <ATen/ops/empty_like.h>
 
 #include "codegen/pointwise.h"
-#include "runtime/family.h"
 #include "primitives/common/split.h"
+#include "runtime/family.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -150,8 +150,8 @@ void run_index_access(const IndexAccess& a) {
   w.wraps = a.wraps, w.write = a.write, w.site = a.site;
   size_t bytes = a.plain.itemsize();
   if (device.cls == cl::DeviceClass::kGpu) bytes = widen(all, w.step, bytes);
-  cl::Kernel& kernel =
-      family_kernel(device, "index.cl", "dlb_index_move", codegen::DType::U8, {}, element_option(bytes));
+  cl::Kernel& kernel = family_kernel(device, "index/access.cl", "dlb_index_move", codegen::DType::U8, {},
+                                     element_option(bytes));
   cl_mem error = a.index.defined() ? stream.error_buffer() : plain.mem;
   for_each_part(all, [&](const Dims& part) {
     fill_walk(w, part);
@@ -180,8 +180,8 @@ at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::In
   TORCH_CHECK(offsets.numel() < (int64_t{1} << 31),
               "indexing with 2^31 or more elements of index is not supported");
   Stream& stream = current_stream(shape.device().index());
-  cl::Kernel& kernel = family_kernel(stream.device(), "index.cl", "dlb_index_linear", codegen::DType::U8, {},
-                                     element_option(4));
+  cl::Kernel& kernel = family_kernel(stream.device(), "index/access.cl", "dlb_index_linear",
+                                     codegen::DType::U8, {}, element_option(4));
   const Operand out = operand_of(offsets);
   for (size_t i = 0; i < indices.size(); ++i) {
     IndexAccess a;

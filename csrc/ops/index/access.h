@@ -8,7 +8,8 @@
 
 namespace dlb {
 
-// The strided walk of csrc/kernels/index.cl. All vectors have one entry per dimension, outermost first.
+// The strided walk of csrc/kernels/index/access.cl. All vectors have one entry per dimension, outermost
+// first.
 struct IndexAccess {
   at::Tensor plain, indexed;
   at::Tensor index;  // int64 or int32; undefined: a plain strided copy

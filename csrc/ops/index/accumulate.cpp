@@ -47,7 +47,7 @@ const char* options_of(DType type) {
 cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
   const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
   check_device_supports(device, dst, name);
-  return family_kernel(device, "accumulate.cl", name, codegen::compute_type(dst), {dst, src},
+  return family_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src},
                        options_of(dst));
 }
 

@@ -7,10 +7,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
-#include "runtime/family.h"
-#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/access.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -24,7 +24,7 @@ struct Coordinates {
   uint32_t dims, padding;
 };
 
-constexpr const char* kFile = "compact.cl";
+constexpr const char* kFile = "index/compact.cl";
 
 cl::Kernel& kernel(cl::Device& device, const char* name) {
   return family_kernel(device, kFile, name, codegen::DType::U8, {});

@@ -3,8 +3,8 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 
-#include "runtime/family.h"
 #include "primitives/common/split.h"
+#include "runtime/family.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -23,7 +23,7 @@ void search(const at::Tensor& boundaries, const at::Tensor& values, const at::Te
                 bounds = boundaries.numel() ? operand_of(boundaries) : in,
                 order = sorter.defined() && sorter.numel() ? operand_of(sorter) : in;
   const int64_t length = boundaries.size(-1);
-  family_kernel(stream.device(), "search.cl", "dlb_search", codegen::compute_type(type), {type})
+  family_kernel(stream.device(), "index/search.cl", "dlb_search", codegen::compute_type(type), {type})
       .launch(stream.queue(), split.range, bounds.mem, bounds.offset, in.mem, in.offset, order.mem,
               order.offset, to.mem, to.offset, count, split.per_item,
               static_cast<uint64_t>(values.dim() ? std::max<int64_t>(1, values.size(-1)) : 1), length,

@@ -30,7 +30,7 @@ using solver::MemoryOperands;
 using solver::LayerNormProblem;
 using solver::SolverRow;
 
-// As layer_params in layer_norm.cl; offsets of -1 say that a tensor is absent.
+// As layer_params in norm/layer_norm.cl; offsets of -1 say that a tensor is absent.
 struct Params {
   int64_t x = 0, y = 0, dy = 0, mean = 0, rstd = 0, weight = -1, bias = -1;
   int32_t length = 0, padding = 0;
@@ -85,7 +85,7 @@ Plan plan_reference(const LayerNormProblem& p, const cl::Device& device, const C
 
 cl::Kernel& kernel_of(const LayerNormProblem& p, cl::Device& device, const Plan& plan) {
   const auto data = dtype_of(p.dtype, "layer_norm"), param = dtype_of(p.types[1], "layer_norm");
-  return family_kernel(device, "layer_norm.cl", plan.kernel, codegen::compute_type(data), {data, param});
+  return family_kernel(device, "norm/layer_norm.cl", plan.kernel, codegen::compute_type(data), {data, param});
 }
 
 void enqueue(const LayerNormProblem& p, const Plan& plan, cl::Kernel& kernel, const MemoryOperands& o,

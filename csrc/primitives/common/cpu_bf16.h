@@ -1,4 +1,4 @@
-// What the solvers by a CPU's instructions for bfloat16 share: see csrc/kernels/cpu_bf16.clh.
+// What the solvers by a CPU's instructions for bfloat16 share: see csrc/kernels/common/cpu_bf16.clh.
 #pragma once
 #include <algorithm>
 #include <atomic>

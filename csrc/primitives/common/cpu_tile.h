@@ -1,4 +1,5 @@
-// The register tile that GEMM and convolution kernels for CPU-like devices share: csrc/kernels/cpu_tile.clh.
+// The register tile that GEMM and convolution kernels for CPU-like devices share:
+// csrc/kernels/common/cpu_tile.clh.
 #pragma once
 #include <string>
 
@@ -21,7 +22,7 @@ inline double weight_grad_excess(const cl::Device& device) {
   return tile_columns(device) < kTileColumns ? 1.15 : 1;
 }
 
-// Build options of a program with cpu_tile.clh. Throws as element_option().
+// Build options of a program with common/cpu_tile.clh. Throws as element_option().
 inline std::string cpu_tile_options(const cl::Device& device, c10::ScalarType type) {
   return element_option(type) + (tile_columns(device) < kTileColumns ? " -DNR=16" : "");
 }

@@ -168,15 +168,16 @@ std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans
 }
 
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name) {
-  return embedded_kernel(device, {"gpu_tile.clh", "gpu_mma.clh", "gemm_gpu.cl", "split_reduce.cl"},
-                         gpu_tile_options(tile, device, type), name);
+  return embedded_kernel(
+      device, {"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl", "common/split_reduce.cl"},
+      gpu_tile_options(tile, device, type), name);
 }
 
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
                                                 const Constants& constants) {
-  return specialised_kernel(device,
-                            constants.text() + sources({"gpu_tile.clh", "gpu_mma.clh", "gemm_gpu.cl"}),
-                            gpu_tile_options(tile, device, type), "gemm_gpu");
+  return specialised_kernel(
+      device, constants.text() + sources({"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl"}),
+      gpu_tile_options(tile, device, type), "gemm_gpu");
 }
 
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,

@@ -13,13 +13,13 @@
 namespace dlb::solver {
 
 // A work-group's tile of m x n results, its step along the reduction, and a work-item's block; see
-// gpu_tile.clh.
+// common/gpu_tile.clh.
 struct GpuTile {
   const char* options;
   int m, n, k, block_m, block_n;
   int together;     // work-groups that a compute unit runs at once
   double speed[6];  // of a unit that runs 1, 2, ... of them, as a share of kGpuFlopsPerMicrosecond
-  // Of tiles on tensor cores (gpu_mma.clh), for which k counts words, block_m x block_n a work-item's
+  // Of tiles on tensor cores (common/gpu_mma.clh), for which k counts words, block_m x block_n a work-item's
   // results, and speed is that of 16 bits: the share of it that TF32 reaches.
   double tf32 = 0;
   bool mma() const { return tf32 > 0; }
@@ -100,13 +100,14 @@ inline bool in_fours(std::initializer_list<int64_t> values) {
   return true;
 }
 
-// The kernels of gemm_gpu.cl and split_reduce.cl, which share a program, with or without tensor cores.
+// The kernels of gemm/gpu_tiled.cl and common/split_reduce.cl, which share a program, with or without tensor
+// cores.
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name);
 // gemm_gpu of a program for one problem, whose CONSTANTS are given.
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
                                                 const Constants& constants);
 
-// Second pass over partial results [splits, batch, m, n]: the argument struct of split_reduce.cl.
+// Second pass over partial results [splits, batch, m, n]: the argument struct of common/split_reduce.cl.
 struct SplitReduce {
   int64_t partial_offset, c_offset, d_offset;
   int64_t c_batch, c_m, c_n, d_batch, d_m, d_n;

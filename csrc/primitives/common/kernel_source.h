@@ -14,8 +14,8 @@
 
 namespace dlb::solver {
 
-// "-DT_FLOAT" and so on, as element.clh and cpu_tile.clh want it. Throws c10::Error for bool and other dtypes
-// that have no arithmetic.
+// "-DT_FLOAT" and so on, as common/element.clh and common/cpu_tile.clh want it. Throws c10::Error for bool
+// and other dtypes that have no arithmetic.
 std::string element_option(c10::ScalarType type);
 bool has_arithmetic(c10::ScalarType type);
 inline bool is_float_storage(c10::ScalarType type) {  // computed in float
@@ -54,7 +54,7 @@ class Constants {
 std::shared_ptr<cl::Kernel> specialised_kernel(cl::Device& device, const std::string& source,
                                                const std::string& options, const char* name);
 
-// Adds alpha or beta in the form that element.clh calls S.
+// Adds alpha or beta in the form that common/element.clh calls S.
 void add_factor(cl::Kernel::Arguments& arguments, c10::ScalarType type, const Factor& factor);
 
 // A range of work-groups of one work-item, in three dimensions.

@@ -1,5 +1,5 @@
-// Tensors of N, C, D, H, W for kernels that walk lines (kernels/lines.clh): any strides, fewer axes than
-// three.
+// Tensors of N, C, D, H, W for kernels that walk lines (kernels/common/lines.clh): any strides, fewer axes
+// than three.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -23,8 +23,8 @@ struct View5 {
   }
 };
 
-// Neighbours that a work-item takes together. Of CPUs, BLOCK in lines.clh being the most; of GPUs' wide
-// kernels.
+// Neighbours that a work-item takes together. Of CPUs, BLOCK in common/lines.clh being the most; of GPUs'
+// wide kernels.
 constexpr int32_t kLineBlock = 64, kMostLineBlock = 256, kGpuBlock = 4;
 
 // Laid out as dlb_lines in the kernels.

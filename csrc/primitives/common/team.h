@@ -1,4 +1,4 @@
-// Work distribution of row kernels (kernels/team.clh): which work-items share a row.
+// Work distribution of row kernels (kernels/common/team.clh): which work-items share a row.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Convolution solver "cpu_bf16": implicit GEMM in bfloat16 by the instructions that CPUs have for it, all
-// directions; see conv_cpu_bf16.cl.
+// directions; see conv/cpu_bf16.cl.
 #include <cmath>
 
 #include "primitives/common/cpu_bf16.h"
@@ -10,8 +10,8 @@
 namespace dlb::solver {
 namespace {
 
-constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "cpu_bf16.clh", "conv_gather.clh",
-                                                       "conv_cpu_bf16.cl"};
+constexpr std::initializer_list<const char*> kFiles = {"common/cpu_tile.clh", "common/cpu_bf16.clh",
+                                                       "conv/gather.clh", "conv/cpu_bf16.cl"};
 constexpr int64_t kScratchBytes = int64_t(1280)
                                   << 10;  // at most; most of the second-level cache of such CPUs
 constexpr int64_t kMostTaps = 1024;

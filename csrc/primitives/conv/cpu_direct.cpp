@@ -1,5 +1,5 @@
 // Convolution solver "cpu_direct": vectors along the image, for groups with few output channels (depthwise
-// above all) on CPU-like devices; see conv_cpu_direct.cl.
+// above all) on CPU-like devices; see conv/cpu_direct.cl.
 #include <cmath>
 
 #include "primitives/common/kernel_source.h"
@@ -25,7 +25,7 @@ int64_t padded16(int64_t n) {
   return round_up(n, 16);
 }
 
-// Sizes of conv_cpu_direct.cl's struct Planes.
+// Sizes of conv/cpu_direct.cl's struct Planes.
 struct Planes {
   int64_t channel = 1, flat = 0;
   explicit Planes(const Gather& g) {
@@ -169,9 +169,9 @@ class Direct final : public ConvSolver {
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config&) const override {
     const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
-    cl::Kernel& kernel = embedded_kernel(device, {"cpu_tile.clh", "conv_gather.clh", "conv_cpu_direct.cl"},
-                                         element_option(p.dtype),
-                                         weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct");
+    cl::Kernel& kernel = embedded_kernel(
+        device, {"common/cpu_tile.clh", "conv/gather.clh", "conv/cpu_direct.cl"}, element_option(p.dtype),
+        weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct");
     if (weight_grad) return std::make_unique<WeightGradInvoker>(p, device, kernel);
     return std::make_unique<GatherInvoker>(p, device, kernel);
   }

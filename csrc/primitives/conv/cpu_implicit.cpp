@@ -1,6 +1,6 @@
-// Convolution solver "cpu_implicit": implicit GEMM for CPU-like devices, see conv_cpu.cl. The indirect walk
-// over the image follows Dukhan, "The Indirect Convolution Algorithm" (2019), with scratch that is private to
-// a core in place of pointers into the image.
+// Convolution solver "cpu_implicit": implicit GEMM for CPU-like devices, see conv/cpu_implicit.cl. The
+// indirect walk over the image follows Dukhan, "The Indirect Convolution Algorithm" (2019), with scratch that
+// is private to a core in place of pointers into the image.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -14,8 +14,8 @@ namespace dlb::solver {
 
 namespace {
 
-constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh",
-                                                       "conv_cpu.cl"};
+constexpr std::initializer_list<const char*> kFiles = {"common/cpu_tile.clh", "conv/gather.clh",
+                                                       "conv/pixels.clh", "conv/cpu_implicit.cl"};
 
 }  // namespace
 

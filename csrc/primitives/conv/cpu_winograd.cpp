@@ -1,6 +1,6 @@
 // Convolution solver "cpu_winograd": minimal filtering for 3x3 filters of stride 1 on CPU-like devices,
-// forward and input gradient (the forward algorithm with rotated, transposed weights); see winograd_cpu.cl
-// for the algorithm's source, docs/numerics.md for its error.
+// forward and input gradient (the forward algorithm with rotated, transposed weights); see
+// conv/cpu_winograd.cl for the algorithm's source, docs/numerics.md for its error.
 #include <array>
 #include <cmath>
 #include <optional>
@@ -168,9 +168,10 @@ const Plan& plan_of(const ConvProblem& p, int m, const cl::Device& device) {
 }
 
 cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
-  return embedded_kernel(
-      device, {"cpu_tile.clh", "conv_gather.clh", "conv_pixels.clh", "winograd.clh", "winograd_cpu.cl"},
-      cpu_tile_options(device, p.dtype) + " -DWINOGRAD_TYPE=float16", name);
+  return embedded_kernel(device,
+                         {"common/cpu_tile.clh", "conv/gather.clh", "conv/pixels.clh", "conv/winograd.clh",
+                          "conv/cpu_winograd.cl"},
+                         cpu_tile_options(device, p.dtype) + " -DWINOGRAD_TYPE=float16", name);
 }
 
 struct WinogradConfig {

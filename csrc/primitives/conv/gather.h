@@ -1,6 +1,6 @@
 // A convolution, or one stride phase of its input gradient, as a gather: every output position q of dimension
 // i sums over taps t the gathered image at q * step + first + t * dilation. Shared by the CPU solvers; struct
-// Gather of conv_cpu.cl and conv_cpu_direct.cl.
+// Gather of conv/cpu_implicit.cl and conv/cpu_direct.cl.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -49,13 +49,13 @@ inline bool says_nothing(int bound, int first, int extent) {
   return bound != first && extent <= bound;
 }
 
-// A kernel of conv_cpu.cl.
+// A kernel of conv/cpu_implicit.cl.
 cl::Kernel& conv_cpu_kernel(cl::Device& device, const ConvProblem& problem, const char* name);
 
 // Whether the weights lie in memory as [k][c][filter].
 bool dense_weights(const ConvProblem& problem);
 
-// The definition of CONSTANTS (conv_gather.clh) for a kernel's argument, to stand before the sources.
+// The definition of CONSTANTS (conv/gather.clh) for a kernel's argument, to stand before the sources.
 std::string constants_of(const Gather& gather);
 
 }  // namespace dlb::solver

@@ -1,5 +1,5 @@
 // Convolution solver "gpu_depthwise": one input channel per group, on GPU-class devices; see
-// depthwise_gpu.cl.
+// conv/gpu_depthwise.cl.
 #include <algorithm>
 
 #include "primitives/common/gpu_tile.h"
@@ -9,7 +9,7 @@
 namespace dlb::solver {
 namespace {
 
-// The struct of depthwise_gpu.cl.
+// The struct of conv/gpu_depthwise.cl.
 struct Arguments {
   int64_t x_offset, w_offset, y_offset, bias_offset, partial_offset;
   int32_t batch, channels, multiplier, splits;
@@ -23,7 +23,7 @@ struct Arguments {
 };
 
 constexpr int kItems = 128, kRun = 4,
-              kLanes = 32;              // DW_ITEMS, RUN and the channels of a work-group of depthwise_gpu.cl
+              kLanes = 32;  // DW_ITEMS, RUN and the channels of a work-group of conv/gpu_depthwise.cl
 constexpr int64_t kShortestPart = 512;  // pixels of a part of the weight gradient
 constexpr double kGroupsPerUnit = 20;   // of the weight gradient, measured on an H200
 
@@ -80,7 +80,8 @@ class DepthwiseInvoker final : public ConvInvoker {
         dtype_(p.dtype),
         forward_(runs_forward(p)),
         arguments_(arguments_of(p, splits)),
-        kernel_(embedded_kernel(device, {"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"},
+        kernel_(embedded_kernel(device,
+                                {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
                                 gpu_options(device, p.dtype), kernel_name(p))) {
     if (p.direction == ConvDirection::kWeightGrad) {
       range_.dims = 2;
@@ -94,8 +95,9 @@ class DepthwiseInvoker final : public ConvInvoker {
           ceil_div(int64_t(p.n) * (forward_ ? p.k : p.c) * size[0] * rows * size[2], kItems), kItems);
     }
     if (splits == 1) return;
-    reduce_ = &embedded_kernel(device, {"gpu_tile.clh", "depthwise_gpu.cl", "split_reduce.cl"},
-                               gpu_options(device, p.dtype), "split_reduce");
+    reduce_ =
+        &embedded_kernel(device, {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
+                         gpu_options(device, p.dtype), "split_reduce");
     evenly_spaced(p.filter, p.ws, split_.c_n);
     split_.c_m = p.ws[0], split_.batch = 1, split_.m = p.k, split_.n = p.taps(), split_.splits = splits;
   }

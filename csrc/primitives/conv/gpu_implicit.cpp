@@ -1,6 +1,6 @@
 // Convolution solvers "gpu_implicit": implicit GEMM with gathered operands for GPU-class devices, all
-// directions, and "gpu_mma": the same on tensor cores; see conv_gpu.cl. A long reduction with few results is
-// divided over work-groups and added by a second kernel.
+// directions, and "gpu_mma": the same on tensor cores; see conv/gpu_implicit.cl. A long reduction with few
+// results is divided over work-groups and added by a second kernel.
 #include <algorithm>
 #include <numeric>
 
@@ -11,7 +11,7 @@
 namespace dlb::solver {
 namespace {
 
-// The struct of conv_gpu.cl.
+// The struct of conv/gpu_implicit.cl.
 struct Arguments {
   int64_t x_offset, a_offset, out_offset, bias_offset;
   int64_t partial_offset, part_stride;
@@ -281,7 +281,8 @@ std::string constants_of(const Arguments& a) {
   return c.text();
 }
 
-constexpr std::initializer_list<const char*> kFiles = {"gpu_tile.clh", "gpu_mma.clh", "conv_gpu.cl"};
+constexpr std::initializer_list<const char*> kFiles = {"common/gpu_tile.clh", "common/gpu_mma.clh",
+                                                       "conv/gpu_implicit.cl"};
 
 class ImplicitInvoker final : public ConvInvoker {
  public:

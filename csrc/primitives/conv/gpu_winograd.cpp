@@ -1,7 +1,7 @@
 // Convolution solver "gpu_winograd": minimal filtering for 3x3 filters of stride 1 on GPU-class devices:
 // forward, input gradient (the forward algorithm with rotated, transposed weights) and weight gradient. The
 // operands are transformed to matrices in memory, a chunk of tiles at a time, and multiplied by "gpu_tiled";
-// see winograd_gpu.cl, and docs/numerics.md for the error.
+// see conv/gpu_winograd.cl, and docs/numerics.md for the error.
 #include <algorithm>
 
 #include "primitives/common/gpu_tile.h"
@@ -23,7 +23,7 @@ constexpr int kItems = 128;
 // in the second-level cache; the products are shallow.
 constexpr double kUsefulBytes = 1.2 * kGpuBytesPerMicrosecond, kShallow = 1.1, kLaunch = 5;
 
-// The struct of winograd_gpu.cl.
+// The struct of conv/gpu_winograd.cl.
 struct Tiles {
   int32_t tiles, first, all, rows, columns, in_channels_fast, out_channels_fast, unused;
 };
@@ -168,9 +168,9 @@ class WinogradInvoker final : public ConvInvoker {
 
  private:
   static cl::Kernel& kernel(const ConvProblem& p, cl::Device& device, int m, const char* name) {
-    return embedded_kernel(device, {"gpu_tile.clh", "conv_gather.clh", "winograd.clh", "winograd_gpu.cl"},
-                           gpu_options(device, p.dtype) + " -DWINOGRAD_TYPE=float -DOUT=" + std::to_string(m),
-                           name);
+    return embedded_kernel(
+        device, {"common/gpu_tile.clh", "conv/gather.clh", "conv/winograd.clh", "conv/gpu_winograd.cl"},
+        gpu_options(device, p.dtype) + " -DWINOGRAD_TYPE=float -DOUT=" + std::to_string(m), name);
   }
   static cl::Range range(int64_t items) { return cl::Range::linear(ceil_div(items, kItems), kItems); }
 

@@ -10,7 +10,7 @@ class ReferenceInvoker final : public ConvInvoker {
  public:
   ReferenceInvoker(const ConvProblem& p, cl::Device& device)
       : shape_(conv_shape(p)),
-        kernel_(embedded_kernel(device, {"element.clh", "conv_reference.cl"}, element_option(p.dtype),
+        kernel_(embedded_kernel(device, {"common/element.clh", "conv/reference.cl"}, element_option(p.dtype),
                                 p.direction == ConvDirection::kForward     ? "conv_reference_forward"
                                 : p.direction == ConvDirection::kInputGrad ? "conv_reference_input_grad"
                                                                            : "conv_reference_weight_grad")),

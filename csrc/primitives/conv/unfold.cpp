@@ -146,7 +146,7 @@ class UnfoldInvoker final : public ConvInvoker {
     // unfolding copies bits: halves need no arithmetic
     const auto type = !fold && c10::elementSize(p.dtype) == 2 ? c10::ScalarType::Short : p.dtype;
     const std::string span = device.cls == cl::DeviceClass::kCpu ? " -DSPAN=" + std::to_string(kCpuSpan) : "";
-    return embedded_kernel(device, {"element.clh", "unfold.cl"}, element_option(type) + span,
+    return embedded_kernel(device, {"common/element.clh", "conv/unfold.cl"}, element_option(type) + span,
                            fold ? "fold" : "unfold");
   }
 

@@ -54,7 +54,7 @@ inline void add_scaled_operands(cl::Kernel::Arguments& arguments, const GemmProb
 
 // A kernel of the one program for CPU-like devices.
 inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, c10::ScalarType type, const char* name) {
-  return embedded_kernel(device, {"cpu_tile.clh", "gemm_cpu.cl", "gemm_small_cpu.cl"},
+  return embedded_kernel(device, {"common/cpu_tile.clh", "gemm/cpu_packed.cl", "gemm/cpu_small.cl"},
                          cpu_tile_options(device, type), name);
 }
 

@@ -1,4 +1,4 @@
-// GEMM solver "cpu_bf16": bfloat16 by the instructions that CPUs have for it, see gemm_cpu_bf16.cl.
+// GEMM solver "cpu_bf16": bfloat16 by the instructions that CPUs have for it, see gemm/cpu_bf16.cl.
 #include "primitives/common/cpu_bf16.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
@@ -6,7 +6,8 @@
 namespace dlb::solver {
 namespace {
 
-constexpr std::initializer_list<const char*> kFiles = {"cpu_tile.clh", "cpu_bf16.clh", "gemm_cpu_bf16.cl"};
+constexpr std::initializer_list<const char*> kFiles = {"common/cpu_tile.clh", "common/cpu_bf16.clh",
+                                                       "gemm/cpu_bf16.cl"};
 constexpr int kMostRows = 512, kMostColumns = 512, kMostDepth = 512;
 constexpr int kFewColumns = 64;  // for which A is read where it lies
 

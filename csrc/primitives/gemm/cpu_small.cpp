@@ -1,5 +1,5 @@
 // GEMM solver "cpu_small": small products and batches of them (attention heads, grouped layers) on CPU-like
-// devices, without copying what a register tile can read where it lies; see gemm_small_cpu.cl.
+// devices, without copying what a register tile can read where it lies; see gemm/cpu_small.cl.
 #include "primitives/common/cpu_tile.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"

@@ -1,6 +1,6 @@
 // GEMM solver "gpu_gemv": products with at most eight rows or columns on GPU-class devices, in one pass over
-// the large operand; see gemv_gpu.cl. A long reduction is divided over work-groups and added in a fixed order
-// by a second kernel.
+// the large operand; see gemm/gpu_gemv.cl. A long reduction is divided over work-groups and added in a fixed
+// order by a second kernel.
 #include "primitives/common/gpu_tile.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
@@ -8,7 +8,7 @@
 namespace dlb::solver {
 namespace {
 
-// The struct of gemv_gpu.cl.
+// The struct of gemm/gpu_gemv.cl.
 struct Arguments {
   int64_t x_offset, x_batch, x_row, x_k;
   int64_t a_offset, a_batch, a_n, a_k;
@@ -20,7 +20,7 @@ struct Arguments {
   int32_t unused;
 };
 
-constexpr int kRows = 8, kItems = 128, kWide = 2;  // most rows; ITEMS and WIDE of gemv_gpu.cl
+constexpr int kRows = 8, kItems = 128, kWide = 2;  // most rows; ITEMS and WIDE of gemm/gpu_gemv.cl
 constexpr int64_t kShortestPart = 256;             // of the reduction
 constexpr int kGroupsForBandwidth = 4;             // per compute unit; fewer have too few loads in flight
 constexpr int kGroupsAtOnce = 8;                   // per compute unit
@@ -141,7 +141,7 @@ class GemvInvoker final : public GemmInvoker {
   static cl::Kernel& kernel(const GemmProblem& p, cl::Device& device, const char* name) {
     const int64_t few = std::min(p.m, p.n);
     const std::string rows = few == 1 ? "1" : few <= 4 ? "4" : "8";
-    return embedded_kernel(device, {"gpu_tile.clh", "gemv_gpu.cl", "split_reduce.cl"},
+    return embedded_kernel(device, {"common/gpu_tile.clh", "gemm/gpu_gemv.cl", "common/split_reduce.cl"},
                            gpu_options(device, p.dtype) + " -DROWS=" + rows, name);
   }
 

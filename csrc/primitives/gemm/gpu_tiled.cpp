@@ -1,6 +1,7 @@
 // GEMM solvers "gpu_tiled": register-blocked tiles in local memory, for GPU-class devices, and "gpu_mma": the
-// same tiles on tensor cores; see gemm_gpu.cl. A long reduction with few results is divided over work-groups
-// and added in a fixed order by a second kernel.
+// same tiles on tensor cores; see gemm/gpu_tiled.cl. A long reduction with few results is divided over
+// work-groups and added in a fixed order by a second kernel.
+#include "kernels/gemm/params.h"
 #include "primitives/common/gpu_tile.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
@@ -8,20 +9,8 @@
 namespace dlb::solver {
 namespace {
 
-// The structs of gemm_gpu.cl.
-struct Operand {
-  int64_t offset, batch, row, k;
-  int32_t k_fast, vector;
-};
-struct Arguments {
-  Operand a, b;
-  int64_t c_offset, c_batch, c_m, c_n;
-  int64_t d_offset, d_batch, d_m, d_n;
-  int64_t partial_offset;
-  int32_t batch, m, n, k, splits, k_part, c_vector;
-  Bounds bounds;
-  int32_t unused;
-};
+using params::GemmOperand;
+using params::GemmTiled;
 
 constexpr int kThinRows = 32;  // two thin tiles at most
 
@@ -59,15 +48,15 @@ GpuPlan plan(const GemmProblem& p, const cl::Device& device, bool mma) {
 }
 
 // `vector` still lacks the test of the offset, which differs between calls.
-Operand operand(int64_t batch, int64_t row, int64_t k, int64_t rows, int64_t depth) {
-  Operand o{0, batch, row, k, 0, 0};
+GemmOperand operand(int64_t batch, int64_t row, int64_t k, int64_t rows, int64_t depth) {
+  GemmOperand o{0, batch, row, k, 0, 0};
   // a dimension of one element has stride 0 and is nobody's neighbour
   o.k_fast = depth > 1 && (rows == 1 || k <= row);
   o.vector = o.k_fast ? k == 1 && in_fours({depth, row, batch}) : row == 1 && in_fours({rows, k, batch});
   return o;
 }
 
-Constants constants_of(const Arguments& a) {
+Constants constants_of(const GemmTiled& a) {
   Constants c;
   for (const auto& [name, o] : {std::pair{"a.", a.a}, {"b.", a.b}}) {
     const std::string prefix = name;
@@ -90,7 +79,7 @@ class TiledInvoker final : public GemmInvoker {
         reduce_(gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "split_reduce")) {
     const GemmProblem p = oriented(problem);
     const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
-    Arguments& a = arguments_;
+    GemmTiled& a = arguments_;
     a.a = operand(p.a[0], p.a[1], p.a[2], p.m, p.k);
     a.b = operand(p.b[0], p.b[2], p.b[1], p.n, p.k);
     a.c_batch = p.c[0], a.c_m = p.c[1], a.c_n = p.c[2];
@@ -115,11 +104,11 @@ class TiledInvoker final : public GemmInvoker {
     // what the kernel of its own takes for granted
     const bool aligned = in_fours({left.offset, right.offset, operands.c.offset});
     cl::Kernel& kernel = own_ && aligned ? *own_ : kernel_;
-    Arguments a = arguments_;
+    GemmTiled a = arguments_;
     a.a.offset = left.offset, a.a.vector &= left.offset % 4 == 0;
     a.b.offset = right.offset, a.b.vector &= right.offset % 4 == 0;
     a.c_offset = operands.c.offset, a.c_vector &= operands.c.offset % 4 == 0;
-    a.d_offset = d.offset, a.bounds = operands.bounds;
+    a.d_offset = d.offset, a.low = operands.bounds.low, a.high = operands.bounds.high;
     a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
     kernel.launch_with(stream.queue(), range_, [&](auto& list) {
       list.add(left.mem), list.add(right.mem), list.add(operands.c.mem), list.add(d.mem);
@@ -139,7 +128,7 @@ class TiledInvoker final : public GemmInvoker {
   cl::Kernel &kernel_, &reduce_;
   std::shared_ptr<cl::Kernel> own_;  // of a program for this problem
   cl::Range range_;
-  Arguments arguments_{};
+  GemmTiled arguments_{};
   SplitReduce split_{};
 };
 

@@ -10,8 +10,8 @@ class ReferenceInvoker final : public GemmInvoker {
  public:
   ReferenceInvoker(const GemmProblem& problem, cl::Device& device)
       : problem_(problem),
-        kernel_(embedded_kernel(device, {"element.clh", "gemm_reference.cl"}, element_option(problem.dtype),
-                                "gemm_reference")) {}
+        kernel_(embedded_kernel(device, {"common/element.clh", "gemm/reference.cl"},
+                                element_option(problem.dtype), "gemm_reference")) {}
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     const int64_t outputs = problem_.batch * problem_.m * problem_.n;

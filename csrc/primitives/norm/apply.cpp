@@ -98,7 +98,7 @@ Plan plan_columns(const NormApplyProblem& p, const cl::Device& device, const Con
 }
 
 cl::Kernel& kernel_of(const NormApplyProblem& p, cl::Device& device, const Plan& plan) {
-  return norm_kernel(device, "norm.cl", plan.kernel, Types(p));
+  return norm_kernel(device, "norm/norm.cl", plan.kernel, Types(p));
 }
 
 void enqueue(const NormApplyProblem&, const Plan& plan, cl::Kernel& kernel, const MemoryOperands& o,

@@ -123,7 +123,7 @@ Plan plan_reference(const NormPassProblem& p, const cl::Device& device, const Co
 }
 
 cl::Kernel& kernel_of(const NormPassProblem& p, cl::Device& device, const char* name) {
-  return norm_kernel(device, "norm.cl", name, Types(p));
+  return norm_kernel(device, "norm/norm.cl", name, Types(p));
 }
 
 // Into `to`: the result, or the parts' results.

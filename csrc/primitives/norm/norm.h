@@ -12,7 +12,7 @@
 
 namespace dlb::norm {
 
-// As norm_layout in norm.cl.
+// As norm_layout in norm/norm.cl.
 struct Layout {
   int64_t x = 0, dy = 0, mean = 0, rstd = 0, partial = 0;
   int64_t outer_stride = 0, inner_stride = 0, segment_stride = 0;
@@ -21,7 +21,7 @@ struct Layout {
   codegen::Divider length_divider{};
 };
 
-// As norm_finish in norm.cl; offsets of -1 say that a tensor is absent.
+// As norm_finish in norm/norm.cl; offsets of -1 say that a tensor is absent.
 struct Finish {
   int64_t mean = -1, rstd = -1, weight = -1, bias = -1, running_mean = -1, running_var = -1, grad_weight = -1,
           grad_bias = -1;
@@ -46,7 +46,7 @@ struct Context {
   Context(const at::Tensor& input, const at::Tensor& param, const char* op);
 
   cl::Kernel& kernel(const char* name) const {
-    return family_kernel(device, "norm.cl", name, compute, {data, param});
+    return family_kernel(device, "norm/norm.cl", name, compute, {data, param});
   }
   // A problem of these types without sizes.
   template <class P>

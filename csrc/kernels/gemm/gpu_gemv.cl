@@ -1,0 +1,173 @@
+// Products with few rows for GPU-class devices, every size and stride at run time:
+//   c[b,r,n] = alpha * sum_k x[b,r,k] * a[b,n,k] + beta * d[b,r,n]      (d unread when beta is 0), within bounds
+// Bound by reading the matrix a once. Neighbouring work-items read neighbours of a along k (gemv_along_k) or along n
+// (gemv_along_n), whichever lie together; the partial sums of a work-group meet in local memory. With several parts
+// of k the sums go to `partial` and common/split_reduce.cl adds them, always in the same order.
+//
+// Build-time macros besides common/gpu_tile.clh's: ROWS, the rows that a work-item has accumulators for.
+#define ITEMS 128
+#define WIDE 2  // rows of a that a work-item of gemv_along_k takes at once, so that x is read half as often
+
+typedef struct {
+  long x_offset, x_batch, x_row, x_k;  // element strides
+  long a_offset, a_batch, a_n, a_k;
+  long c_offset, c_batch, c_row, c_n;
+  long d_offset, d_batch, d_row, d_n;
+  long partial_offset;
+  int batch, rows, n, k;
+  int splits, k_part;      // parts of k and the size of each, a multiple of four
+  int lanes;               // work-items along the fast direction, a power of two, at most ITEMS
+  int a_vector, x_vector;  // four neighbours of a in the fast direction, of x along k, are contiguous and aligned
+  float low, high;         // what results are brought to
+  int unused;
+} GemvArgs;
+
+static inline ACC4 four(global const T* p, long step, int vector) {
+  if (vector) return load4(p);
+  return (ACC4)(load1(p), load1(p + step), load1(p + 2 * step), load1(p + 3 * step));
+}
+
+static inline ACC sum4(ACC4 v) { return (v.x + v.y) + (v.z + v.w); }
+
+// Writes the sum v of row r and column n, or its part.
+static inline void finish(const GemvArgs* p, global T* c, global const T* d, global ACC* partial, ACC alpha, ACC beta,
+                          int batch, int r, int n, ACC v) {
+  if (p->splits > 1) {
+    const long part = (long)get_group_id(1) * p->batch + batch;
+    partial[p->partial_offset + (part * p->rows + r) * p->n + n] = v;
+    return;
+  }
+  v *= alpha;
+  if (beta != 0) v += beta * load1(d + p->d_offset + batch * p->d_batch + r * p->d_row + n * p->d_n);
+  store1(c + p->c_offset + batch * p->c_batch + r * p->c_row + n * p->c_n, bounded1(v, p->low, p->high));
+}
+
+static inline void rows_of_x(int* offset, const GemvArgs* p) {
+#pragma unroll
+  for (int r = 0; r < ROWS; r++)  // rows that do not exist repeat the last one, and are never stored
+    offset[r] = (int)(min(r, p->rows - 1) * p->x_row);
+}
+
+// What a work-item sums along k: every lanes-th four of [k0, k1), then what is left.
+static inline void sum_along_k(ACC acc[WIDE][ROWS], const GemvArgs* p, global const T* a, int a_next,
+                               global const T* x, const int* x_row, int k0, int k1, int vector) {
+  const int step = p->lanes * 4;
+  int k = k0;
+#pragma unroll 4  // loads in flight
+  for (; k + 4 <= k1; k += step) {
+    ACC4 v[WIDE];
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) v[i] = four(a + k * p->a_k + i * a_next, p->a_k, vector);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const ACC4 u = four(x + k * p->x_k + x_row[r], p->x_k, vector);
+#pragma unroll
+      for (int i = 0; i < WIDE; i++) acc[i][r] += sum4(v[i] * u);
+    }
+  }
+  for (; k < k1; k++)  // only the work-item that the incomplete four falls to
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+      for (int i = 0; i < WIDE; i++)
+        acc[i][r] += load1(a + k * p->a_k + i * a_next) * load1(x + k * p->x_k + x_row[r]);
+}
+
+// Global size: {batch * groups of rows of a * ITEMS, splits}; a work-group takes ITEMS / lanes * WIDE rows.
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemv_along_k(global const T* restrict x,
+                                                                           global const T* restrict a, global T* c,
+                                                                           global const T* d, global ACC* partial,
+                                                                           ACC alpha, ACC beta, GemvArgs p) {
+  local ACC sums[WIDE * ROWS * (ITEMS + 1)];
+  const int item = get_local_id(0), lane = item % p.lanes, team = item / p.lanes, teams = ITEMS / p.lanes;
+  const int groups = (p.n + teams * WIDE - 1) / (teams * WIDE);
+  const int batch = get_group_id(0) / groups, first = get_group_id(0) % groups * teams * WIDE;
+  const int n = min(first + team * WIDE, p.n - 1), a_next = n + 1 < p.n ? (int)p.a_n : 0;
+  const int k0 = get_group_id(1) * p.k_part, k1 = min(k0 + p.k_part, p.k);
+  a += p.a_offset + batch * p.a_batch + n * p.a_n;
+  x += p.x_offset + batch * p.x_batch;
+  int x_row[ROWS];
+  rows_of_x(x_row, &p);
+  ACC acc[WIDE][ROWS];
+#pragma unroll
+  for (int i = 0; i < WIDE; i++)
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) acc[i][r] = 0;
+  if (p.a_vector && p.x_vector)
+    sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * 4, k1, 1);
+  else
+    sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * 4, k1, 0);
+
+#pragma unroll
+  for (int i = 0; i < WIDE; i++)
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) sums[(i * ROWS + r) * (ITEMS + 1) + item] = acc[i][r];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int o = item; o < teams * WIDE * ROWS; o += ITEMS) {
+    const int which = o / (WIDE * ROWS), slot = o % (WIDE * ROWS);
+    const int row = slot % ROWS, column = first + which * WIDE + slot / ROWS;
+    if (row >= p.rows || column >= p.n) continue;
+    ACC v = 0;
+    for (int i = 0; i < p.lanes; i++) v += sums[slot * (ITEMS + 1) + which * p.lanes + i];
+    finish(&p, c, d, partial, alpha, beta, batch, row, column, v);
+  }
+}
+
+// What a work-item sums of four neighbouring columns: every slices-th k.
+static inline void sum_along_n(ACC4 acc[ROWS], const GemvArgs* p, global const T* a, long a_step, global const T* x,
+                               const int* x_row, int k0, int k1, int slices, int vector) {
+#pragma unroll 4  // loads in flight
+  for (int k = k0; k < k1; k += slices) {
+    const ACC4 v = four(a + k * p->a_k, a_step, vector);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) acc[r] += load1(x + k * p->x_k + x_row[r]) * v;
+  }
+}
+
+// Global size: {batch * groups of columns * ITEMS, splits}; a work-group takes lanes * 4 columns.
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemv_along_n(global const T* restrict x,
+                                                                           global const T* restrict a, global T* c,
+                                                                           global const T* d, global ACC* partial,
+                                                                           ACC alpha, ACC beta, GemvArgs p) {
+  local ACC sums[4 * ROWS * (ITEMS + 1)];
+  const int item = get_local_id(0), lane = item % p.lanes, slice = item / p.lanes, slices = ITEMS / p.lanes;
+  const int groups = (p.n + p.lanes * 4 - 1) / (p.lanes * 4);
+  const int batch = get_group_id(0) / groups, first = get_group_id(0) % groups * p.lanes * 4;
+  const int n = first + lane * 4, left = p.n - n;
+  const int k0 = get_group_id(1) * p.k_part, k1 = min(k0 + p.k_part, p.k);
+  a += p.a_offset + batch * p.a_batch;
+  x += p.x_offset + batch * p.x_batch;
+  int x_row[ROWS];
+  rows_of_x(x_row, &p);
+  ACC4 acc[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) acc[r] = (ACC4)(0);
+  if (left >= 4 && p.a_vector) {
+    sum_along_n(acc, &p, a + n * p.a_n, p.a_n, x, x_row, k0 + slice, k1, slices, 1);
+  } else if (left >= 4) {
+    sum_along_n(acc, &p, a + n * p.a_n, p.a_n, x, x_row, k0 + slice, k1, slices, 0);
+  } else if (left > 0) {  // one, two or three columns
+    for (int k = k0 + slice; k < k1; k += slices) {
+      ACC4 v = (ACC4)(0);
+      v.x = load1(a + k * p.a_k + n * p.a_n);
+      if (left > 1) v.y = load1(a + k * p.a_k + (n + 1) * p.a_n);
+      if (left > 2) v.z = load1(a + k * p.a_k + (n + 2) * p.a_n);
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) acc[r] += load1(x + k * p.x_k + x_row[r]) * v;
+    }
+  }
+
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    local ACC* o = sums + r * 4 * (ITEMS + 1) + item;
+    o[0] = acc[r].x, o[ITEMS + 1] = acc[r].y, o[2 * (ITEMS + 1)] = acc[r].z, o[3 * (ITEMS + 1)] = acc[r].w;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int o = item; o < p.lanes * 4 * ROWS; o += ITEMS) {
+    const int row = o / (p.lanes * 4), j = o % (p.lanes * 4);
+    if (row >= p.rows || first + j >= p.n) continue;
+    ACC v = 0;
+    for (int i = 0; i < slices; i++) v += sums[(row * 4 + j % 4) * (ITEMS + 1) + i * p.lanes + j / 4];
+    finish(&p, c, d, partial, alpha, beta, batch, row, first + j, v);
+  }
+}

@@ -1,0 +1,144 @@
+// Batched matrix product for GPU-class devices, sizes and strides at run time:
+//   c[b,m,n] = alpha * sum_k a[b,m,k] * b[b,k,n] + beta * d[b,m,n], within bounds
+// Any strides (so any transposition), d broadcast by zero strides (a bias, or c itself) and unread when beta is 0.
+// A work-group computes one TM x TN tile of one batch element over one part of k; with several parts the sums go to
+// `partial` and common/split_reduce.cl finishes them in a fixed order, so results never depend on timing.
+#include "gemm/params.h"
+
+#ifndef GROUP_TILES  // rows of tiles that run together, so that their columns of b are still in the cache
+#define GROUP_TILES 8
+#endif
+
+INLINE void group_offsets(int* offset, const GemmOperand* o, int item, int rows, int rows_left) {
+#pragma unroll
+  for (int i = 0; i < GROUPS(rows); i++) {
+    const int row = group_row(item, i, rows, o->k_fast), k = group_k(item, i, rows, o->k_fast);
+    // rows beyond the matrix repeat its last one: what they yield is never stored
+    offset[i] = (int)((o->k_fast ? min(row, rows_left - 1) : row) * o->row + k * o->k);
+  }
+}
+
+// The k-tile at p, of which k_left elements of every row exist; the others are zero.
+INLINE void load_groups(ELEM4* reg, global const T* p, const int* offset, const GemmOperand* o, int item, int rows,
+                        int rows_left, int k_left) {
+  const int step = (int)(o->k_fast ? o->k : o->row);
+#pragma unroll
+  for (int i = 0; i < GROUPS(rows); i++) {
+    const int k = group_k(item, i, rows, o->k_fast);
+    int left = k_left - k;
+    if (!o->k_fast) left = left > 0 ? rows_left - group_row(item, i, rows, 0) : 0;
+    if (!group_exists(item, i, rows)) left = 0;
+    if (o->vector) {
+      reg[i] = (ELEM4)(0);  // no vector in a conditional expression: compilers differ on what selects
+      if (left > 0) reg[i] = fetch4(p + offset[i]);
+    } else {
+      ELEM v[4];
+#pragma unroll
+      for (int e = 0; e < 4; e++) v[e] = e < left ? fetch1(p + offset[i] + e * step) : 0;
+      reg[i] = four(v[0], v[1], v[2], v[3]);
+    }
+  }
+}
+
+// A piece of 4 x 4 results from (row, col) on.
+INLINE void store_piece(const ACC4* acc, const GemmTiled* p, global T* c, global const T* d, ACC alpha, ACC beta,
+                        int row, int col) {
+#pragma unroll
+  for (int r = 0; r < 4; r++, row++) {
+    if (row >= p->m || col >= p->n) continue;
+    ACC v[4] = {alpha * acc[r].x, alpha * acc[r].y, alpha * acc[r].z, alpha * acc[r].w};
+    if (beta != 0)
+      for (int e = 0; e < 4; e++)
+        if (col + e < p->n) v[e] += beta * load1(d + row * p->d_m + (col + e) * p->d_n);
+    for (int e = 0; e < 4; e++) v[e] = bounded1(v[e], p->low, p->high);
+    global T* o = c + row * p->c_m + col * p->c_n;
+    if (p->c_vector && col + 4 <= p->n)
+      store4(o, (ACC4)(v[0], v[1], v[2], v[3]));
+    else
+      for (int e = 0; e < 4; e++)
+        if (col + e < p->n) store1(o + e * p->c_n, v[e]);
+  }
+}
+
+INLINE void store_partial_piece(const ACC4* acc, const GemmTiled* p, global ACC* o, int row, int col) {
+#pragma unroll
+  for (int r = 0; r < 4; r++, row++) {
+    if (row >= p->m || col >= p->n) continue;
+    const ACC v[4] = {acc[r].x, acc[r].y, acc[r].z, acc[r].w};
+    if (p->n % 4 == 0)
+      *(global ACC4*)(o + (long)row * p->n + col) = acc[r];
+    else
+      for (int e = 0; e < 4; e++)
+        if (col + e < p->n) o[(long)row * p->n + col + e] = v[e];
+  }
+}
+
+// Global size: {tiles of m * tiles of n * batch * ITEMS, splits}.
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global const T* restrict a,
+                                                                       global const T* restrict b, global T* c,
+                                                                       global const T* d, global ACC* partial,
+                                                                       ACC alpha, ACC beta, GemmTiled p) {
+  local CELL tiles[TILES] __attribute__((aligned(32)));
+  const int item = get_local_id(0);
+#ifdef CONSTANTS  // a program for one problem: sets all of GemmTiled but the offsets and bounds
+  CONSTANTS(p)
+#endif
+  const int tiles_m = (p.m + TM - 1) / TM, tiles_n = (p.n + TN - 1) / TN;
+  const int batch = get_group_id(0) / (tiles_m * tiles_n), tile = get_group_id(0) % (tiles_m * tiles_n);
+  const int first = tile / (GROUP_TILES * tiles_n) * GROUP_TILES, rows = min(tiles_m - first, GROUP_TILES);
+  const int tile_m = (first + tile % (GROUP_TILES * tiles_n) % rows) * TM;
+  const int tile_n = tile % (GROUP_TILES * tiles_n) / rows * TN;
+  const int k0 = get_group_id(1) * p.k_part, k1 = min(k0 + p.k_part, p.k);
+
+  a += p.a.offset + batch * p.a.batch + tile_m * p.a.row + k0 * p.a.k;
+  b += p.b.offset + batch * p.b.batch + tile_n * p.b.row + k0 * p.b.k;
+  int a_offset[GROUPS(TM)], b_offset[GROUPS(TN)];
+  group_offsets(a_offset, &p.a, item, TM, p.m - tile_m);
+  group_offsets(b_offset, &p.b, item, TN, p.n - tile_n);
+
+  ACCUMULATORS(acc);
+  clear(acc);
+
+  ELEM4 a_reg[GROUPS(TM)], b_reg[GROUPS(TN)];
+  load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k0);
+  load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k0);
+  store_groups(a_reg, tiles, item, TM, p.a.k_fast);
+  store_groups(b_reg, tiles + 2 * A_TILE, item, TN, p.b.k_fast);
+  barrier(CLK_LOCAL_MEM_FENCE);
+
+  const Place place = place_of(item);
+  int buffer = 0;
+  for (int k = k0; k < k1; k += TK) {
+    const bool more = k + TK < k1;
+    if (more) {
+      a += TK * p.a.k, b += TK * p.b.k;
+      load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k - TK);
+      load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k - TK);
+    }
+    tile_multiply_add(acc, tiles, buffer, place);
+    buffer ^= 1;
+    if (more) {
+      store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p.a.k_fast);
+      store_groups(b_reg, tiles + 2 * A_TILE + buffer * B_TILE, item, TN, p.b.k_fast);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+
+  const long part = (long)get_group_id(1) * p.batch + batch;
+  partial += p.partial_offset + part * p.m * p.n;
+  c += p.c_offset + batch * p.c_batch, d += p.d_offset + batch * p.d_batch;
+#pragma unroll
+  for (int i = 0; i < PIECES_M; i++) {
+    const int row = tile_m + piece_row(place, i, 0);
+#pragma unroll
+    for (int j = 0; j < PIECES_N; j++) {
+      const int col = tile_n + piece_column(place, j, 0);
+      ACC4 v[4];
+      take_piece(v, acc, i, j, tiles, place, 0);
+      if (p.splits > 1)
+        store_partial_piece(v, &p, partial, row, col);
+      else
+        store_piece(v, &p, c, d, alpha, beta, row, col);
+    }
+  }
+}

@@ -1,0 +1,167 @@
+// Stable sorting of rows of integer keys (csrc/ops/sort.cpp makes them from any type). K is uint or ulong; a key plus
+// `bias` compares as unsigned. What is sorted is a key and its place in the row.
+
+// Keys that take part: `bits` low bits after the bias is added.
+#define DIGIT(key, shift) (uint)((((K)(key) + bias) >> (shift)) & (RADIX - 1))
+
+#if DLB_CPU
+#define RADIX 256
+#define DIGIT_BITS 8
+#define SHORT_ROW 48
+
+inline void dlb_insertion_sort(global K* keys, global int* places, uint n, K bias) {
+  for (uint i = 0; i < n; ++i) {
+    const K key = keys[i] + bias;
+    uint j = i;
+    for (; j > 0 && keys[j - 1] + bias > key; --j) keys[j] = keys[j - 1], places[j] = places[j - 1];
+    keys[j] = key - bias;
+    places[j] = i;
+  }
+}
+
+// A row by least significant digit radix sort; digits that all keys share cost one look. Both buffers are overwritten;
+// the order of the places ends up in `places`.
+inline void dlb_radix_sort(global K* keys, global int* places, global K* other_keys, global int* other_places, uint n,
+                           K bias, uint bits) {
+  uint counts[sizeof(K)][RADIX];
+  const uint digits = (bits + DIGIT_BITS - 1) / DIGIT_BITS;
+  for (uint d = 0; d < digits; ++d)
+    for (uint r = 0; r < RADIX; ++r) counts[d][r] = 0;
+  for (uint i = 0; i < n; ++i)
+    for (uint d = 0; d < digits; ++d) ++counts[d][DIGIT(keys[i], d * DIGIT_BITS)];
+  for (uint i = 0; i < n; ++i) places[i] = i;
+  global int* const result = places;
+  for (uint d = 0; d < digits; ++d) {
+    const uint shift = d * DIGIT_BITS;
+    if (counts[d][DIGIT(keys[0], shift)] == n) continue;
+    uint sum = 0;
+    for (uint r = 0; r < RADIX; ++r) {
+      const uint count = counts[d][r];
+      counts[d][r] = sum;
+      sum += count;
+    }
+    for (uint i = 0; i < n; ++i) {
+      const uint to = counts[d][DIGIT(keys[i], shift)]++;
+      other_keys[to] = keys[i];
+      other_places[to] = places[i];
+    }
+    global K* const swap_keys = keys;
+    keys = other_keys, other_keys = swap_keys;
+    global int* const swap_places = places;
+    places = other_places, other_places = swap_places;
+  }
+  if (places != result)
+    for (uint i = 0; i < n; ++i) result[i] = places[i];
+}
+
+kernel void dlb_sort_rows(global K* keys, long keys_offset, global int* places, long places_offset,
+                          global K* other_keys, long other_keys_offset, global int* other_places,
+                          long other_places_offset, uint rows, uint n, uint per_item, K bias, uint bits) {
+  const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, rows);
+  for (uint row = begin; row < end; ++row) {
+    const ulong at = (ulong)row * n;
+    if (n <= SHORT_ROW)
+      dlb_insertion_sort(keys + keys_offset + at, places + places_offset + at, n, bias);
+    else
+      dlb_radix_sort(keys + keys_offset + at, places + places_offset + at, other_keys + other_keys_offset + at,
+                     other_places + other_places_offset + at, n, bias, bits);
+  }
+}
+
+// The k smallest of each row in order, earlier places first among equals: kept sorted while the row is read once.
+kernel void dlb_select_rows(global const K* keys, long keys_offset, global K* best, long best_offset,
+                            global int* places, long places_offset, uint rows, uint n, uint k, uint per_item,
+                            K bias) {
+  const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, rows);
+  for (uint row = begin; row < end; ++row) {
+    global const K* from = keys + keys_offset + (ulong)row * n;
+    global K* kept = best + best_offset + (ulong)row * k;
+    global int* where = places + places_offset + (ulong)row * k;
+    uint filled = 0;
+    for (uint i = 0; i < n; ++i) {
+      const K key = from[i] + bias;
+      if (filled == k && key >= kept[k - 1]) continue;
+      uint j = filled < k ? filled++ : k - 1;
+      for (; j > 0 && kept[j - 1] > key; --j) kept[j] = kept[j - 1], where[j] = where[j - 1];
+      kept[j] = key;
+      where[j] = i;
+    }
+  }
+}
+
+#else  // GPU
+#define RADIX 16
+#define DIGIT_BITS 4
+#define BITONIC 1024
+
+// A row of at most BITONIC elements per work-group: bitonic network (Batcher 1968) on (key, place) pairs.
+kernel void dlb_sort_rows(global K* keys, long keys_offset, global int* places, long places_offset,
+                          global K* other_keys, long other_keys_offset, global int* other_places,
+                          long other_places_offset, uint rows, uint n, uint per_item, K bias, uint bits) {
+  local K key[BITONIC];
+  local int place[BITONIC];
+  const uint item = get_local_id(0), items = get_local_size(0);
+  const ulong at = (ulong)get_group_id(0) * n;
+  uint padded = 2;
+  while (padded < n) padded *= 2;
+  for (uint i = item; i < padded; i += items) {
+    key[i] = i < n ? keys[keys_offset + at + i] + bias : ~(K)0;
+    place[i] = i;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (uint size = 2; size <= padded; size *= 2)
+    for (uint step = size / 2; step > 0; step /= 2) {
+      for (uint t = item; t < padded / 2; t += items) {
+        const uint i = 2 * t - (t & (step - 1)), j = i + step;
+        const bool up = (i & size) == 0;
+        const bool greater = key[i] > key[j] || (key[i] == key[j] && place[i] > place[j]);
+        if (greater == up) {
+          const K k = key[i];
+          key[i] = key[j], key[j] = k;
+          const int p = place[i];
+          place[i] = place[j], place[j] = p;
+        }
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }
+  for (uint i = item; i < n; i += items) places[places_offset + at + i] = place[i];
+}
+#endif
+
+// One digit of a radix sort of long rows, in three steps: each work-item counts the digits of its chunk, the counts
+// [row][digit][chunk] are scanned (index/compact.cl), each work-item moves its chunk in order.
+kernel void dlb_radix_count(global const K* keys, long keys_offset, uint rows, uint n, uint chunks, uint per_chunk,
+                            K bias, uint shift, global int* counts, long counts_offset) {
+  const uint id = get_global_id(0), row = id / chunks, chunk = id % chunks;
+  if (row >= rows) return;
+  int count[RADIX];
+  for (uint r = 0; r < RADIX; ++r) count[r] = 0;
+  const uint begin = min(chunk * per_chunk, n), end = min(begin + per_chunk, n);
+  keys += keys_offset + (ulong)row * n;
+  for (uint i = begin; i < end; ++i) ++count[DIGIT(keys[i], shift)];
+  counts += counts_offset + (ulong)row * (chunks * RADIX + 1) + chunk;
+  for (uint r = 0; r < RADIX; ++r) counts[r * chunks] = count[r];
+}
+
+kernel void dlb_radix_move(global const K* keys, long keys_offset, global const int* places, long places_offset,
+                           global K* to_keys, long to_keys_offset, global int* to_places, long to_places_offset,
+                           uint rows, uint n, uint chunks, uint per_chunk, K bias, uint shift,
+                           global const int* counts, long counts_offset, int first) {
+  const uint id = get_global_id(0), row = id / chunks, chunk = id % chunks;
+  if (row >= rows) return;
+  int next[RADIX];
+  counts += counts_offset + (ulong)row * (chunks * RADIX + 1) + chunk;
+  for (uint r = 0; r < RADIX; ++r) next[r] = counts[r * chunks];
+  const uint begin = min(chunk * per_chunk, n), end = min(begin + per_chunk, n);
+  const ulong at = (ulong)row * n;
+  keys += keys_offset + at;
+  places += places_offset + at;
+  to_keys += to_keys_offset + at;
+  to_places += to_places_offset + at;
+  for (uint i = begin; i < end; ++i) {
+    const K key = keys[i];
+    const int to = next[DIGIT(key, shift)]++;
+    to_keys[to] = key;
+    to_places[to] = first ? (int)i : places[i];
+  }
+}

@@ -1,0 +1,169 @@
+// Resizing along up to three axes: nearest, linear, cubic, in PyTorch's conventions. A_T: the element type.
+// Coordinates are computed in REAL, as PyTorch's CPU kernels do.
+#include "common/team.clh"
+#include "common/lines.clh"
+
+enum { NEAREST, NEAREST_EXACT, LINEAR, CUBIC };
+
+typedef struct {
+  int in, out, mode, align_corners;
+  float scale[3];  // input positions per output position, a double as a sum of floats
+} resize_axis;
+
+typedef struct {
+  long x, y;  // offsets
+  dlb_lines lines;
+  resize_axis axis[3];  // D, H, W
+} resize_params;
+
+inline int taps_of(resize_axis a) { return a.mode == CUBIC ? 4 : a.mode == LINEAR ? 2 : 1; }
+
+inline REAL scale_of(resize_axis a) { return (REAL)a.scale[0] + (REAL)a.scale[1] + (REAL)a.scale[2]; }
+
+inline REAL source(resize_axis a, int o) {
+  const REAL scale = scale_of(a);
+  if (a.mode == NEAREST || a.align_corners) return o * scale;
+  if (a.mode == NEAREST_EXACT) return (o + (REAL)0.5) * scale;
+  const REAL at = (o + (REAL)0.5) * scale - (REAL)0.5;
+  return a.mode == LINEAR && at < 0 ? 0 : at;
+}
+
+// The cubic convolution kernel with A = -0.75 (Keys 1981), for |x| <= 1 and 1 < |x| < 2.
+inline REAL cubic_near(REAL x) { return (((REAL)1.25 * x - (REAL)2.25) * x) * x + 1; }
+inline REAL cubic_far(REAL x) {
+  return (((REAL)-0.75 * x + (REAL)3.75) * x - 6) * x + 3;
+}
+
+inline int nearest_of(resize_axis a, int o) { return min((int)floor(source(a, o)), a.in - 1); }
+
+// The input positions and weights that output o reads.
+inline void taps_at(resize_axis a, int o, int* index, REAL* weight) {
+  if (a.mode == NEAREST || a.mode == NEAREST_EXACT) {
+    index[0] = nearest_of(a, o);
+    weight[0] = 1;
+    return;
+  }
+  const REAL at = source(a, o);
+  const int first = min((int)floor(at), a.in - 1);
+  const REAL t = clamp(at - first, (REAL)0, (REAL)1);
+  if (a.mode == LINEAR) {
+    index[0] = first, index[1] = min(first + 1, a.in - 1);
+    weight[0] = 1 - t, weight[1] = t;
+    return;
+  }
+  for (int k = 0; k < 4; ++k) index[k] = clamp(first - 1 + k, 0, a.in - 1);
+  weight[0] = cubic_far(t + 1), weight[1] = cubic_near(t);
+  weight[2] = cubic_near(1 - t), weight[3] = cubic_far(2 - t);
+}
+
+kernel void resize(global const A_T* x, global A_T* y, const resize_params p, const dlb_team team) {
+  const resize_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+  const int td = taps_of(ad), th = taps_of(ah), tw = taps_of(aw), copies = td * th * tw == 1;
+  const long out_hop = p.lines.channels_inner ? p.lines.ys[1] : p.lines.ys[4];
+  // Taps along the width, of the piece that begins at `known`: on to the next row, which often has the same.
+  int index[4][BLOCK], known = -1;
+  T weight[4][BLOCK];
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    const dlb_piece at = piece_of(p.lines, row);
+    global const A_T* in = x + p.x + at.n * p.lines.xs[0] + at.c * p.lines.xs[1];
+    const long base = p.y + offset_of(at, p.lines.ys);
+    int di[4], hi[4], wi[4];
+    REAL dw[4], hw[4], ww[4];
+    taps_at(ad, at.d, di, dw);
+    taps_at(ah, at.h, hi, hw);
+    if (copies) {  // exact for integers too
+      in += di[0] * p.lines.xs[2] + hi[0] * p.lines.xs[3];
+      if (p.lines.channels_inner) {
+        in += nearest_of(aw, at.w) * p.lines.xs[4];
+        COPY_PIECE(y + base, out_hop, at.lanes, in, j * p.lines.xs[1])
+      } else {
+        COPY_PIECE(y + base, out_hop, at.lanes, in, nearest_of(aw, at.w + j) * p.lines.xs[4])
+      }
+      continue;
+    }
+    T sum[BLOCK];
+    for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
+    if (p.lines.channels_inner || at.lanes == 1) {
+      taps_at(aw, at.w, wi, ww);
+      for (int d = 0; d < td; ++d)
+        for (int h = 0; h < th; ++h)
+          for (int w = 0; w < tw; ++w) {
+            const T weight = dw[d] * hw[h] * ww[w];
+            global const A_T* from = in + di[d] * p.lines.xs[2] + hi[h] * p.lines.xs[3] + wi[w] * p.lines.xs[4];
+            DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] += weight * LOAD_A(from, j * p.lines.xs[1]);
+          }
+    } else {
+      for (int j = 0; j < at.lanes && at.w != known; ++j) {
+        taps_at(aw, at.w + j, wi, ww);
+        for (int w = 0; w < tw; ++w) index[w][j] = wi[w], weight[w][j] = ww[w];
+      }
+      known = at.w;
+      for (int d = 0; d < td; ++d)
+        for (int h = 0; h < th; ++h) {
+          const T common = dw[d] * hw[h];
+          global const A_T* from = in + di[d] * p.lines.xs[2] + hi[h] * p.lines.xs[3];
+          for (int w = 0; w < tw; ++w)
+            DLB_SIMD for (int j = 0; j < at.lanes; ++j)
+                sum[j] += common * weight[w][j] * LOAD_A(from, index[w][j] * p.lines.xs[4]);
+        }
+    }
+    store_piece(y + base, out_hop, at.lanes, sum);
+  }
+}
+
+// The outputs [first, last] that may read input i: more than do, never fewer.
+inline void readers(resize_axis a, int i, int* first, int* last) {
+  const REAL scale = scale_of(a), reach = a.mode == CUBIC ? 3 : 2;
+  *first = i == 0 || scale <= 0 ? 0 : clamp((int)((i - reach) / scale) - 1, 0, a.out - 1);
+  *last = i == a.in - 1 || scale <= 0 ? a.out - 1 : clamp((int)((i + reach) / scale) + 1, 0, a.out - 1);
+}
+
+// What output o takes of input i.
+inline REAL share(resize_axis a, int o, int i) {
+  int index[4];
+  REAL weight[4], sum = 0;
+  taps_at(a, o, index, weight);
+  const int taps = taps_of(a);
+  for (int k = 0; k < taps; ++k) sum += index[k] == i ? weight[k] : 0;
+  return sum;
+}
+
+#define CHUNK 16
+
+// x: the gradient of the input, written; y: of the output. Every input element gathers from its readers.
+kernel void resize_backward(global A_T* x, global const A_T* y, const resize_params p, const dlb_team team) {
+  const resize_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+  FOR_ROWS(row, team) {
+    if (!row_active) continue;
+    const dlb_piece at = piece_of(p.lines, row);
+    global const A_T* grad = y + p.y + at.n * p.lines.ys[0] + at.c * p.lines.ys[1];
+    int d0, d1, h0, h1, w0, w1;
+    readers(ad, at.d, &d0, &d1);
+    readers(ah, at.h, &h0, &h1);
+    readers(aw, at.w, &w0, &w1);
+    T sum[BLOCK], shares[CHUNK];
+    for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
+    for (int begin = w0; begin <= w1; begin += CHUNK) {
+      const int count = min(CHUNK, w1 + 1 - begin);
+      for (int w = 0; w < count; ++w) shares[w] = share(aw, begin + w, at.w);
+      for (int d = d0; d <= d1; ++d) {
+        const T of_d = share(ad, d, at.d);
+        if (of_d == 0) continue;
+        for (int h = h0; h <= h1; ++h) {
+          const T common = of_d * share(ah, h, at.h);
+          if (common == 0) continue;
+          global const A_T* from = grad + d * p.lines.ys[2] + h * p.lines.ys[3] + begin * p.lines.ys[4];
+          for (int w = 0; w < count; ++w) {
+            if (shares[w] == 0) continue;
+            const T weight = common * shares[w];
+            DLB_SIMD for (int j = 0; j < at.lanes; ++j)
+                sum[j] += weight * LOAD_A(from, w * p.lines.ys[4] + j * p.lines.ys[1]);
+          }
+        }
+      }
+    }
+    const long to = p.x + offset_of(at, p.lines.xs);
+    for (int j = 0; j < at.lanes; ++j) STORE_A(x, to + j * p.lines.xs[1], sum[j]);
+  }
+}
