@@ -1,6 +1,7 @@
-"""Writes the OpenCL sources given as arguments into one C++ file, as a table from file name to text.
+"""Writes the OpenCL sources given as arguments into one C++ file, as a table from path to text.
 
-A line `#include "name.clh"` is replaced by that file, which is looked up by name among the arguments.
+Paths are relative to the folder given as ROOT. A line `#include "folder/name.clh"` is replaced by the text of that
+file, which is looked up by its path among the arguments.
 """
 
 import re
@@ -19,8 +20,8 @@ def expand(text: str, sources: dict[str, str]) -> str:
     return re.sub(r'^#include "(.*)"\n', lambda m: expand(sources[m[1]], sources), text, flags=re.MULTILINE)
 
 
-def main(out: str, files: list[str]) -> None:
-    sources = {Path(f).name: Path(f).read_text() for f in files}
+def main(out: str, root: str, files: list[str]) -> None:
+    sources = {Path(f).relative_to(root).as_posix(): Path(f).read_text() for f in files}
     rows = [f'  {{"{name}",\n{literal(expand(text, sources))}}},\n' for name, text in sorted(sources.items())]
     Path(out).write_text(
         '#include "cl/embedded.h"\nnamespace dlb::cl {\nconst EmbeddedFile kEmbeddedFiles[] = {\n'
@@ -30,4 +31,4 @@ def main(out: str, files: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,4 +1,4 @@
-// Looks up embedded OpenCL sources by file name.
+// Looks up embedded OpenCL sources by path.
 #include "cl/embedded.h"
 
 #include <stdexcept>

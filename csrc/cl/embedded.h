@@ -10,7 +10,8 @@ struct EmbeddedFile {
 };
 extern const EmbeddedFile kEmbeddedFiles[];  // ends with {nullptr, nullptr}
 
-// The text of csrc/kernels/.../<name>. Throws std::logic_error for a name that is not embedded.
+// The text of csrc/kernels/<name>, a path such as "reduce/scan.clh". Throws std::logic_error for a file that
+// is not embedded.
 const char* embedded_source(const std::string& name);
 
 }  // namespace dlb::cl

@@ -22,7 +22,8 @@ struct Writer {
   }
 
   std::string header() const {
-    std::string s = prelude(key.compute, key.types.data(), count) + cl::embedded_source("multi_tensor.clh");
+    std::string s =
+        prelude(key.compute, key.types.data(), count) + cl::embedded_source("foreach/multi_tensor.clh");
     if (op.functions) s += cl::embedded_source(op.functions);
     const std::string scalar = scalar_name(key.compute);
     s += "kernel void dlb_multi_" + std::string(op.name) +

@@ -311,8 +311,8 @@ struct Writer {
   // The forms whose kernels walk rows on a CPU.
   std::string rows_forms() const {
     return place_macros() + "#define DLB_LONG_RUN " + num(kLongRun) + "\n" +
-           form(ReduceForm::Rows, true, "reduce_rows_cpu.clh") +
-           form(ReduceForm::RowsStrided, false, "reduce_rows_cpu.clh");
+           form(ReduceForm::Rows, true, "reduce/reduce_rows_cpu.clh") +
+           form(ReduceForm::RowsStrided, false, "reduce/reduce_rows_cpu.clh");
   }
 
   std::string source() const {
@@ -330,22 +330,22 @@ struct Writer {
          "\n#define DLB_GROUP " + num(kReduceGroup) + "\n#define DLB_LANES " + num(lanes) +
          "\n#define DLB_COLUMNS " + num(columns) + "\n#define DLB_WIDE " + num(key.wide) + "\n";
     s += accumulator_macros() + pointer_macros() + element_macros() + functions();
-    s += cl::embedded_source("reduce.clh");
+    s += cl::embedded_source("reduce/reduce.clh");
     if (key.scan)
-      return s + emit_macro() + cl::embedded_source("scan.clh") +
-             cl::embedded_source(cpu ? "scan_columns_cpu.clh" : "scan_group_gpu.clh");
+      return s + emit_macro() + cl::embedded_source("reduce/scan.clh") +
+             cl::embedded_source(cpu ? "reduce/scan_columns_cpu.clh" : "reduce/scan_group_gpu.clh");
     if (cpu)
-      s += rows_forms() + form(ReduceForm::Columns, true, "reduce_columns_cpu.clh") +
-           form(ReduceForm::ColumnsStrided, false, "reduce_columns_cpu.clh") +
-           form(ReduceForm::Combine, false, "reduce_combine_cpu.clh");
+      s += rows_forms() + form(ReduceForm::Columns, true, "reduce/reduce_columns_cpu.clh") +
+           form(ReduceForm::ColumnsStrided, false, "reduce/reduce_columns_cpu.clh") +
+           form(ReduceForm::Combine, false, "reduce/reduce_combine_cpu.clh");
     else
-      s += vector_macros() + form(ReduceForm::Group, false, "reduce_group_gpu.clh") +
-           (has_vector_form(key)
-                ? "#define DLB_RUNS 0\n" + form(ReduceForm::GroupVector, true, "reduce_vector_gpu.clh") +
-                      "#undef DLB_RUNS\n#define DLB_RUNS 1\n" +
-                      form(ReduceForm::GroupVectorRuns, true, "reduce_vector_gpu.clh")
-                : std::string()) +
-           form(ReduceForm::Combine, false, "reduce_combine_gpu.clh");
+      s += vector_macros() + form(ReduceForm::Group, false, "reduce/reduce_group_gpu.clh") +
+           (has_vector_form(key) ? "#define DLB_RUNS 0\n" +
+                                       form(ReduceForm::GroupVector, true, "reduce/reduce_vector_gpu.clh") +
+                                       "#undef DLB_RUNS\n#define DLB_RUNS 1\n" +
+                                       form(ReduceForm::GroupVectorRuns, true, "reduce/reduce_vector_gpu.clh")
+                                 : std::string()) +
+           form(ReduceForm::Combine, false, "reduce/reduce_combine_gpu.clh");
     return s;
   }
 

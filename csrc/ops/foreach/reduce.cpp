@@ -48,7 +48,8 @@ std::string source_of(const cl::Device& device, Reduction reduction, DType in, D
   s += std::string("#define A_T ") + codegen::storage_name(in) + "\n#define B_T " +
        codegen::storage_name(out) + "\n#define LOAD_A(p, i) " + codegen::load_at(in, compute, "(p)", "(i)") +
        "\n#define STORE_B(p, i, v) ((p)[i] = " + codegen::store(compute, out, "(v)") + ")\n";
-  return s + cl::embedded_source("multi_tensor.clh") + cl::embedded_source("foreach_reduce.cl");
+  return s + cl::embedded_source("foreach/multi_tensor.clh") +
+         cl::embedded_source("foreach/foreach_reduce.cl");
 }
 
 struct Kernels {
