@@ -6,6 +6,7 @@
 #include "cl/log.h"
 #include "cl/paths.h"
 #include "cl/program.h"
+#include "module_ops.h"
 #include "module_stores.h"
 #include "ops/fallback.h"
 #include "runtime/allocator.h"
@@ -128,6 +129,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("is_in_bad_fork", &dlb::cl::in_bad_fork);
   m.def("opencl_library", &dlb::cl::library_name);
   m.def("cache_dir", &dlb::cl::cache_dir);
+  bind_ops(m);
   bind_stores(m);
 
   py::class_<dlb::cl::Device, std::unique_ptr<dlb::cl::Device, py::nodelete>>(m, "_OclDeviceProperties")

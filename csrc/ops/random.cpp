@@ -13,13 +13,13 @@
 
 #include <cmath>
 
-#include "runtime/family.h"
 #include "ops/common/pointwise.h"
-#include "primitives/common/split.h"
-#include "runtime/tensor.h"
 #include "ops/pointwise/rows.h"
+#include "primitives/common/split.h"
 #include "runtime/device_error.h"
+#include "runtime/family.h"
 #include "runtime/generator.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -301,6 +301,11 @@ constexpr codegen::PointwiseOp kDropoutBackward{.name = "dropout_backward",
                                                 .on_float = "x0 * (x1 * s0)",
                                                 .on_complex = "x0 * (x1.x * s0.x)",
                                                 .scalars = 1};
+
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kProbability, "multinomial multinomial.out", "fixed"},
+                                        {kTotalProbability, "multinomial multinomial.out", "fixed"},
+                                        {kDropoutBackward, "native_dropout_backward", "first"}});
 
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
                                                   std::optional<bool> train) {

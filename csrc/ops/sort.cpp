@@ -13,12 +13,12 @@
 
 #include <cmath>
 
-#include "runtime/family.h"
 #include "ops/common/pointwise.h"
 #include "ops/common/structured.h"
-#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/compact.h"
+#include "runtime/family.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -32,6 +32,10 @@ constexpr PointwiseOp kFloatKey{
     .on_int = "((x0 & s1) > s0 ? s1 : x0 == ~s1 ? (T)0 : x0 < 0 ? x0 ^ s1 : x0) ^ s2",
     .scalars = 3};
 constexpr PointwiseOp kIntKey{.name = "sort_key_int", .on_int = "x0 ^ s0", .scalars = 1};
+
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kFloatKey, "sort.values_stable topk.values", "fixed"},
+                                        {kIntKey, "sort.values_stable topk.values", "fixed"}});
 
 // How a dtype's keys are made.
 struct KeyForm {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "codegen/registry.h"
 #include "runtime/transfer.h"
 
 namespace dlb {
@@ -274,6 +275,7 @@ cl::Kernel& kernel_for(const MultiTensorKey& key, cl::Device& device) {
     std::lock_guard<std::mutex> lock(mutex);
     if (cl::Kernel* kernel = (*kernels)[&device][key]) return *kernel;
   }
+  codegen::check_is_row(*key.op);
   cl::Kernel& kernel =
       cl::get_kernel(device, codegen::multi_tensor_source(key), "", std::string("dlb_multi_") + key.op->name);
   std::lock_guard<std::mutex> lock(mutex);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "codegen/registry.h"
 #include "runtime/device_error.h"
 
 namespace dlb {
@@ -52,6 +53,7 @@ cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
     kernel = (*kernels)[&device][key];
   }
   if (!kernel) {
+    codegen::check_is_row(*key.op);
     const std::string source = (key.op->error ? kDeviceErrorSource : "") + codegen::pointwise_source(key);
     kernel = &cl::get_kernel(device, source, "", std::string("pointwise_") + key.op->name);
     std::lock_guard<std::mutex> lock(mutex);
@@ -116,11 +118,12 @@ bool vectorisable(const Launch& launch) {
   return true;
 }
 
-// CPU: whether results go past the cache: of no operand that is read, and with the operands too large to be
-// there when they are wanted next.
+// CPU: whether results go past the cache. They do for operands that are too large to be there when they are
+// wanted next, unless an input is overwritten in place. What the op computes is looked at last, for that
+// takes longest.
 bool to_stream(const Launch& launch, const cl::Device& device) {
   const PointwiseKey& key = launch.key;
-  if (!codegen::can_stream(key)) return false;
+  if (key.cls != cl::DeviceClass::kCpu || key.outputs != 1) return false;
   uint64_t bytes = 0;
   for (size_t i = 0; i <= key.inputs; ++i) {
     if (key.inner[i] != Inner::Unit) continue;
@@ -128,7 +131,7 @@ bool to_stream(const Launch& launch, const cl::Device& device) {
       return false;
     bytes += uint64_t{launch.params.count} * codegen::size_of(key.types[i]);
   }
-  return bytes >= device.cache;
+  return bytes >= device.cache && codegen::can_stream(key);
 }
 
 // Chooses the form for a filled-in launch (sizes, strides, offsets) and enqueues it.

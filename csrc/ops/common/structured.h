@@ -1,19 +1,11 @@
 // Runs PyTorch's own shape and dtype checks (the meta part of a structured op) for an out= kernel.
 #pragma once
 #include <ATen/MemoryOverlap.h>
-#include <ATen/TensorMeta.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/native/Resize.h>
-#include <torch/headeronly/version.h>
 
 #include <array>
 #include <optional>
-#if TORCH_VERSION_MINOR < 13
-#include <ATen/core/Dimname.h>
-#define DLB_NAMES_PARAMETER , at::DimnameList
-#else
-#define DLB_NAMES_PARAMETER
-#endif
+
+#include "ops/common/meta_op.h"
 
 namespace dlb {
 
@@ -25,19 +17,11 @@ namespace dlb {
 // in the layout that meta asked for (contiguous where it did not say), and calls finish(), which copies to an
 // out= tensor of another layout.
 template <class Meta, size_t Outputs = 1>
-class OutOp final : public Meta {
+class OutOp final : public MetaOp<Meta> {
  public:
   explicit OutOp(std::array<std::reference_wrapper<const at::Tensor>, Outputs> outputs) : outputs_(outputs) {}
   explicit OutOp(const at::Tensor& output) requires(Outputs == 1) : outputs_{std::cref(output)} {}
 
-  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                          at::TensorOptions options DLB_NAMES_PARAMETER) override {
-    resize(static_cast<size_t>(i), sizes, strides, options);
-  }
-  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                              at::TensorOptions options DLB_NAMES_PARAMETER) override {
-    resize(static_cast<size_t>(i), sizes, strides, options);
-  }
   const at::Tensor& maybe_get_output(int64_t i) override { return outputs_[static_cast<size_t>(i)].get(); }
 
   const at::Tensor& result(size_t i = 0) {
@@ -69,12 +53,10 @@ class OutOp final : public Meta {
       tensor.unsafeGetTensorImpl()->empty_tensor_restride(asked.format);
   }
 
-  void resize(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
+  void place(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+             const at::TensorOptions& options) override {
     const at::Tensor& out = outputs_[i].get();
-    TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(),
-                ", but got ", out.dtype(), " instead");
-    TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ", options.device(),
-                ", but got ", out.device(), " instead");
+    check_out(out, options);
     asked_[i].strides.assign(strides.begin(), strides.end());
     asked_[i].format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
     if (at::native::resize_output(out, sizes)) restride(out, asked_[i]);

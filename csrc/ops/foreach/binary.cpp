@@ -55,7 +55,7 @@ const codegen::PointwiseOp* op_of(const BinaryRow& row, at::ArrayRef<TensorList>
   if (row.refuses_bool)  // the slow route raises
     for (const c10::Scalar& scalar : scalars)
       if (scalar.isBoolean()) return nullptr;
-  return fast_op(find_op(row.op), row.float_result, lists, scalars);
+  return fast_op(codegen::find_pointwise(row.op), row.float_result, lists, scalars);
 }
 
 // Adds alpha where the row's op takes it.
@@ -153,7 +153,7 @@ struct WithTensor {
 
 Tensors scalar_pow_list(const c10::Scalar& self, TensorList exponent) {
   at::native::check_foreach_api_restrictions(exponent);
-  const codegen::PointwiseOp* op = fast_op(find_op("pow"), true, {exponent}, self);
+  const codegen::PointwiseOp* op = fast_op(codegen::find_pointwise("pow"), true, {exponent}, self);
   if (!op) return at::native::foreach_scalar_pow_list_kernel_slow(self, exponent);
   const c10::DeviceGuard guard(exponent[0].device());
   Tensors result;
@@ -167,6 +167,8 @@ void register_form(torch::Library& m, const BinaryRow& row, const char* overload
   const std::string name = std::string("_foreach_") + row.name;
   m.impl((name + "." + overload).c_str(), &Form::functional);
   m.impl((name + "_." + overload).c_str(), &Form::in_place);
+  codegen::add_overload(row.op, "aten::" + name + "." + overload);
+  codegen::add_overload(row.op, "aten::" + name + "_." + overload);
 }
 
 template <size_t... I>
@@ -209,6 +211,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_tensor<2, &foreach_tensor_mul_tensor_kernel_slow, &foreach_tensor_mul_tensor_kernel_slow_>(m);
   register_tensor<3, &foreach_tensor_div_tensor_kernel_slow, &foreach_tensor_div_tensor_kernel_slow_>(m);
   m.impl("_foreach_pow.ScalarAndTensor", scalar_pow_list);
+  codegen::add_overload("pow", "aten::_foreach_pow.ScalarAndTensor");
 }
 
 }  // namespace dlb

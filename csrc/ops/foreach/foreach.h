@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/registry.h"
 #include "ops/common/multi_tensor.h"
-#include "ops/common/op_table.h"
 
 namespace dlb {
 

@@ -30,6 +30,17 @@ constexpr PointwiseOp kCopy{
 constexpr PointwiseOp kZero{
     .name = "foreach_zero", .on_float = "0", .on_int = "0", .on_bool = "0", .on_complex = "(T)(0, 0)"};
 
+#define DLB_POINTWISE_LISTS(op) \
+  op ".Scalar " op "_.Scalar " op ".ScalarList " op "_.ScalarList " op ".Tensor " op "_.Tensor"
+#define DLB_LERP_LISTS(overload) "_foreach_lerp." overload " _foreach_lerp_." overload
+const codegen::RegisterOps kRegistered(
+    codegen::RowKind::MultiTensor,
+    {{kAddcmul, DLB_POINTWISE_LISTS("_foreach_addcmul"), "list"},
+     {kAddcdiv, DLB_POINTWISE_LISTS("_foreach_addcdiv"), "list"},
+     {kLerp, DLB_LERP_LISTS("List") " " DLB_LERP_LISTS("Scalar") " " DLB_LERP_LISTS("ScalarList"), "list"},
+     {kCopy, "_foreach_copy_", "list"},
+     {kZero, "_foreach_zero_", "list"}});
+
 // self, two lists and a value.
 template <const PointwiseOp& Op, auto SlowList, auto SlowInPlace>
 struct PointwiseScalar {

@@ -63,7 +63,6 @@ constexpr codegen::PointwiseOp kBce = {
         "bad = !(x0 >= 0 && x0 <= C(1.0)); const T p = dlb_log(x0), q = dlb_log1p(-x0); y0 = (x1 - C(1.0)) * "
         "(q "
         "< C(-100.0) ? C(-100.0) : q) - x1 * (p < C(-100.0) ? C(-100.0) : p);",
-    .functions = "math.clh",
     .error = "all elements of input should be between 0 and 1"};
 constexpr codegen::PointwiseOp kBceBackward = {
     .name = "bce_backward",
@@ -73,8 +72,7 @@ constexpr codegen::PointwiseOp kBceBackward = {
 constexpr codegen::PointwiseOp kBceLogits = {
     .name = "bce_logits",
     .on_float =
-        "(C(1.0) - x1) * x0 + (x0 < 0 ? -x0 : x0 != x0 ? x0 : C(0.0)) + dlb_log1p(dlb_exp(-fabs(x0)))",
-    .functions = "math.clh"};
+        "(C(1.0) - x1) * x0 + (x0 < 0 ? -x0 : x0 != x0 ? x0 : C(0.0)) + dlb_log1p(dlb_exp(-fabs(x0)))"};
 
 at::Tensor& mse_out(const at::Tensor& self, const at::Tensor& target, int64_t reduction, at::Tensor& out) {
   return reduced(kMse, reduction, out, {&self, &target});
@@ -150,6 +148,17 @@ at::Tensor bce_backward(const at::Tensor& grad, const at::Tensor& self, const at
   at::Tensor out;
   return bce_backward_out(grad, self, target, weight, reduction, out);
 }
+
+const codegen::RegisterOps kRegistered(
+    codegen::RowKind::Pointwise,
+    {{kMse, "mse_loss.out", "common"},
+     {kMseBackward, "mse_loss_backward mse_loss_backward.grad_input", "common"},
+     {kSmoothL1, "smooth_l1_loss.out", "common"},
+     {kSmoothL1Backward, "smooth_l1_loss_backward.grad_input", "common"},
+     {kHuber, "huber_loss huber_loss.out", "common"},
+     {kHuberBackward, "huber_loss_backward.out", "common"},
+     {kBce, "binary_cross_entropy binary_cross_entropy.out", "common"},
+     {kBceBackward, "binary_cross_entropy_backward binary_cross_entropy_backward.grad_input", "common"}});
 
 }  // namespace
 

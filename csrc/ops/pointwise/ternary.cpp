@@ -229,6 +229,20 @@ at::Tensor& addcdiv_out(const at::Tensor& self, const at::Tensor& a, const at::T
   return out;
 }
 
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kWhere, "where.self where.self_out", "choice"},
+                                        {kMaskedFill, "masked_fill_.Scalar masked_fill_.Tensor", "first"},
+                                        {kClamp, "clamp.out", "common"},
+                                        {kClampMin, "clamp.out clamp_min.out", "common"},
+                                        {kClampMax, "clamp.out clamp_max.out", "common"},
+                                        {kClampTensor, "clamp.Tensor_out", "common"},
+                                        {kMaximum, "clamp.Tensor_out clamp_min.Tensor_out", "common"},
+                                        {kMinimum, "clamp.Tensor_out clamp_max.Tensor_out", "common"},
+                                        {kLerpScalar, "lerp.Scalar_out", "first"},
+                                        {kLerpTensor, "lerp.Tensor_out", "first"},
+                                        {kAddcmul, "addcmul.out", "common"},
+                                        {kAddcdiv, "addcdiv.out", "common"}});
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -3,20 +3,12 @@
 #pragma once
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
-#include <ATen/TensorMeta.h>
 #include <ATen/native/ReduceOpsUtils.h>
-#include <ATen/native/Resize.h>
-#include <torch/headeronly/version.h>
 
 #include <array>
 
+#include "ops/common/meta_op.h"
 #include "primitives/reduce/reduce.h"
-#if TORCH_VERSION_MINOR < 13
-#include <ATen/core/Dimname.h>
-#define DLB_NAMES_PARAMETER , at::DimnameList
-#else
-#define DLB_NAMES_PARAMETER
-#endif
 
 namespace dlb {
 
@@ -28,10 +20,7 @@ inline at::Tensor new_result(at::IntArrayRef sizes, c10::ScalarType dtype) {
 
 // Gives `out` the dtype check and the size that out= promises. Any strides will do for a reduction.
 inline void prepare_out(at::Tensor& out, at::IntArrayRef sizes, const at::TensorOptions& options) {
-  TORCH_CHECK(out.scalar_type() == c10::typeMetaToScalarType(options.dtype()),
-              "Expected out tensor to have dtype ", options.dtype(), ", but got ", out.dtype(), " instead");
-  TORCH_CHECK(out.device() == options.device(), "Expected out tensor to have device ", options.device(),
-              ", but got ", out.device(), " instead");
+  check_out(out, options);
   at::native::resize_output(out, sizes);
 }
 
@@ -43,7 +32,7 @@ inline void check_overlap(const at::Tensor& out, const at::Tensor& input) {
 // `Results<at::meta::structured_X> r(out..); r.meta(..)`: results given are checked and resized, undefined
 // ones made. Then r[i] are the results.
 template <class Meta, size_t N = 1>
-class Results final : public Meta {
+class Results final : public MetaOp<Meta> {
  public:
   Results() = default;
   template <class... Tensors>
@@ -51,14 +40,6 @@ class Results final : public Meta {
     static_assert(sizeof...(more) + 1 == N);
   }
 
-  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef,
-                          at::TensorOptions options DLB_NAMES_PARAMETER) override {
-    set(static_cast<size_t>(i), sizes, options);
-  }
-  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef,
-                              at::TensorOptions options DLB_NAMES_PARAMETER) override {
-    set(static_cast<size_t>(i), sizes, options);
-  }
   const at::Tensor& maybe_get_output(int64_t i) override { return results_[static_cast<size_t>(i)]; }
   at::Tensor& operator[](size_t i) { return results_[i]; }
 
@@ -70,7 +51,7 @@ class Results final : public Meta {
   }
 
  private:
-  void set(size_t i, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  void place(size_t i, at::IntArrayRef sizes, at::IntArrayRef, const at::TensorOptions& options) override {
     given_[i] = results_[i].defined();
     if (given_[i])
       prepare_out(results_[i], sizes, options);

@@ -19,6 +19,9 @@ constexpr codegen::PointwiseOp kForward{.name = "norm_apply", .on_float = "(x0 -
 constexpr codegen::PointwiseOp kBackward{.name = "norm_apply_backward",
                                          .on_float = "x0 * x3 - (x4 + (x1 - x2) * x5)"};
 
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kForward, "", "fixed"}, {kBackward, "", "fixed"}});
+
 // numbers[] of the problems: an Extent. in0: x, in1: grad_output, in2: the coefficients, out0: the result.
 enum : size_t { kOuter, kRows, kInner };
 

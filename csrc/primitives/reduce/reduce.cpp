@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "cl/rounding.h"
+#include "codegen/registry.h"
 #include "primitives/reduce/plan.h"
 
 namespace dlb {
@@ -350,6 +351,7 @@ cl::Kernel& reduce_kernel(const ReduceKey& key, ReduceForm form, cl::Device& dev
   {
     std::lock_guard<std::mutex> lock(mutex);
     auto& text = (*sources)[key];
+    codegen::check_is_row(*key.op);
     if (!text) text = std::make_unique<std::string>(codegen::reduce_source(key));
     source = text.get();
   }

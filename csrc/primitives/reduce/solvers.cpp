@@ -32,17 +32,6 @@ enum : size_t {
 };
 constexpr size_t kStrides[] = {kOut, kOut2, kIn};
 
-std::vector<const codegen::ReduceOp*>& registered() {
-  static auto* list = new std::vector<const codegen::ReduceOp*>;
-  return *list;
-}
-
-const codegen::ReduceOp* op_named(const char* name) {
-  for (const auto* op : registered())
-    if (std::strcmp(op->name, name) == 0) return op;
-  return nullptr;
-}
-
 size_t outputs_of(const LaunchProblem& p) {
   return p.extents[LaunchProblem::kInputs + 1] ? 2 : 1;
 }
@@ -65,7 +54,7 @@ Shape shape_of(const LaunchProblem& p) {
 Launch launch_of(const LaunchProblem& p, const cl::Device& device, const Shape& shape) {
   Launch launch{};
   codegen::ReduceKey& key = launch.key;
-  key.op = op_named(p.variant);
+  key.op = codegen::find_reduce(p.variant);
   key.cls = device.cls;
   key.compute = codegen::compute_type(dtype_of(p.dtype, p.variant));
   key.outputs = static_cast<uint8_t>(outputs_of(p));
@@ -128,7 +117,8 @@ std::unique_ptr<solver::Invoker<LaunchProblem>> invoker(const LaunchProblem& p, 
 }
 
 Applicability along_applicable(const LaunchProblem& p, const cl::Device&) {
-  return op_named(p.variant) ? Applicability::yes() : Applicability::no("there is no such reduction");
+  return codegen::find_reduce(p.variant) ? Applicability::yes()
+                                         : Applicability::no("there is no such reduction");
 }
 Applicability across_applicable(const LaunchProblem& p, const cl::Device& device) {
   if (p.numbers[kKept] == 0) return Applicability::no("there is one result");
@@ -192,20 +182,13 @@ bool can_be_tried(c10::ScalarType type) {
 
 }  // namespace
 
-RegisterReduceOps::RegisterReduceOps(std::initializer_list<const codegen::ReduceOp*> ops) {
-  for (const auto* op : ops) {
-    TORCH_INTERNAL_ASSERT(std::strlen(op->name) < sizeof LaunchProblem::variant && op->scalars <= 1,
-                          op->name);
-    registered().push_back(op);
-  }
-}
-
 std::optional<LaunchProblem> reduction::problem_of(const Launch& launch, const Shape& shape,
                                                    const ReduceArguments& a) {
   const size_t outputs = launch.key.outputs, rank = shape.kept.size() + shape.reduced.size();
   if (shape.count == 0 || !solver::is_worth_choosing(Op::kReduce, shape.outputs * shape.count)) return {};
   if (launch.key.inputs != 1 || launch.key.mapped || outputs > 2 || rank > kRank) return {};
-  if (std::find(registered().begin(), registered().end(), &a.op) == registered().end()) return {};
+  if (codegen::find_reduce(a.op.name) != &a.op) return {};  // a template's: its id names no op of a table
+  if (a.op.scalars > 1 || std::strlen(a.op.name) >= sizeof LaunchProblem::variant) return {};
   LaunchProblem p;
   p.what = Op::kReduce;
   p.device = static_cast<int8_t>(a.outputs[0]->device().index());
