@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -38,6 +39,12 @@ COLUMNS = {
     torch.bool: "bool",
     torch.complex64: "complex",
 }
+# Ops that PyTorch calls within another before a dispatch mode sees them.
+INNER = {
+    "convolution": "convolution_overrideable",
+    "convolution_backward": "convolution_backward_overrideable",
+}
+SAMPLES = 4  # of an op and a dtype: the first ones differ in rank, and so in what they call
 NATIVE, CPU = "yes", "CPU"
 
 Support = dict[torch.dtype, str]
@@ -103,8 +110,8 @@ def read_probed() -> dict[str, Support]:
 
 def write_probed(found: dict[str, Support]) -> None:
     lines = [
-        "# Written by scripts/op_coverage.py --probe: ops with kernels of their own, the dtypes that ran on the device,",
-        "# and with a minus those that went to the CPU. Dtypes that no sample has are missing.",
+        "# Written by scripts/op_coverage.py --probe: the dtypes in which ops with hand-written kernels ran on",
+        "# the device, and with a minus those in which they went to the CPU. Dtypes that no sample has are missing.",
     ]
     for name in sorted(found):
         words = [("" if found[name][d] == NATIVE else "-") + c for d, c in COLUMNS.items() if d in found[name]]
@@ -113,7 +120,7 @@ def write_probed(found: dict[str, Support]) -> None:
 
 
 def probe(wanted: Iterable[str]) -> dict[str, Support]:
-    """Runs a sample of every OpInfo in every dtype, and notes for each op that it calls whether that fell back."""
+    """Runs samples of every OpInfo in every dtype, and notes for each op that it calls whether that fell back."""
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves, tree_map_only
@@ -124,6 +131,7 @@ def probe(wanted: Iterable[str]) -> dict[str, Support]:
     class Note(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = base_name(str(func._schema.name))
+            name = INNER.get(name, name)
             before = dict(_C.fallback_report())
             result = func(*args, **(kwargs or {}))
             tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
@@ -134,17 +142,32 @@ def probe(wanted: Iterable[str]) -> dict[str, Support]:
                     found[name][on_device[0].dtype] = CPU if fell_back else NATIVE
             return result
 
+    def run(op: Any, sample: Any) -> None:
+        """Forward and, where the sample wants gradients, backward."""
+        arguments = tree_map_only(
+            torch.Tensor,
+            lambda t: t.detach().to("ocl").requires_grad_(t.requires_grad),
+            (sample.input, sample.args, sample.kwargs),
+        )
+        note: Any = Note
+        with note():
+            results = tree_leaves(op(arguments[0], *arguments[1], **arguments[2]))
+            differentiable = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+            if differentiable:
+                torch.autograd.backward(differentiable, [torch.ones_like(r) for r in differentiable])
+
     infos: list[Any] = list(op_db)
-    note: Any = Note
     for number, op in enumerate(infos):
         for dtype in COLUMNS:
             if dtype not in op.supported_dtypes("cpu"):
                 continue
-            with contextlib.suppress(Exception):  # a sample that the CPU or the device refuses says nothing
-                sample = next(iter(op.sample_inputs("cpu", dtype, requires_grad=False)))
-                moved = tree_map_only(torch.Tensor, lambda t: t.to("ocl"), (sample.input, sample.args, sample.kwargs))
-                with note():
-                    op(moved[0], *moved[1], **moved[2])
+            for grad in {False, dtype.is_floating_point and op.supports_autograd}:
+                samples: list[Any] = []
+                with contextlib.suppress(Exception):  # what PyTorch, the CPU or the device refuses says nothing
+                    samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), SAMPLES))
+                for sample in samples:
+                    with contextlib.suppress(Exception):
+                        run(op, sample)
         if sys.stderr.isatty():
             print(f"\r{number + 1} of {len(infos)} {op.name:60.60}", end="", file=sys.stderr)
     return found
@@ -161,7 +184,7 @@ op that is not among them is either made of them by PyTorch or computed on the C
   all integers from 8 to 64 bits.
 - `{CPU}`: no kernel for the dtype. PyTorch computes the op on the CPU, with copies there and back, which
   `dlbackend.fallback_report()` counts, where it defines the op for the dtype at all.
-- empty: no sample of PyTorch's tests has the dtype.
+- empty: no sample of PyTorch's tests runs the op in the dtype.
 
 *rows* is the number of rows of [the table of ops](op-table.md) that the op's overloads choose from; 0 means a
 hand-written kernel, or no kernel at all, as for views.

@@ -136,7 +136,7 @@ def test_airy_ai(dtype, limit):
     """
     torch.manual_seed(0)
     x = torch.cat(
-        [torch.empty(500, dtype=torch.float64).uniform_(*i) for i in [(-2, 2), (-5, -1), (0, 26), (-1000, 0)]]
+        [torch.empty(500, dtype=torch.float64).uniform_(*i) for i in [(-2, 2), (-5, -1), (0, 25), (-1000, 0)]]
     )
     x = torch.cat([x, torch.tensor([-4.0, -1.5, 1.5, 0.0, -0.0])]).to(dtype)
     got = torch.special.airy_ai(x.to(DEVICE)).cpu().double()

@@ -1,4 +1,5 @@
-// From TensorIterator to a pointwise kernel launch, without allocation or string on a hit.
+// Leads from a TensorIterator to a kernel launch. Where the kernel is known, nothing is allocated and no
+// string is made on the way.
 #include "ops/common/pointwise.h"
 
 #include <algorithm>
@@ -32,7 +33,8 @@ struct Launch {
   ScalarArg scalars[codegen::kMaxScalars];
 };
 
-// Kernels by key: a small cache per thread, no lock, in front of one table per device.
+// Finds a kernel by its key: in a small cache of the thread's own, which needs no lock, then in the device's
+// table.
 cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
   struct Slot {
     PointwiseKey key;
@@ -63,7 +65,7 @@ cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
   return *kernel;
 }
 
-// The error site of an op that reports, registered at its first launch.
+// The error site of an op that reports wrong data. It is registered at the op's first launch.
 int32_t error_site(const PointwiseOp& op) {
   static std::mutex mutex;
   static auto* sites = new std::unordered_map<const PointwiseOp*, int32_t>;

@@ -14,7 +14,7 @@
 namespace dlb {
 namespace {
 
-// PyTorch's composite kernels of one op, by kind of second operand.
+// PyTorch's composite kernels of one op, for a scalar and for a list of scalars as the second operand.
 struct Slow {
   Tensors (*scalar)(TensorList, const c10::Scalar&);
   void (*scalar_)(TensorList, const c10::Scalar&);
@@ -31,9 +31,9 @@ struct Slow {
 
 struct BinaryRow {
   const char* name;  // _foreach_NAME
-  const char* op;    // PointwiseOp::name; its s0, if it has one, is alpha
+  const char* op;    // id of the row; its s0, if it has one, is alpha
   bool float_result;
-  bool refuses_bool;  // as a scalar
+  bool refuses_bool;  // raises for a bool as the scalar
   Slow slow;
 };
 
@@ -99,8 +99,8 @@ struct WithScalars {
   }
 };
 
-// Two lists. `SlowList` and `SlowInPlace` are PyTorch's composite kernels; Alpha is (const c10::Scalar&) or
-// nothing.
+// The op of two lists. `SlowList` and `SlowInPlace` are PyTorch's composite kernels; Alpha is
+// (const c10::Scalar&) or nothing.
 template <size_t I, auto SlowList, auto SlowInPlace, class... Alpha>
 struct WithList {
   static constexpr const BinaryRow& row = kBinary[I];
@@ -128,7 +128,7 @@ bool keeps_dtype(TensorList self, const at::Tensor& other) {
   return true;
 }
 
-// A list with a tensor of one element.
+// The op of a list and a tensor of one element.
 template <size_t I, auto SlowTensor, auto SlowInPlace, class... Alpha>
 struct WithTensor {
   static constexpr const BinaryRow& row = kBinary[I];

@@ -36,8 +36,8 @@ namespace dlb {
 namespace {
 
 struct UnaryRow {
-  const char* name;   // of the pointwise op
-  bool float_result;  // integers give floats
+  const char* name;   // id of the pointwise row
+  bool float_result;  // the op turns integers into floats
   Tensors (*slow)(TensorList);
   void (*slow_in_place)(TensorList);
 };

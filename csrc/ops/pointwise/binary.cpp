@@ -18,7 +18,7 @@ namespace {
 #define DLB_MAX "x0 > x1 || x0 != x0 ? x0 : x1"
 #define DLB_MIN "x0 < x1 || x0 != x0 ? x0 : x1"
 
-// CPU PyTorch raises this for integers; here the divisor is only known to the device.
+// PyTorch on the CPU raises this for integers. Here the device alone knows the divisor, and reports it.
 #define DLB_ZERO_DIVISION "ZeroDivisionError"
 // OpenCL leaves x / 0 and MIN / -1 undefined: the divisor is 1 then, and for -1 the negation wraps. (For
 // unsigned types (T)-1 is the largest number, which divides as any other.)
@@ -177,7 +177,7 @@ at::Tensor& scalar_out(const at::Tensor& self, const c10::Scalar& other, at::Ten
       self, at::native::wrapped_scalar_tensor(other), out);
 }
 
-// add and sub: a second factor, alpha.
+// add and sub take a factor of the second operand, alpha.
 constexpr std::array kAlpha = {
     PointwiseRow{"add",
                  "out",

@@ -1,4 +1,4 @@
-// Pointwise losses: the elementwise part here, the reduction by PyTorch's own mean and sum.
+// Pointwise losses. Rows compute them for each element, and PyTorch's own mean and sum reduce them.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/mse_loss_meta.h>
 #include <ATen/ops/smooth_l1_loss_meta.h>
@@ -9,7 +9,7 @@
 namespace dlb {
 namespace {
 
-// Elementwise into `out` for no reduction, through a temporary else.
+// Computes the loss of each element into `out` where nothing is reduced, and through a temporary otherwise.
 at::Tensor& reduced(const codegen::PointwiseOp& op, int64_t reduction, at::Tensor& out, Inputs inputs,
                     Scalars scalars = {}) {
   if (reduction == at::Reduction::None) {
@@ -26,7 +26,7 @@ at::Tensor& reduced(const codegen::PointwiseOp& op, int64_t reduction, at::Tenso
   return out.copy_(result);
 }
 
-// What a gradient is multiplied by: mean divides it among the elements.
+// What a gradient is multiplied by: the mean divides it among the elements.
 double share(int64_t reduction, const at::Tensor& input) {
   return reduction == at::Reduction::Mean ? 1.0 / static_cast<double>(input.numel()) : 1.0;
 }
@@ -68,7 +68,7 @@ constexpr codegen::PointwiseOp kBceBackward = {
     .name = "bce_backward",
     .on_float = "const T v = (C(1.0) - x1) * x1; y0 = s0 * x0 * (x1 - x2) / (v < C(1e-12) ? C(1e-12) : v);",
     .scalars = 1};
-// max(-x, 0) and the logarithm: exact for either sign.
+// The maximum of -x and 0 is taken out of the logarithm, which keeps it exact for either sign of x.
 constexpr codegen::PointwiseOp kBceLogits = {
     .name = "bce_logits",
     .on_float =

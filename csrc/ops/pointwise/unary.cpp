@@ -264,8 +264,8 @@ at::Tensor logit(const at::Tensor& self, std::optional<double> eps) {
   return logit_out(self, eps, out);
 }
 
-// real and imaginary part, or length and angle, to complex: computed in the complex type, where the inputs
-// arrive with a zero imaginary part.
+// Complex numbers of real and imaginary part, or of length and angle. They are computed in the complex type,
+// in which the inputs arrive with a zero imaginary part.
 constexpr codegen::PointwiseOp kComplex = {.name = "complex", .on_complex = "(T)(x0.x, x1.x)"};
 constexpr codegen::PointwiseOp kPolar = {.name = "polar",
                                          .on_complex = "(T)(x0.x * cos(x1.x), x0.x * sin(x1.x))"};

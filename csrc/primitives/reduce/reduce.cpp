@@ -1,4 +1,5 @@
-// From tensors to reduction kernels: dimension collapsing, choice of form, work splitting, launch.
+// Leads from tensors to a reduction's launch: collapses dimensions, chooses the kernel's form and splits the
+// work.
 #include "primitives/reduce/reduce.h"
 
 #include <ATen/ops/empty.h>
