@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
+#include <string_view>
 
 #include "cl/embedded.h"
 #include "codegen/functions.h"
@@ -17,6 +19,20 @@ namespace {
 // computed at several places in turns.
 constexpr size_t kLine = 64, kChunk = 512, kLongRun = 1 << 17;
 constexpr size_t kStreams = 2;  // places
+
+// Whether a body divides or calls a function, the device's or one of ours, so that in a cache its arithmetic
+// takes longer than its loads. C() makes literals.
+bool is_long(std::string_view body) {
+  for (size_t at = body.find_first_of("/("); at != std::string_view::npos;
+       at = body.find_first_of("/(", at + 1)) {
+    if (body[at] == '/') return true;
+    size_t begin = at;
+    while (begin > 0 && (std::isalnum(static_cast<unsigned char>(body[begin - 1])) || body[begin - 1] == '_'))
+      --begin;
+    if (begin < at && body.substr(begin, at - begin) != "C") return true;
+  }
+  return false;
+}
 
 struct Writer {
   explicit Writer(const PointwiseKey& key)
@@ -88,7 +104,7 @@ struct Writer {
            define("DLB_RESULT_TYPE", storage_name(key.types[0])) + define("DLB_RESULT", text.stored(0));
     }
     const DClass cls = class_of(key.compute);
-    if (cls == DClass::Float && uses_functions(op.body(cls)))
+    if (cls == DClass::Float && is_long(op.body(cls)))
       s += define("DLB_WIDE", num(kLine / size_of(key.compute)));
     return s;
   }
