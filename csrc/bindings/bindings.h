@@ -7,6 +7,9 @@
 // Devices, streams, memory and generators.
 void bind_runtime(pybind11::module_& m);
 
+// The table of op rows: op_table() and device_functions().
+void bind_ops(pybind11::module_& m);
+
 // Statistics of kernels and searches, and everything about problems and solvers.
 void bind_solvers(pybind11::module_& m);
 

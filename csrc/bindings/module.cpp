@@ -48,5 +48,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_verbosity", &dlb::cl::set_verbosity);
   bind_runtime(m);
   bind_solvers(m);
+  bind_ops(m);
   bind_stores(m);
 }

@@ -1,179 +1,116 @@
-// Generates multi-tensor kernels. CPU: a work-item walks an equal share of all elements. GPU: a work-group
-// takes one chunk of one tensor, by vectors where every list is aligned.
+// Generates multi-tensor kernels: macros for the op and its operands, in front of a skeleton of
+// csrc/kernels/foreach.
 #include "codegen/multi_tensor.h"
 
 #include "cl/embedded.h"
+#include "codegen/functions.h"
+#include "codegen/op_text.h"
+#include "codegen/text.h"
 
 namespace dlb::codegen {
 namespace {
 
-std::string num(size_t i) {
-  return std::to_string(i);
-}
-
 struct Writer {
-  explicit Writer(const MultiTensorKey& key) : key(key), op(*key.op), count(key.operands()) {}
+  explicit Writer(const MultiTensorKey& key)
+      : key(key),
+        op(*key.op),
+        count(key.operands()),
+        text(op, key.compute, key.types.data(), key.outputs, key.inputs) {}
 
-  std::string input_name(size_t i) const { return "x" + num(i - key.outputs); }
+  bool is_list(size_t i) const { return key.source[i] == Source::List; }
   bool scalar_in_list(size_t i) const { return key.scalar_lists >> i & 1; }
   std::string memory(size_t i) const { return "b" + num(key.alias[i] == kNoAlias ? i : key.alias[i]); }
-  std::string load_input(size_t i, const std::string& index) const {
-    return "const T " + input_name(i) + " = " + load_at(key.types[i], key.compute, memory(i), index) + ";";
+  template <class F>
+  std::string each_input(F&& f) const {
+    return each(key.inputs, [&](size_t k) { return f(key.outputs + k); });
   }
 
-  std::string header() const {
-    std::string s =
-        prelude(key.compute, key.types.data(), count) + cl::embedded_source("foreach/multi_tensor.clh");
-    if (op.functions) s += cl::embedded_source(op.functions);
+  // The kernel's parameters, and what the skeleton declares from them.
+  std::string arguments() const {
     const std::string scalar = scalar_name(key.compute);
-    s += "kernel void dlb_multi_" + std::string(op.name) +
-         "(DLB_SEGMENTS, global const ulong* ring, const dlb_multi p";
-    for (size_t i = key.outputs; i < count; ++i)
-      if (key.source[i] == Source::Value) s += ", const " + scalar + " v" + num(i);
-    for (size_t i = 0; i < op.scalars; ++i)
-      if (!scalar_in_list(i)) s += ", const " + scalar + " a" + num(i);
-    s += ") {\n  global const ulong* const start = ring + p.table;\n  global const " + scalar +
-         "* const lists = (global const " + scalar + "*)(ring + p.lists);\n";
-    for (size_t i = key.outputs; i < count; ++i)
-      if (key.source[i] == Source::Value) s += "  const T " + input_name(i) + " = (T)v" + num(i) + ";\n";
-    for (size_t i = 0; i < op.scalars; ++i)
-      if (!scalar_in_list(i)) s += "  const T s" + num(i) + " = (T)a" + num(i) + ";\n";
-    return s;
+    std::string s = "DLB_SEGMENTS, global const ulong* ring, const dlb_multi p", constants;
+    for (size_t i = key.outputs; i < count; ++i) {
+      if (key.source[i] != Source::Value) continue;
+      s += ", const " + scalar + " v" + num(i);
+      constants += OpText::constant(text.input_name(i), "v" + num(i));
+    }
+    for (size_t i = 0; i < op.scalars; ++i) {
+      if (scalar_in_list(i)) continue;
+      s += ", const " + scalar + " a" + num(i);
+      constants += OpText::constant("s" + num(i), "a" + num(i));
+    }
+    return define("DLB_ARGUMENTS", s) + define("DLB_CONSTANTS", constants) + define("DLB_LIST_VALUE", scalar);
   }
 
-  // Pointers, per-tensor values and the op's setup for tensor t, beginning at its element `first`.
+  // Pointers and values of tensor t, whose place in the table is `row`.
   std::string tensor() const {
-    size_t row = 1;
-    for (size_t i = 0; i < count; ++i) row += key.in_table(i);
-    std::string s =
-        "    global const ulong* const row = start + p.tensors + 1 + (ulong)t * " + num(row) + ";\n";
-    size_t place = 1;
+    size_t words = 1, list = 0;
+    std::string s;
     for (size_t i = 0; i < count; ++i) {
       if (!key.in_table(i)) continue;
-      s += std::string("    global ") + storage_name(key.types[i]) + "* b" + num(i) + " = DLB_AT(" +
-           storage_name(key.types[i]) + ", row[" + num(place++) + "])" +
-           (key.source[i] == Source::List ? " + first" : "") + ";\n";
+      const std::string type = storage_name(key.types[i]);
+      s += "global " + type + "* b" + num(i) + " = DLB_AT(" + type + ", row[" + num(words++) + "])" +
+           (is_list(i) ? " + first" : "") + "; ";
     }
-    size_t list = 0;
-    auto listed = [&](const std::string& name) {
-      s += "    const T " + name + " = (T)lists[" + num(list++) + " * p.tensors + t];\n";
+    const auto listed = [&](const std::string& name) {
+      s += OpText::constant(name, "lists[" + num(list++) + " * p.tensors + t]");
     };
     for (size_t i = key.outputs; i < count; ++i) {
-      if (key.source[i] == Source::ValueList) listed(input_name(i));
-      if (key.source[i] == Source::Single) s += "    " + load_input(i, "0") + "\n";
+      if (key.source[i] == Source::ValueList) listed(text.input_name(i));
+      if (key.source[i] == Source::Single) s += text.load(i, memory(i), "0");
     }
     for (size_t i = 0; i < op.scalars; ++i)
       if (scalar_in_list(i)) listed("s" + num(i));
-    if (key.setup) s += std::string("    ") + key.setup + "\n";
-    return s;
+    return define("DLB_ROW_WORDS", num(words)) +
+           define("DLB_BEGIN_TENSOR", s + (key.setup ? key.setup : "")) +
+           define("DLB_END_TENSOR", key.after ? key.after : "");
   }
 
-  std::string body() const {
-    std::string s = result_name(op, key.compute);
-    for (size_t o = 0; o < key.outputs; ++o) s += (o ? ", y" : " y") + num(o);
-    const std::string text = op.body(class_of(key.compute));
-    return s + "; " + (text.find("y0 =") != std::string::npos ? text : "y0 = (" + text + ");");
-  }
-  std::string stored(size_t o) const {
-    return store(result_type(op, key.compute), key.types[o], "y" + num(o));
-  }
-
-  // The op on element j of every list.
-  std::string element(const std::string& indent) const {
-    std::string s;
-    for (size_t i = key.outputs; i < count; ++i)
-      if (key.source[i] == Source::List) s += indent + load_input(i, "j") + "\n";
-    s += indent + body() + "\n";
-    for (size_t o = 0; o < key.outputs; ++o) s += indent + "b" + num(o) + "[j] = " + stored(o) + ";\n";
-    return s;
-  }
-  std::string after() const { return key.after ? std::string("    ") + key.after + "\n" : ""; }
-
-  // Lists never overlap except exactly, in place (the caller checks), which is what the pragma says.
-  std::string cpu() const {
-    std::string s = header();
-    s += "  ulong at = get_global_id(0) * p.per_item;\n"
-         "  const ulong end = min(at + p.per_item, p.total);\n"
-         "  if (at >= end) return;\n"
-         "  for (uint t = dlb_find_tensor(start, p.tensors, at); at < end; ++t) {\n"
-         "    const ulong first = at - start[t];\n"
-         "    ulong left = min(end, start[t + 1]) - at;\n" +
-         tensor() +
-         "    at += left;\n"
-         "    while (left > 0) {\n"
-         "      const uint n = (uint)min(left, 1UL << 30);\n"
-         "#pragma clang loop vectorize(assume_safety)\n"
-         "      for (uint j = 0; j < n; ++j) {\n" +
-         element("        ") + "      }\n";
-    for (size_t i = 0; i < count; ++i)
-      if (key.in_table(i) && key.source[i] == Source::List) s += "      b" + num(i) + " += n;\n";
-    return s + "      left -= n;\n    }\n" + after() + "  }\n}\n";
+  std::string elements() const {
+    return define("DLB_LOAD(j)", each_input([&](size_t i) {
+                    return is_list(i) ? text.load(i, memory(i), "j") : std::string();
+                  })) +
+           define("DLB_COMPUTE", text.declare_results() + text.body()) +
+           define(
+               "DLB_STORE(j)",
+               each(key.outputs, [&](size_t o) { return "b" + num(o) + "[j] = " + text.stored(o) + "; "; })) +
+           define("DLB_EACH_LIST(DO)", each(count, [&](size_t i) {
+                    return key.in_table(i) && is_list(i) ? "DO(" + num(i) + ") " : std::string();
+                  }));
   }
 
+  // Of complex numbers vectors would be wider than any device loads at once.
   bool vectorisable() const {
     for (size_t i = 0; i < count; ++i)
-      if (key.source[i] == Source::List && class_of(key.types[i]) == DClass::Complex) return false;
+      if (is_list(i) && !fits_vectors(key.types[i])) return false;
     return true;
   }
-
-  std::string gpu() const {
-    std::string s = header();
-    s += "  const ulong chunk = get_group_id(0);\n  {\n"
-         "    const uint t = dlb_find_tensor(start, p.tensors, chunk);\n"
-         "    const ulong first = (chunk - start[t]) * " +
-         num(kMultiChunk) + ";\n" + tensor() + "    const uint n = (uint)min(row[0] - first, (ulong)" +
-         num(kMultiChunk) + ");\n    uint begin = 0;\n";
-    if (vectorisable()) s += gpu_vectors();
-    s += "    for (uint j = begin + get_local_id(0); j < n; j += " + num(kMultiGroup) + ") {\n" +
-         element("      ") + "    }\n";
-    return s + after() + "  }\n}\n";
+  std::string gpu_macros() const {
+    std::string s = define("DLB_WORK_ITEMS", num(kMultiGroup)) + define("DLB_CHUNK", num(kMultiChunk));
+    if (!vectorisable()) return s;
+    return s + define("DLB_VECTORS", num(kGpuVector)) +
+           text.vector_macros([&](size_t i) { return is_list(i); }, [&](size_t i) { return memory(i); });
   }
 
-  // Whole vectors of a chunk whose lists are all aligned; leaves in `begin` where the rest begins.
-  std::string gpu_vectors() const {
-    const std::string width = num(kGpuVector);
-    std::string s = "    size_t address = 0;\n";
-    for (size_t i = 0; i < count; ++i)
-      if (key.in_table(i) && key.source[i] == Source::List)
-        s += "    address |= (size_t)b" + num(i) + " / sizeof(*b" + num(i) + ");\n";
-    s += "    if (address % " + width + " == 0) {\n      begin = n / " + width + " * " + width +
-         ";\n      for (uint j = get_local_id(0) * " + width +
-         "; j < begin; j += " + num(kMultiGroup * kGpuVector) + ") {\n";
-    for (size_t i = key.outputs; i < count; ++i)
-      if (key.source[i] == Source::List) {
-        const std::string type = storage_name(key.types[i]) + width;
-        s += "        const " + type + " w" + num(i) + " = *(global const " + type + "*)(" + memory(i) +
-             " + j);\n";
-      }
-    for (size_t o = 0; o < key.outputs; ++o)
-      s += std::string("        ") + storage_name(key.types[o]) + width + " r" + num(o) + ";\n";
-    for (size_t lane = 0; lane < kGpuVector; ++lane) {
-      s += "        {\n";
-      for (size_t i = key.outputs; i < count; ++i)
-        if (key.source[i] == Source::List)
-          s += "          const T " + input_name(i) + " = " +
-               load(key.types[i], key.compute, "w" + num(i) + ".s" + num(lane)) + ";\n";
-      s += "          " + body() + "\n";
-      for (size_t o = 0; o < key.outputs; ++o)
-        s += "          r" + num(o) + ".s" + num(lane) + " = " + stored(o) + ";\n";
-      s += "        }\n";
-    }
-    for (size_t o = 0; o < key.outputs; ++o)
-      s += std::string("        *(global ") + storage_name(key.types[o]) + width + "*)(b" + num(o) +
-           " + j) = r" + num(o) + ";\n";
-    return s + "      }\n    }\n";
+  std::string source() const {
+    const bool cpu = key.cls == cl::DeviceClass::kCpu;
+    std::string s = prelude(key.compute, key.types.data(), count) + device_macro(key.cls);
+    s += functions_source(op.body(class_of(key.compute))) + cl::embedded_source("foreach/multi_tensor.clh");
+    s += define("DLB_KERNEL", std::string("dlb_multi_") + op.name) + arguments() + tensor() + elements();
+    if (!cpu) s += gpu_macros();
+    return s + cl::embedded_source(cpu ? "foreach/multi_tensor_cpu.clh" : "foreach/multi_tensor_gpu.clh");
   }
 
   const MultiTensorKey& key;
   const PointwiseOp& op;
   const size_t count;
+  const OpText text;
 };
 
 }  // namespace
 
 std::string multi_tensor_source(const MultiTensorKey& key) {
-  const Writer writer(key);
-  return key.cls == cl::DeviceClass::kCpu ? writer.cpu() : writer.gpu();
+  return Writer(key).source();
 }
 
 }  // namespace dlb::codegen

@@ -18,9 +18,9 @@ constexpr uint32_t kGpuVector = 4;  // elements per work-item of the vectorised 
 
 // One pointwise op. A body is OpenCL C over inputs x0, x1 ... and scalars s0, s1 ... of compute type T. It is
 // either one expression (the value of y0) or statements that assign y0, y1 ... A null body: the op is not
-// defined for that class.
+// defined for that class. Functions of csrc/kernels/common/math may be called by name.
 struct PointwiseOp {
-  const char* name;  // a C identifier; the kernel is pointwise_NAME
+  const char* name;  // the op's id, a C identifier; the kernel is pointwise_NAME
   const char* on_float = nullptr;
   const char* on_int = nullptr;
   const char* on_bool = nullptr;
@@ -28,10 +28,10 @@ struct PointwiseOp {
   bool bool_result = false;  // y's are truth values (int), not T
   bool real_result = false;  // y's are REAL where T is complex (abs, angle)
   uint8_t scalars = 0;
-  const char* functions = nullptr;  // embedded .clh file with the functions that the bodies call
   // What is wrong with the data, for ops that can find out on the device: bodies are statements that also set
   // `bad` (0 or 1), and the next synchronising call raises RuntimeError with this message.
   const char* error = nullptr;
+  bool from_text = false;  // made at run time of a program's own text, and in no table
 
   const char* body(DClass cls) const {
     const char* const bodies[] = {on_bool, on_int, on_float, on_complex};
@@ -84,8 +84,8 @@ struct PointwiseParams {
 bool fits_vectors(DType type);
 
 // CPUs: whether the kernel can write its results past the cache, as the caller asks where they are larger
-// than that: no line is read before it is written, and what others will read stays. Not of ops with functions
-// of their own, which memory does not bound.
+// than that: no line is read before it is written, and what others will read stays. Not of ops that call math
+// functions, which memory does not bound.
 bool can_stream(const PointwiseKey& key);
 
 // The kernel's source; its one kernel is called pointwise_NAME. Arguments: a buffer per operand that is not a
@@ -94,11 +94,13 @@ bool can_stream(const PointwiseKey& key);
 // latter need dlb_report, which the caller puts in front.
 std::string pointwise_source(const PointwiseKey& key);
 
-// Text shared with other generators: the C declarations of Divider and dlb_divide, and one op's function
-// `inline void NAME(T x0, ..., T s0, ..., Y* y0_, ...)`.
+// The C declarations of Divider and dlb_divide.
 std::string divider_source();
-std::string op_function(const PointwiseOp& op, DType compute, size_t inputs, size_t outputs);
-const char* result_name(const PointwiseOp& op, DType compute);
+
+// "#define DLB_CPU 1" or "#define DLB_GPU 1".
+const char* device_macro(cl::DeviceClass cls);
+
+// The type of an op's results before they are stored.
 DType result_type(const PointwiseOp& op, DType compute);
 
 }  // namespace dlb::codegen

@@ -6,24 +6,14 @@
 #include <cstring>
 
 #include "cl/embedded.h"
+#include "codegen/functions.h"
+#include "codegen/text.h"
 
 namespace dlb::codegen {
 namespace {
 
 // On CPUs: from how many elements on the parts of a run that are read in turns may share sets of a cache.
 constexpr size_t kLongRun = 1 << 16;
-
-std::string num(size_t i) {
-  return std::to_string(i);
-}
-
-// Joins f(0), f(1), .. f(count - 1).
-template <class F>
-std::string each(size_t count, F&& f, const char* separator = "") {
-  std::string s;
-  for (size_t i = 0; i < count; ++i) s += (i ? separator : "") + f(i);
-  return s;
-}
 
 DType result_dtype(ResultType result, DType compute) {
   switch (result) {
@@ -78,7 +68,8 @@ struct Writer {
   }
 
   std::string functions() const {
-    std::string s = op.functions ? op.functions : "";
+    std::string s = functions_source(std::string(body.step) + body.combine + body.finish +
+                                     (body.settle ? body.settle : ""));
     s += "inline void dlb_step(" + a_pointers() + ", " + x_parameters() + "const long i" + s_parameters() +
          each(key.mapped, [](size_t m) { return ", T* r" + num(m); }) + ") {\n" + read_a() +
          each(key.mapped, [](size_t m) { return "  T z" + num(m) + ";\n"; }) + "  " + body.step + "\n" +
@@ -323,8 +314,8 @@ struct Writer {
     std::copy(key.types.begin(), key.types.begin() + static_cast<ptrdiff_t>(count), used.begin());
     const bool wide = key.scan && wide_sums(key.compute, key.cls);
     used[count] = wide ? DType::F64 : key.compute;
-    std::string s =
-        prelude(key.compute, used.data(), count + 1) + limit_macros(key.compute) + divider_source();
+    std::string s = prelude(key.compute, used.data(), count + 1) + device_macro(key.cls) +
+                    limit_macros(key.compute) + divider_source();
     s += wide ? "#define ACC double\n" : "#define ACC T\n";
     s += "#define DLB_OPERANDS " + num(count) + "\n#define DLB_RANK " + num(kMaxReduceRank) +
          "\n#define DLB_GROUP " + num(kReduceGroup) + "\n#define DLB_LANES " + num(lanes) +

@@ -53,12 +53,12 @@ struct ReduceBody {
 enum class ResultType : uint8_t { Same, Real, Truth, Index };
 
 struct ReduceOp {
-  const char* name;  // a C identifier
+  const char* name;  // the op's id, a C identifier
   ReduceBody on_float{}, on_int{}, on_bool{}, on_complex{};
   std::array<ResultType, kMaxResults> results{};
   uint8_t scalars = 0;
-  bool ordered = false;             // `i` matters: it must count in the tensor's own order
-  const char* functions = nullptr;  // OpenCL C that the statements call
+  bool ordered = false;    // `i` matters: it must count in the tensor's own order
+  bool from_text = false;  // made at run time of a program's own text, and in no table
 
   constexpr const ReduceBody& body(DClass cls) const {
     switch (cls) {

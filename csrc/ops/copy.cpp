@@ -28,6 +28,13 @@ constexpr PointwiseOp kCopyNegConj{.name = "copy_neg_conj", .on_complex = "(T)(-
 constexpr PointwiseOp kFill{
     .name = "fill", .on_float = "s0", .on_int = "s0", .on_bool = "s0", .on_complex = "s0", .scalars = 1};
 
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kCopy, "_copy_from _copy_from_and_resize", "result"},
+                                        {kCopyConj, "_copy_from _copy_from_and_resize", "result"},
+                                        {kCopyNeg, "_copy_from _copy_from_and_resize", "result"},
+                                        {kCopyNegConj, "_copy_from _copy_from_and_resize", "result"},
+                                        {kFill, "fill_.Scalar fill_.Tensor zero_", "result"}});
+
 bool same_layout_dense(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();

@@ -71,6 +71,13 @@ constexpr ReduceOp kCummin{
     .on_bool = kRunningMinInt,
     .results = {ResultType::Same, ResultType::Index}};
 
+const codegen::RegisterOps kRegistered(codegen::RowKind::Scan,
+                                       {{kCumsum, "cumsum cumsum.out", "sum"},
+                                        {kCumprod, "cumprod cumprod.out", "sum"},
+                                        {kCummax, "_cummax_helper", "first"},
+                                        {kCummin, "_cummin_helper", "first"},
+                                        {kLogcumsumexp, "_logcumsumexp _logcumsumexp.out", "first"}});
+
 constexpr int64_t kCpuGrain = 16384, kGpuTile = 4 * codegen::kReduceGroup;
 
 struct Launch {

@@ -33,6 +33,10 @@ constexpr PointwiseOp kFloatKey{
     .scalars = 3};
 constexpr PointwiseOp kIntKey{.name = "sort_key_int", .on_int = "x0 ^ s0", .scalars = 1};
 
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kFloatKey, "sort.values_stable topk.values", "fixed"},
+                                        {kIntKey, "sort.values_stable topk.values", "fixed"}});
+
 // How a dtype's keys are made.
 struct KeyForm {
   at::ScalarType bits;  // the integer type of the same size, for floats

@@ -81,8 +81,10 @@ const Rows& rows_of(const Template& what, size_t scalars) {
                      .on_int = body,
                      .on_bool = body,
                      .on_complex = body,
-                     .scalars = static_cast<uint8_t>(scalars)};
+                     .scalars = static_cast<uint8_t>(scalars),
+                     .from_text = true};
   made->reduce.name = made->name.c_str();
+  made->reduce.from_text = true;
   made->reduce.scalars = static_cast<uint8_t>(scalars);
   write_reduction(what, *made);
   rows = std::move(made);

@@ -21,8 +21,8 @@ NAMES = """
     log log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit masked_fill
     maximum minimum mul nan_to_num neg nextafter polar positive pow __rpow__ __radd__ __rsub__ __rmul__ __rdiv__
     __rmod__ reciprocal remainder round rsqrt rsub sgn sigmoid sign signbit sin sinc sinh sqrt square sub tan
-    tanh true_divide trunc where xlogy special.xlog1py special.entr nn.functional.relu nn.functional.relu6
-    nn.functional.gelu nn.functional.silu nn.functional.mish nn.functional.elu nn.functional.celu
+    tanh true_divide trunc where xlogy special.airy_ai special.xlog1py special.entr nn.functional.relu
+    nn.functional.relu6 nn.functional.gelu nn.functional.silu nn.functional.mish nn.functional.elu nn.functional.celu
     nn.functional.selu nn.functional.hardtanh nn.functional.hardswish nn.functional.hardsigmoid
     nn.functional.hardshrink nn.functional.softshrink nn.functional.leaky_relu nn.functional.softplus
     nn.functional.logsigmoid nn.functional.prelu nn.functional.glu nn.functional.threshold

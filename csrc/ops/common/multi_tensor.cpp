@@ -1,4 +1,5 @@
-// Tables of tensor addresses: built per call, verified by content against what the device already holds.
+// Builds the table of tensor addresses of each call, and uploads it unless the device still holds one with
+// the same content.
 #include "ops/common/multi_tensor.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <unordered_map>
 
 #include "cl/program_table.h"
+#include "codegen/registry.h"
 #include "runtime/transfer.h"
 
 namespace dlb {
@@ -20,7 +22,7 @@ using codegen::MultiTensorKey;
 using codegen::Source;
 
 constexpr uint64_t kRingBytes = 1 << 20;
-constexpr uint64_t kCpuGrain = 8192;  // elements that pay for handing a work-item to another core
+constexpr uint64_t kCpuGrain = 8192;  // fewer elements do not pay for handing a work-item to another core
 constexpr uint64_t kCpuItemsPerUnit = 4;
 
 // Device memory that tables go through. Written and read by one in-order queue, so that old contents may be
@@ -50,7 +52,7 @@ class TableRing {
     cl::check(status, "clCreateBuffer");
   }
 
-  // Uploads a piece; where it lies, in words.
+  // Uploads a piece and returns the position that it was given; word_of() says where that lies.
   uint64_t place(const void* data, size_t bytes) {
     uint64_t at = (head_ + 63) / 64 * 64;
     if (at % capacity_ + bytes > capacity_) at = (at / capacity_ + 1) * capacity_;
@@ -60,7 +62,7 @@ class TableRing {
   }
   uint64_t word_of(uint64_t position) const { return position % capacity_ / 8; }
 
-  // Where a table with this content still lies, or nothing.
+  // The position of a table with this content, if the ring still holds one.
   std::optional<uint64_t> find(const std::vector<uint64_t>& table, uint64_t hash) const {
     const auto it = held_.find(hash);
     if (it == held_.end() || head_ - it->second.position > capacity_ || it->second.table != table)
@@ -106,14 +108,14 @@ uint64_t hash_of(const std::vector<uint64_t>& words) {
   return h;
 }
 
-// One launch in the making.
+// The tensors of one launch, as they are collected.
 struct Part {
   std::array<cl_mem, kMaxSegments> segments{};
   size_t segment_count = 0;
   std::vector<uint64_t> start{0}, rows;
   std::vector<uint32_t> tensors;  // their positions in the lists
 
-  // The segment's number, or kMaxSegments when there is no room for one more.
+  // Returns the segment's number, or kMaxSegments when there is no room for one more.
   size_t segment(cl_mem mem) {
     for (size_t i = 0; i < segment_count; ++i)
       if (segments[i] == mem) return i;
@@ -275,6 +277,7 @@ cl::Kernel& kernel_for(const MultiTensorKey& key, cl::Device& device) {
     std::lock_guard<std::mutex> lock(mutex);
     if (cl::Kernel* kernel = (*kernels)[&device][key]) return *kernel;
   }
+  codegen::check_is_row(*key.op);
   cl::Kernel& kernel =
       cl::get_kernel(device, codegen::multi_tensor_source(key), "", std::string("dlb_multi_") + key.op->name);
   std::lock_guard<std::mutex> lock(mutex);

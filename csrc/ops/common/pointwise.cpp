@@ -1,4 +1,5 @@
-// From TensorIterator to a pointwise kernel launch, without allocation or string on a hit.
+// Leads from a TensorIterator to a kernel launch. Where the kernel is known, nothing is allocated and no
+// string is made on the way.
 #include "ops/common/pointwise.h"
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <unordered_map>
 
 #include "cl/program_table.h"
+#include "codegen/registry.h"
 #include "runtime/device_error.h"
 
 namespace dlb {
@@ -32,7 +34,8 @@ struct Launch {
   ScalarArg scalars[codegen::kMaxScalars];
 };
 
-// Kernels by key: a small cache per thread, no lock, in front of one table per device.
+// Finds a kernel by its key: in a small cache of the thread's own, which needs no lock, then in the device's
+// table.
 cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
   struct Slot {
     PointwiseKey key;
@@ -53,6 +56,7 @@ cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
     kernel = (*kernels)[&device][key];
   }
   if (!kernel) {
+    codegen::check_is_row(*key.op);
     const std::string source = (key.op->error ? kDeviceErrorSource : "") + codegen::pointwise_source(key);
     kernel = &cl::get_kernel(device, source, "", std::string("pointwise_") + key.op->name);
     std::lock_guard<std::mutex> lock(mutex);
@@ -62,7 +66,7 @@ cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
   return *kernel;
 }
 
-// The error site of an op that reports, registered at its first launch.
+// The error site of an op that reports wrong data. It is registered at the op's first launch.
 int32_t error_site(const PointwiseOp& op) {
   static std::mutex mutex;
   static auto* sites = new std::unordered_map<const PointwiseOp*, int32_t>;
@@ -117,11 +121,12 @@ bool vectorisable(const Launch& launch) {
   return true;
 }
 
-// CPU: whether results go past the cache: of no operand that is read, and with the operands too large to be
-// there when they are wanted next.
+// CPU: whether results go past the cache. They do for operands that are too large to be there when they are
+// wanted next, unless an input is overwritten in place. What the op computes is looked at last, for that
+// takes longest.
 bool to_stream(const Launch& launch, const cl::Device& device) {
   const PointwiseKey& key = launch.key;
-  if (!codegen::can_stream(key)) return false;
+  if (key.cls != cl::DeviceClass::kCpu || key.outputs != 1) return false;
   uint64_t bytes = 0;
   for (size_t i = 0; i <= key.inputs; ++i) {
     if (key.inner[i] != Inner::Unit) continue;
@@ -129,7 +134,7 @@ bool to_stream(const Launch& launch, const cl::Device& device) {
       return false;
     bytes += uint64_t{launch.params.count} * codegen::size_of(key.types[i]);
   }
-  return bytes >= device.cache;
+  return bytes >= device.cache && codegen::can_stream(key);
 }
 
 // Chooses the form for a filled-in launch (sizes, strides, offsets) and enqueues it.

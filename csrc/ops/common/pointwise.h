@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "codegen/pointwise.h"
+#include "codegen/registry.h"
 #include "runtime/tensor.h"
 
 namespace dlb {

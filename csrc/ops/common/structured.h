@@ -1,45 +1,13 @@
 // Runs PyTorch's own shape and dtype checks (the meta part of a structured op) for an out= kernel.
 #pragma once
 #include <ATen/MemoryOverlap.h>
-#include <ATen/TensorMeta.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/native/Resize.h>
-#include <torch/headeronly/version.h>
 
 #include <array>
 #include <optional>
-#if TORCH_VERSION_MINOR < 13
-#include <ATen/core/Dimname.h>
-#define DLB_NAMES_PARAMETER , at::DimnameList
-#else
-#define DLB_NAMES_PARAMETER
-#endif
+
+#include "ops/common/meta_op.h"
 
 namespace dlb {
-
-// Gives `out` the dtype and device checks and the size that out= promises. Whether it was resized.
-inline bool prepare_out(const at::Tensor& out, at::IntArrayRef sizes, const at::TensorOptions& options) {
-  TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(),
-              ", but got ", out.dtype(), " instead");
-  TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ", options.device(),
-              ", but got ", out.device(), " instead");
-  return at::native::resize_output(out, sizes);
-}
-
-// A structured op's meta class (at::meta::structured_<op>), whose outputs Derived takes in
-//   void set_output(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions&)
-template <class Meta, class Derived>
-class MetaOutputs : public Meta {
- public:
-  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                          at::TensorOptions options DLB_NAMES_PARAMETER) final {
-    static_cast<Derived*>(this)->set_output(static_cast<size_t>(i), sizes, strides, options);
-  }
-  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                              at::TensorOptions options DLB_NAMES_PARAMETER) final {
-    static_cast<Derived*>(this)->set_output(static_cast<size_t>(i), sizes, strides, options);
-  }
-};
 
 // A structured op's meta class that writes into given outputs: checks their dtype and device and resizes
 // them, as PyTorch's generated wrappers do, and refuses such as overlap themselves, as the CPU's kernels do.
@@ -49,7 +17,7 @@ class MetaOutputs : public Meta {
 // in the layout that meta asked for (contiguous where it did not say), and calls finish(), which copies to an
 // out= tensor of another layout.
 template <class Meta, size_t Outputs = 1>
-class OutOp final : public MetaOutputs<Meta, OutOp<Meta, Outputs>> {
+class OutOp final : public MetaOp<Meta> {
  public:
   explicit OutOp(std::array<std::reference_wrapper<const at::Tensor>, Outputs> outputs) : outputs_(outputs) {}
   explicit OutOp(const at::Tensor& output) requires(Outputs == 1) : outputs_{std::cref(output)} {}
@@ -85,13 +53,13 @@ class OutOp final : public MetaOutputs<Meta, OutOp<Meta, Outputs>> {
       tensor.unsafeGetTensorImpl()->empty_tensor_restride(asked.format);
   }
 
-  friend MetaOutputs<Meta, OutOp>;
-  void set_output(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
-                  const at::TensorOptions& options) {
+  void place(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+             const at::TensorOptions& options) override {
     const at::Tensor& out = outputs_[i].get();
+    check_out(out, options);
     asked_[i].strides.assign(strides.begin(), strides.end());
     asked_[i].format = options.memory_format_opt().value_or(at::MemoryFormat::Contiguous);
-    if (prepare_out(out, sizes, options)) restride(out, asked_[i]);
+    if (at::native::resize_output(out, sizes)) restride(out, asked_[i]);
     at::assert_no_internal_overlap(out);
   }
 

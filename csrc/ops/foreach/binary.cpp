@@ -14,7 +14,7 @@
 namespace dlb {
 namespace {
 
-// PyTorch's composite kernels of one op, by kind of second operand.
+// PyTorch's composite kernels of one op, for a scalar and for a list of scalars as the second operand.
 struct Slow {
   Tensors (*scalar)(TensorList, const c10::Scalar&);
   void (*scalar_)(TensorList, const c10::Scalar&);
@@ -31,9 +31,9 @@ struct Slow {
 
 struct BinaryRow {
   const char* name;  // _foreach_NAME
-  const char* op;    // PointwiseOp::name; its s0, if it has one, is alpha
+  const char* op;    // id of the row; its s0, if it has one, is alpha
   bool float_result;
-  bool refuses_bool;  // as a scalar
+  bool refuses_bool;  // raises for a bool as the scalar
   Slow slow;
 };
 
@@ -55,7 +55,7 @@ const codegen::PointwiseOp* op_of(const BinaryRow& row, at::ArrayRef<TensorList>
   if (row.refuses_bool)  // the slow route raises
     for (const c10::Scalar& scalar : scalars)
       if (scalar.isBoolean()) return nullptr;
-  return fast_op(find_op(row.op), row.float_result, lists, scalars);
+  return fast_op(codegen::find_pointwise(row.op), row.float_result, lists, scalars);
 }
 
 // Adds alpha where the row's op takes it.
@@ -99,8 +99,8 @@ struct WithScalars {
   }
 };
 
-// Two lists. `SlowList` and `SlowInPlace` are PyTorch's composite kernels; Alpha is (const c10::Scalar&) or
-// nothing.
+// The op of two lists. `SlowList` and `SlowInPlace` are PyTorch's composite kernels; Alpha is
+// (const c10::Scalar&) or nothing.
 template <size_t I, auto SlowList, auto SlowInPlace, class... Alpha>
 struct WithList {
   static constexpr const BinaryRow& row = kBinary[I];
@@ -128,7 +128,7 @@ bool keeps_dtype(TensorList self, const at::Tensor& other) {
   return true;
 }
 
-// A list with a tensor of one element.
+// The op of a list and a tensor of one element.
 template <size_t I, auto SlowTensor, auto SlowInPlace, class... Alpha>
 struct WithTensor {
   static constexpr const BinaryRow& row = kBinary[I];
@@ -153,7 +153,7 @@ struct WithTensor {
 
 Tensors scalar_pow_list(const c10::Scalar& self, TensorList exponent) {
   at::native::check_foreach_api_restrictions(exponent);
-  const codegen::PointwiseOp* op = fast_op(find_op("pow"), true, {exponent}, self);
+  const codegen::PointwiseOp* op = fast_op(codegen::find_pointwise("pow"), true, {exponent}, self);
   if (!op) return at::native::foreach_scalar_pow_list_kernel_slow(self, exponent);
   const c10::DeviceGuard guard(exponent[0].device());
   Tensors result;
@@ -167,6 +167,8 @@ void register_form(torch::Library& m, const BinaryRow& row, const char* overload
   const std::string name = std::string("_foreach_") + row.name;
   m.impl((name + "." + overload).c_str(), &Form::functional);
   m.impl((name + "_." + overload).c_str(), &Form::in_place);
+  codegen::add_overload(row.op, "aten::" + name + "." + overload);
+  codegen::add_overload(row.op, "aten::" + name + "_." + overload);
 }
 
 template <size_t... I>
@@ -209,6 +211,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_tensor<2, &foreach_tensor_mul_tensor_kernel_slow, &foreach_tensor_mul_tensor_kernel_slow_>(m);
   register_tensor<3, &foreach_tensor_div_tensor_kernel_slow, &foreach_tensor_div_tensor_kernel_slow_>(m);
   m.impl("_foreach_pow.ScalarAndTensor", scalar_pow_list);
+  codegen::add_overload("pow", "aten::_foreach_pow.ScalarAndTensor");
 }
 
 }  // namespace dlb

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/registry.h"
 #include "ops/common/multi_tensor.h"
-#include "ops/common/op_table.h"
 
 namespace dlb {
 
@@ -53,7 +53,8 @@ Tensors foreach_functional(const codegen::PointwiseOp* op, TensorList self, Fill
   return result;
 }
 
-// The same kernel as the functional form: one less to build, and reading and writing one element is safe.
+// Runs the functional form's kernel, so that there is one less to build. An element is read before it is
+// written, so it may be the same memory.
 template <class Fill, class Slow>
 void foreach_in_place(const codegen::PointwiseOp* op, TensorList self, Fill&& fill, Slow&& slow) {
   if (!op) return slow();
@@ -65,7 +66,7 @@ void foreach_in_place(const codegen::PointwiseOp* op, TensorList self, Fill&& fi
   bump_versions(self);
 }
 
-// m.impl for an op that this torch may not have.
+// Registers a kernel for an op that this version of torch may not have.
 template <class Function>
 void impl_if_known(torch::Library& m, const std::string& name, const char* overload, Function* function) {
   if (c10::Dispatcher::singleton().findSchema({"aten::" + name, overload}))

@@ -106,8 +106,8 @@ void reduce(const char* op, TensorList tensors, TensorList results, Reduction re
   });
 }
 
-// 0-dim results for each tensor, in one zeroed buffer. No views in the sense of autograd: each stands for
-// itself.
+// Makes a 0-dim result for each tensor, all in one zeroed buffer. They are not views to autograd, which would
+// tie them together.
 Tensors make_results(TensorList tensors, c10::ScalarType type) {
   const at::Tensor buffer = at::zeros({static_cast<int64_t>(tensors.size())},
                                       tensors[0].options().dtype(type).requires_grad(false));

@@ -12,8 +12,8 @@ namespace {
 
 using codegen::PointwiseOp;
 
-// The scalar is an input, so that it can be one value or one for each tensor. Grouped as CPU PyTorch groups
-// it.
+// The scalar is an input, so that it can be one value or one for each tensor. The products are grouped as in
+// PyTorch on the CPU, so that they round alike.
 constexpr PointwiseOp kAddcmul{.name = "foreach_addcmul",
                                .on_float = "x0 + x3 * x1 * x2",
                                .on_int = "x0 + x3 * x1 * x2",
@@ -21,7 +21,7 @@ constexpr PointwiseOp kAddcmul{.name = "foreach_addcmul",
 constexpr PointwiseOp kAddcdiv{.name = "foreach_addcdiv",
                                .on_float = "x0 + x3 * x1 / x2",
                                .on_complex = "x0 + dlb_cdiv(dlb_cmul(x3, x1), x2)"};
-// From the nearer end, so that weight 1 gives x1 exactly.
+// The result is reckoned from the nearer end, so that weight 1 gives x1 exactly.
 constexpr PointwiseOp kLerp{
     .name = "foreach_lerp",
     .on_float = "fabs(x2) < C(0.5) ? x0 + x2 * (x1 - x0) : x1 - (x1 - x0) * (C(1.0) - x2)"};
@@ -30,7 +30,18 @@ constexpr PointwiseOp kCopy{
 constexpr PointwiseOp kZero{
     .name = "foreach_zero", .on_float = "0", .on_int = "0", .on_bool = "0", .on_complex = "(T)(0, 0)"};
 
-// self, two lists and a value.
+#define DLB_POINTWISE_LISTS(op) \
+  op ".Scalar " op "_.Scalar " op ".ScalarList " op "_.ScalarList " op ".Tensor " op "_.Tensor"
+#define DLB_LERP_LISTS(overload) "_foreach_lerp." overload " _foreach_lerp_." overload
+const codegen::RegisterOps kRegistered(
+    codegen::RowKind::MultiTensor,
+    {{kAddcmul, DLB_POINTWISE_LISTS("_foreach_addcmul"), "list"},
+     {kAddcdiv, DLB_POINTWISE_LISTS("_foreach_addcdiv"), "list"},
+     {kLerp, DLB_LERP_LISTS("List") " " DLB_LERP_LISTS("Scalar") " " DLB_LERP_LISTS("ScalarList"), "list"},
+     {kCopy, "_foreach_copy_", "list"},
+     {kZero, "_foreach_zero_", "list"}});
+
+// The op of self, two lists and one value.
 template <const PointwiseOp& Op, auto SlowList, auto SlowInPlace>
 struct PointwiseScalar {
   static auto setup(TensorList self, TensorList a, TensorList b, const c10::Scalar& value) {
@@ -48,7 +59,7 @@ struct PointwiseScalar {
   }
 };
 
-// self, two lists and a value for each tensor, as scalars or packed in a 1-d CPU tensor.
+// The op of self, two lists and a value for each tensor, given as scalars or packed in a 1-d CPU tensor.
 template <const PointwiseOp& Op, auto SlowList, auto SlowInPlace>
 struct PointwiseScalars {
   static auto setup(TensorList self, TensorList a, TensorList b, Scalars values) {
@@ -76,7 +87,7 @@ struct PointwiseScalars {
   }
 };
 
-// lerp with a weight of each kind: a list, a value, a value for each tensor.
+// lerp takes a weight of three kinds: a list, one value, or a value for each tensor.
 void add_weight(MultiTensor& call, TensorList weight) {
   call.input(weight);
 }
@@ -115,7 +126,7 @@ struct Lerp {
   }
 };
 
-// Whether copy_ may go the fast way: dtypes may differ between the lists, not within one.
+// Whether copy_ may take the fast route. Dtypes may differ between the two lists, but not within one.
 bool can_copy(TensorList self, TensorList source) {
   for (size_t i = 0; i < self.size(); ++i) {
     const at::Tensor &to = self[i], &from = source[i];
@@ -125,7 +136,7 @@ bool can_copy(TensorList self, TensorList source) {
         to.sizes() != from.sizes() || to.strides() != from.strides() || !to.is_non_overlapping_and_dense())
       return false;
   }
-  // Dropping an imaginary part warns, which the slow route does.
+  // Dropping an imaginary part must warn, and the slow route does.
   return self[0].is_complex() == source[0].is_complex();
 }
 

@@ -36,8 +36,8 @@ namespace dlb {
 namespace {
 
 struct UnaryRow {
-  const char* name;   // of the pointwise op
-  bool float_result;  // integers give floats
+  const char* name;   // id of the pointwise row
+  bool float_result;  // the op turns integers into floats
   Tensors (*slow)(TensorList);
   void (*slow_in_place)(TensorList);
 };
@@ -63,7 +63,7 @@ template <size_t I>
 struct Unary {
   static const codegen::PointwiseOp* op(TensorList self) {
     at::native::check_foreach_api_restrictions(self);
-    static const codegen::PointwiseOp* const row = find_op(kUnary[I].name);
+    static const codegen::PointwiseOp* const row = codegen::find_pointwise(kUnary[I].name);
     return fast_op(row, kUnary[I].float_result, {self});
   }
   static Tensors functional(TensorList self) {
@@ -78,8 +78,13 @@ struct Unary {
 
 template <size_t... I>
 void register_unary(torch::Library& m, std::index_sequence<I...>) {
-  (m.impl((std::string("_foreach_") + kUnary[I].name).c_str(), &Unary<I>::functional), ...);
-  (m.impl((std::string("_foreach_") + kUnary[I].name + "_").c_str(), &Unary<I>::in_place), ...);
+  const auto implement = [&](const char* id, const std::string& name, auto* kernel) {
+    m.impl(name.c_str(), kernel);
+    codegen::add_overload(id, "aten::" + name);
+  };
+  const std::string prefix = "_foreach_";
+  (implement(kUnary[I].name, prefix + kUnary[I].name, &Unary<I>::functional), ...);
+  (implement(kUnary[I].name, prefix + kUnary[I].name + "_", &Unary<I>::in_place), ...);
 }
 
 }  // namespace

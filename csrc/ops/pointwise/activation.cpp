@@ -278,7 +278,7 @@ at::Tensor& rrelu_out(const at::Tensor& self, at::Tensor& noise, const c10::Scal
                       const c10::Scalar& upper, bool training, std::optional<at::Generator> generator,
                       at::Tensor& out) {
   if (!training)
-    return run_or_raise(kActivations1[0].op, out, {&self},
+    return run_or_raise(row_op(kActivations1, "leaky_relu"), out, {&self},
                         c10::Scalar((lower.toDouble() + upper.toDouble()) / 2), Promote::Fixed);
   TORCH_CHECK(self.sym_sizes() == noise.sym_sizes(),
               "noise tensor shape must match self tensor shape. Got self.shape = ", self.sym_sizes(),
@@ -320,6 +320,24 @@ at::Tensor add_bounded(const at::Tensor& self, const at::Tensor& other, double l
   return result;
 }
 
+const codegen::RegisterOps kRegistered(
+    codegen::RowKind::Pointwise,
+    {{kGelu, "gelu.out", "fixed"},
+     {kGeluTanh, "gelu.out", "fixed"},
+     {kGeluBackward, "gelu_backward.grad_input", "common"},
+     {kGeluTanhBackward, "gelu_backward.grad_input", "common"},
+     {kLeakyReluBackward, "leaky_relu_backward.grad_input", "common"},
+     {kEluBackward, "elu_backward.grad_input", "common"},
+     {kEluBackwardResult, "elu_backward.grad_input", "common"},
+     {kLogitBackward, "logit_backward.grad_input", "common"},
+     {kLogSigmoid, "log_sigmoid_forward log_sigmoid_forward.output", "fixed"},
+     {kLogSigmoidBackward, "log_sigmoid_backward log_sigmoid_backward.grad_input", "common"},
+     {kPreluBackward, "_prelu_kernel_backward", "fixed"},
+     {kGlu, "glu.out", "common"},
+     {kGluBackward, "glu_backward glu_backward.grad_input", "fixed"},
+     {kRrelu, "rrelu_with_noise rrelu_with_noise_ rrelu_with_noise.out", "fixed"},
+     {kAddBounded.op, "dlbackend::add_bounded", "common"}});
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
@@ -327,7 +345,6 @@ TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
         {at::Tag::pt2_compliant_tag});
 }
 TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {
-  remember_op(kAddBounded.op);
   m.impl("add_bounded", add_bounded);
 }
 

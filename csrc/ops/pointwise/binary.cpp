@@ -18,7 +18,7 @@ namespace {
 #define DLB_MAX "x0 > x1 || x0 != x0 ? x0 : x1"
 #define DLB_MIN "x0 < x1 || x0 != x0 ? x0 : x1"
 
-// CPU PyTorch raises this for integers; here the divisor is only known to the device.
+// PyTorch on the CPU raises this for integers. Here the device alone knows the divisor, and reports it.
 #define DLB_ZERO_DIVISION "ZeroDivisionError"
 // OpenCL leaves x / 0 and MIN / -1 undefined: the divisor is 1 then, and for -1 the negation wraps. (For
 // unsigned types (T)-1 is the largest number, which divides as any other.)
@@ -33,7 +33,6 @@ namespace {
   "T f = floor(q); if (q - f > C(0.5)) f += C(1.0); "                                               \
   "y0 = x1 == 0 ? x0 / x1 : q != 0 ? f : copysign(C(0.0), x0 / x1);"
 
-constexpr codegen::PointwiseOp kDiv = float_op("div", "x0 / x1", "dlb_cdiv(x0, x1)");
 constexpr codegen::PointwiseOp kDivTruncFloat = float_op("div_trunc", "trunc(x0 / x1)");
 constexpr codegen::PointwiseOp kDivFloorFloat = float_op("div_floor", DLB_FLOOR_DIV_FLOAT);
 constexpr codegen::PointwiseOp kDivTruncInt = {
@@ -74,7 +73,8 @@ constexpr std::array kBinary = {
                   .on_complex = "dlb_cmul(x0, x1)"},
                  kAll,
                  "Tensor"},
-    PointwiseRow{"div", "out", Promote::Float, kDiv, kAll, "Tensor"},
+    PointwiseRow{"div", "out", Promote::Float, float_op("div", "x0 / x1", "dlb_cdiv(x0, x1)"), kAll,
+                 "Tensor"},
     PointwiseRow{"maximum",
                  "out",
                  Promote::Same,
@@ -167,15 +167,17 @@ constexpr std::array kBinary = {
     PointwiseRow{"ge", "Tensor_out", Promote::Bool, truth_op("ge", "x0 >= x1")},
 };
 
+constexpr const codegen::PointwiseOp& kDiv = row_op(kBinary, "div");
+
 // The same op with a number on the right, or on the left, for overloads that PyTorch does not turn into one
 // with two tensors itself.
 template <const auto& Row>
 at::Tensor& scalar_out(const at::Tensor& self, const c10::Scalar& other, at::Tensor& out) {
-  return Shape<std::index_sequence<0>, std::index_sequence<>>::out<Row>(
+  return Signature<std::index_sequence<0>, std::index_sequence<>>::out<Row>(
       self, at::native::wrapped_scalar_tensor(other), out);
 }
 
-// add and sub: a second factor, alpha.
+// add and sub take a factor of the second operand, alpha.
 constexpr std::array kAlpha = {
     PointwiseRow{"add",
                  "out",
@@ -303,8 +305,7 @@ constexpr codegen::PointwiseOp kPow = {
         "T b = x0, e = x1, r = 1; if (e < 0) { r = b == 1 ? 1 : b == (T)-1 ? (e & 1 ? (T)-1 : (T)1) : (T)0; "
         "} "
         "else while (e != 0) { if (e & 1) r = (T)(r * b); b = (T)(b * b); e = (T)(e >> 1); } y0 = r;",
-    .on_complex = "dlb_cpow(x0, x1)",
-    .functions = "math.clh"};
+    .on_complex = "dlb_cpow(x0, x1)"};
 // The exponents that programs use, with the roundings of CPU PyTorch, which computes them this way too.
 struct Power {
   double exponent;
@@ -366,6 +367,28 @@ at::Tensor& pow_scalar_out(const c10::Scalar& base, const at::Tensor& exponent, 
   return pow_tensor_tensor_out(at::native::wrapped_scalar_tensor(base), exponent, out);
 }
 
+const codegen::RegisterOps kRegistered(
+    codegen::RowKind::Pointwise,
+    {{kDivTruncFloat, "div.out_mode", "common"},
+     {kDivTruncInt, "div.out_mode", "common"},
+     {kDivFloorFloat, "div.out_mode floor_divide floor_divide.out floor_divide_.Tensor", "common"},
+     {kDivFloorInt, "div.out_mode floor_divide floor_divide.out floor_divide_.Tensor", "common"},
+     {kFmodFloat, "fmod.Tensor_out", "common"},
+     {kFmodInt, "fmod.Tensor_out", "common"},
+     {kRemainderFloat, "remainder.Tensor_out", "common"},
+     {kRemainderInt, "remainder.Tensor_out", "common"},
+     {kNextafter, "nextafter.out", "common"},
+     {kNextafterHalf, "nextafter.out", "common"},
+     {kNextafterBfloat16, "nextafter.out", "common"},
+     {kPow, "pow.Tensor_Tensor_out pow.Tensor_Scalar_out pow.Scalar_out", "common"},
+     {kPowers[0].op, "pow.Tensor_Scalar_out", "common"},
+     {kPowers[1].op, "pow.Tensor_Scalar_out", "common"},
+     {kPowers[2].op, "pow.Tensor_Scalar_out", "common"},
+     {kPowers[3].op, "pow.Tensor_Scalar_out", "common"},
+     {kPowers[4].op, "pow.Tensor_Scalar_out", "common"},
+     {kPowers[5].op, "pow.Tensor_Scalar_out", "common"}});
+static_assert(kPowers.size() == 6);
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -388,8 +411,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fmod.Tensor_out", division_out<kFmodFloat, kFmodInt, kFmod>);
   m.impl("remainder.Tensor_out", division_out<kRemainderFloat, kRemainderInt, kRemainder>);
   m.impl("remainder.Scalar_Tensor", remainder_scalar_tensor);
-  for (const codegen::PointwiseOp* op : {&kPow, &kNextafter, &kNextafterHalf, &kNextafterBfloat16})
-    remember_op(*op);
   m.impl("nextafter.out", nextafter_out);
   m.impl("pow.Tensor_Tensor_out", pow_tensor_tensor_out);
   m.impl("pow.Tensor_Scalar_out", pow_tensor_scalar_out);

@@ -1,4 +1,4 @@
-// Pointwise losses: the elementwise part here, the reduction by PyTorch's own mean and sum.
+// Pointwise losses. Rows compute them for each element, and PyTorch's own mean and sum reduce them.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/mse_loss_meta.h>
 #include <ATen/ops/smooth_l1_loss_meta.h>
@@ -9,7 +9,7 @@
 namespace dlb {
 namespace {
 
-// Elementwise into `out` for no reduction, through a temporary else.
+// Computes the loss of each element into `out` where nothing is reduced, and through a temporary otherwise.
 at::Tensor& reduced(const codegen::PointwiseOp& op, int64_t reduction, at::Tensor& out, Inputs inputs,
                     Scalars scalars = {}) {
   if (reduction == at::Reduction::None) {
@@ -26,7 +26,7 @@ at::Tensor& reduced(const codegen::PointwiseOp& op, int64_t reduction, at::Tenso
   return out.copy_(result);
 }
 
-// What a gradient is multiplied by: mean divides it among the elements.
+// What a gradient is multiplied by: the mean divides it among the elements.
 double share(int64_t reduction, const at::Tensor& input) {
   return reduction == at::Reduction::Mean ? 1.0 / static_cast<double>(input.numel()) : 1.0;
 }
@@ -63,18 +63,16 @@ constexpr codegen::PointwiseOp kBce = {
         "bad = !(x0 >= 0 && x0 <= C(1.0)); const T p = dlb_log(x0), q = dlb_log1p(-x0); y0 = (x1 - C(1.0)) * "
         "(q "
         "< C(-100.0) ? C(-100.0) : q) - x1 * (p < C(-100.0) ? C(-100.0) : p);",
-    .functions = "math.clh",
     .error = "all elements of input should be between 0 and 1"};
 constexpr codegen::PointwiseOp kBceBackward = {
     .name = "bce_backward",
     .on_float = "const T v = (C(1.0) - x1) * x1; y0 = s0 * x0 * (x1 - x2) / (v < C(1e-12) ? C(1e-12) : v);",
     .scalars = 1};
-// max(-x, 0) and the logarithm: exact for either sign.
+// The maximum of -x and 0 is taken out of the logarithm, which keeps it exact for either sign of x.
 constexpr codegen::PointwiseOp kBceLogits = {
     .name = "bce_logits",
     .on_float =
-        "(C(1.0) - x1) * x0 + (x0 < 0 ? -x0 : x0 != x0 ? x0 : C(0.0)) + dlb_log1p(dlb_exp(-fabs(x0)))",
-    .functions = "math.clh"};
+        "(C(1.0) - x1) * x0 + (x0 < 0 ? -x0 : x0 != x0 ? x0 : C(0.0)) + dlb_log1p(dlb_exp(-fabs(x0)))"};
 
 at::Tensor& mse_out(const at::Tensor& self, const at::Tensor& target, int64_t reduction, at::Tensor& out) {
   return reduced(kMse, reduction, out, {&self, &target});
@@ -150,6 +148,17 @@ at::Tensor bce_backward(const at::Tensor& grad, const at::Tensor& self, const at
   at::Tensor out;
   return bce_backward_out(grad, self, target, weight, reduction, out);
 }
+
+const codegen::RegisterOps kRegistered(
+    codegen::RowKind::Pointwise,
+    {{kMse, "mse_loss.out", "common"},
+     {kMseBackward, "mse_loss_backward mse_loss_backward.grad_input", "common"},
+     {kSmoothL1, "smooth_l1_loss.out", "common"},
+     {kSmoothL1Backward, "smooth_l1_loss_backward.grad_input", "common"},
+     {kHuber, "huber_loss huber_loss.out", "common"},
+     {kHuberBackward, "huber_loss_backward.out", "common"},
+     {kBce, "binary_cross_entropy binary_cross_entropy.out", "common"},
+     {kBceBackward, "binary_cross_entropy_backward binary_cross_entropy_backward.grad_input", "common"}});
 
 }  // namespace
 

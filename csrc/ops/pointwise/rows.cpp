@@ -1,4 +1,5 @@
-// The two ways to run a row: any operands through a TensorIterator, dense ones of one shape without.
+// Runs rows in two ways: through a TensorIterator, which takes any operands, and without one, which takes
+// dense operands of one shape.
 #include "ops/pointwise/rows.h"
 
 #include <ATen/EmptyTensor.h>

@@ -3,9 +3,10 @@
 #include <torch/library.h>
 
 #include <array>
+#include <string_view>
 #include <utility>
 
-#include "ops/common/op_table.h"
+#include "codegen/registry.h"
 #include "ops/common/pointwise.h"
 #include "ops/fallback.h"
 
@@ -19,6 +20,12 @@ enum class Promote : uint8_t {
   Truth,  // the same, but out= must be bool
   Fixed   // all inputs have one dtype already, another is an error; so has the result
 };
+
+// The same as the exported table says it (docs/op-table.md).
+inline const char* word_of(Promote promote) {
+  constexpr const char* kWords[] = {"common", "float", "bool", "truth", "fixed"};
+  return kWords[static_cast<size_t>(promote)];
+}
 
 inline bool gives_bool(Promote promote) {
   return promote == Promote::Bool || promote == Promote::Truth;
@@ -49,9 +56,10 @@ struct PointwiseRow {
 constexpr codegen::PointwiseOp real_op(const char* name, const char* body, uint8_t scalars = 0) {
   return {.name = name, .on_float = body, .on_int = body, .scalars = scalars};
 }
+// One of floating point numbers only, and of complex ones where it has a body for them.
 constexpr codegen::PointwiseOp float_op(const char* name, const char* body, const char* complex = nullptr,
                                         uint8_t scalars = 0) {
-  return {.name = name, .on_float = body, .on_complex = complex, .scalars = scalars, .functions = "math.clh"};
+  return {.name = name, .on_float = body, .on_complex = complex, .scalars = scalars};
 }
 constexpr codegen::PointwiseOp truth_op(const char* name, const char* body, const char* complex = nullptr) {
   return {.name = name,
@@ -72,7 +80,7 @@ inline bool has_kernel(const codegen::PointwiseOp& op, c10::ScalarType type, c10
 }
 
 // Computes an op into `out` (undefined: a new tensor; one of the inputs: in place) through a TensorIterator.
-// `op` must live as long as the process: kernels are found by its address. False when it has no kernel for
+// `op` must be registered: kernels are found by its address. False when it has no kernel for
 // the common dtype.
 bool run_op(const codegen::PointwiseOp& op, Promote promote, Inputs inputs, Scalars scalars, at::Tensor& out,
             Check check = nullptr);
@@ -93,10 +101,10 @@ void check_scalar_fits(const c10::Scalar& value, c10::ScalarType type);
 
 // The kernels of a row whose ATen signature is (self, Rest more tensors, S scalars[, out]).
 template <class Rest, class S>
-struct Shape;
+struct Signature;
 
 template <size_t... Rest, size_t... S>
-struct Shape<std::index_sequence<Rest...>, std::index_sequence<S...>> {
+struct Signature<std::index_sequence<Rest...>, std::index_sequence<S...>> {
   template <size_t>
   using Tensor = const at::Tensor&;
   template <size_t>
@@ -134,27 +142,36 @@ struct Shape<std::index_sequence<Rest...>, std::index_sequence<S...>> {
   }
 };
 
+// The op of a table's row, for functions that run it in ways of their own.
+template <size_t N>
+constexpr const codegen::PointwiseOp& row_op(const std::array<PointwiseRow, N>& table, std::string_view id) {
+  for (const PointwiseRow& row : table)
+    if (row.op.name == id) return row.op;
+  throw "there is no such row";
+}
+
 // The row at a position of a table, as a template argument.
 template <const auto& Table, size_t I>
 inline constexpr const auto& kRowOf = Table[I];
 
 template <class Kernels, const auto& Row>
 void register_row(torch::Library& m) {
-  remember_op(Row.op);
-  auto overload = [](const char* suffix, const char* name) {
-    return std::string(Row.name) + suffix + (*name ? "." : "") + name;
+  codegen::OpRow registered{.pointwise = &Row.op, .promotion = word_of(Row.promote)};
+  const auto implement = [&](const char* suffix, const char* overload, auto* kernel) {
+    const std::string name = std::string(Row.name) + suffix + (*overload ? "." : "") + overload;
+    m.impl(name.c_str(), kernel);
+    registered.overloads.push_back("aten::" + name);
   };
-  if constexpr (Row.forms & kOut) m.impl(overload("", Row.overload).c_str(), &Kernels::template out<Row>);
-  if constexpr (Row.forms & kFunctional)
-    m.impl(overload("", Row.functional).c_str(), &Kernels::template functional<Row>);
-  if constexpr (Row.forms & kInplace)
-    m.impl(overload("_", Row.functional).c_str(), &Kernels::template inplace<Row>);
+  if constexpr (Row.forms & kOut) implement("", Row.overload, &Kernels::template out<Row>);
+  if constexpr (Row.forms & kFunctional) implement("", Row.functional, &Kernels::template functional<Row>);
+  if constexpr (Row.forms & kInplace) implement("_", Row.functional, &Kernels::template inplace<Row>);
+  codegen::add_row(std::move(registered));
 }
 
 // Registers every row of a table of ops with this many tensor and scalar arguments.
 template <const auto& Table, size_t Tensors, size_t ScalarCount>
 void register_rows(torch::Library& m) {
-  using Kernels = Shape<std::make_index_sequence<Tensors - 1>, std::make_index_sequence<ScalarCount>>;
+  using Kernels = Signature<std::make_index_sequence<Tensors - 1>, std::make_index_sequence<ScalarCount>>;
   [&]<size_t... I>(std::index_sequence<I...>) {
     (register_row<Kernels, kRowOf<Table, I>>(m), ...);
   }

@@ -92,7 +92,7 @@ at::Tensor& masked_fill_scalar(at::Tensor& self, const at::Tensor& mask, const c
 #define DLB_CLAMP_MIN(y, x, s) y " = " x " < " s " || " s " != " s " ? " s " : " x ";"
 #define DLB_CLAMP_MAX(y, x, s) y " = " x " > " s " || " s " != " s " ? " s " : " x ";"
 
-// NaN in any operand gives NaN; max wins where min > max.
+// A NaN in any operand gives NaN, and max wins where min > max.
 constexpr codegen::PointwiseOp kClamp =
     real_op("clamp", DLB_CLAMP_MIN("const T t", "x0", "s0") DLB_CLAMP_MAX("y0", "t", "s1"), 2);
 constexpr codegen::PointwiseOp kClampMin = real_op("clamp_min", DLB_CLAMP_MIN("y0", "x0", "s0"), 1);
@@ -168,7 +168,7 @@ at::Tensor& clamp_max_tensor_out(const at::Tensor& self, const at::Tensor& max, 
   return out;
 }
 
-// From the nearer end, so that both ends are met exactly.
+// The result is reckoned from the nearer end, so that both ends are met exactly.
 constexpr codegen::PointwiseOp kLerpScalar = {
     .name = "lerp_scalar",
     .on_float = "fabs(s0) < C(0.5) ? x0 + s0 * (x1 - x0) : x1 - (x1 - x0) * (C(1.0) - s0)",
@@ -228,6 +228,20 @@ at::Tensor& addcdiv_out(const at::Tensor& self, const at::Tensor& a, const at::T
   run_or_refuse(kAddcdiv, op, value);
   return out;
 }
+
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kWhere, "where.self where.self_out", "choice"},
+                                        {kMaskedFill, "masked_fill_.Scalar masked_fill_.Tensor", "first"},
+                                        {kClamp, "clamp.out", "common"},
+                                        {kClampMin, "clamp.out clamp_min.out", "common"},
+                                        {kClampMax, "clamp.out clamp_max.out", "common"},
+                                        {kClampTensor, "clamp.Tensor_out", "common"},
+                                        {kMaximum, "clamp.Tensor_out clamp_min.Tensor_out", "common"},
+                                        {kMinimum, "clamp.Tensor_out clamp_max.Tensor_out", "common"},
+                                        {kLerpScalar, "lerp.Scalar_out", "first"},
+                                        {kLerpTensor, "lerp.Tensor_out", "first"},
+                                        {kAddcmul, "addcmul.out", "common"},
+                                        {kAddcdiv, "addcdiv.out", "common"}});
 
 }  // namespace
 

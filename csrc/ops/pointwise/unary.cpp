@@ -122,6 +122,7 @@ constexpr std::array kUnary = {
     PointwiseRow{"erfc", "out", Promote::Float, float_op("erfc", "dlb_erfc(x0)")},
     PointwiseRow{"erfinv", "out", Promote::Float, float_op("erfinv", "dlb_erfinv(x0)")},
     PointwiseRow{"digamma", "out", Promote::Float, float_op("digamma", "dlb_digamma(x0)")},
+    PointwiseRow{"special_airy_ai", "out", Promote::Float, float_op("airy_ai", "dlb_airy_ai(x0)")},
     PointwiseRow{"lgamma", "out", Promote::Float, float_op("lgamma", "lgamma(x0)")},
     PointwiseRow{
         "sinc", "out", Promote::Float,
@@ -138,17 +139,22 @@ constexpr std::array kUnary = {
 };
 
 // abs and angle of complex numbers are real; out= may be anything that the real result can be cast to.
-constexpr codegen::PointwiseOp kAbs = {.name = "abs",
-                                       .on_float = "fabs(x0)",
-                                       .on_int = "x0 < 0 ? -x0 : x0",
-                                       .on_bool = "x0",
-                                       .on_complex = "dlb_cabs(x0)",
-                                       .real_result = true};
-constexpr codegen::PointwiseOp kAngle = {
-    .name = "angle",
-    .on_float = "x0 != x0 ? x0 : x0 < 0 ? C(3.14159265358979323846) : C(0.0)",
-    .on_complex = "atan2(x0.y, x0.x)",
-    .real_result = true};
+constexpr PointwiseRow kAbs = {"abs",
+                               "out",
+                               Promote::Fixed,
+                               {.name = "abs",
+                                .on_float = "fabs(x0)",
+                                .on_int = "x0 < 0 ? -x0 : x0",
+                                .on_bool = "x0",
+                                .on_complex = "dlb_cabs(x0)",
+                                .real_result = true}};
+constexpr PointwiseRow kAngle = {"angle",
+                                 "out",
+                                 Promote::Float,
+                                 {.name = "angle",
+                                  .on_float = "x0 != x0 ? x0 : x0 < 0 ? C(3.14159265358979323846) : C(0.0)",
+                                  .on_complex = "atan2(x0.y, x0.x)",
+                                  .real_result = true}};
 
 void complex_to_real(const codegen::PointwiseOp& op, const at::Tensor& self, at::Tensor& out) {
   TORCH_CHECK(c10::canCast(c10::toRealValueType(self.scalar_type()), out.scalar_type()), "result type ",
@@ -163,20 +169,17 @@ void complex_to_real(const codegen::PointwiseOp& op, const at::Tensor& self, at:
   run_pointwise(op, iter, self.scalar_type());
 }
 
-constexpr PointwiseRow kRealAbs = {"abs", "out", Promote::Fixed, kAbs};
-constexpr PointwiseRow kRealAngle = {"angle", "out", Promote::Float, kAngle};
-
 at::Tensor& abs_out(const at::Tensor& self, at::Tensor& out) {
   if (!self.is_complex())
-    return Shape<std::index_sequence<>, std::index_sequence<>>::out<kRealAbs>(self, out);
-  complex_to_real(kAbs, self, out);
+    return Signature<std::index_sequence<>, std::index_sequence<>>::out<kAbs>(self, out);
+  complex_to_real(kAbs.op, self, out);
   return out;
 }
 
 at::Tensor& angle_out(const at::Tensor& self, at::Tensor& out) {
   if (!self.is_complex())
-    return Shape<std::index_sequence<>, std::index_sequence<>>::out<kRealAngle>(self, out);
-  complex_to_real(kAngle, self, out);
+    return Signature<std::index_sequence<>, std::index_sequence<>>::out<kAngle>(self, out);
+  complex_to_real(kAngle.op, self, out);
   return out;
 }
 
@@ -261,8 +264,8 @@ at::Tensor logit(const at::Tensor& self, std::optional<double> eps) {
   return logit_out(self, eps, out);
 }
 
-// real and imaginary part, or length and angle, to complex: computed in the complex type, where the inputs
-// arrive with a zero imaginary part.
+// Complex numbers of real and imaginary part, or of length and angle. They are computed in the complex type,
+// in which the inputs arrive with a zero imaginary part.
 constexpr codegen::PointwiseOp kComplex = {.name = "complex", .on_complex = "(T)(x0.x, x1.x)"};
 constexpr codegen::PointwiseOp kPolar = {.name = "polar",
                                          .on_complex = "(T)(x0.x * cos(x1.x), x0.x * sin(x1.x))"};
@@ -289,11 +292,20 @@ at::Tensor& complex_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& ou
   return out;
 }
 
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kAbs.op, "abs.out", "fixed"},
+                                        {kAngle.op, "angle angle.out", "float"},
+                                        {kNanToNum, "nan_to_num.out", "fixed"},
+                                        {kRoundUp, "round.decimals_out", "fixed"},
+                                        {kRoundDown, "round.decimals_out", "fixed"},
+                                        {kLogit, "logit logit_ logit.out", "float"},
+                                        {kComplex, "complex.out", "result"},
+                                        {kPolar, "polar.out", "result"}});
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_rows<kUnary, 1, 0>(m);
-  remember_op(kAbs);
   m.impl("abs.out", abs_out);
   m.impl("angle.out", angle_out);
   m.impl("angle", angle);

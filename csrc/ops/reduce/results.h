@@ -2,11 +2,12 @@
 // ones.
 #pragma once
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/ReduceOpsUtils.h>
 
 #include <array>
 
-#include "ops/common/structured.h"
+#include "ops/common/meta_op.h"
 #include "primitives/reduce/reduce.h"
 
 namespace dlb {
@@ -17,6 +18,12 @@ inline at::Tensor new_result(at::IntArrayRef sizes, c10::ScalarType dtype) {
                                    dtype, std::nullopt);
 }
 
+// Gives `out` the dtype check and the size that out= promises. Any strides will do for a reduction.
+inline void prepare_out(at::Tensor& out, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  check_out(out, options);
+  at::native::resize_output(out, sizes);
+}
+
 inline void check_overlap(const at::Tensor& out, const at::Tensor& input) {
   at::assert_no_internal_overlap(out);
   at::assert_no_partial_overlap(out, input);
@@ -25,7 +32,7 @@ inline void check_overlap(const at::Tensor& out, const at::Tensor& input) {
 // `Results<at::meta::structured_X> r(out..); r.meta(..)`: results given are checked and resized, undefined
 // ones made. Then r[i] are the results.
 template <class Meta, size_t N = 1>
-class Results final : public MetaOutputs<Meta, Results<Meta, N>> {
+class Results final : public MetaOp<Meta> {
  public:
   Results() = default;
   template <class... Tensors>
@@ -44,9 +51,7 @@ class Results final : public MetaOutputs<Meta, Results<Meta, N>> {
   }
 
  private:
-  friend MetaOutputs<Meta, Results>;
-  // Any strides will do for a reduction.
-  void set_output(size_t i, at::IntArrayRef sizes, at::IntArrayRef, const at::TensorOptions& options) {
+  void place(size_t i, at::IntArrayRef sizes, at::IntArrayRef, const at::TensorOptions& options) override {
     given_[i] = results_[i].defined();
     if (given_[i])
       prepare_out(results_[i], sizes, options);

@@ -45,7 +45,7 @@ constexpr ReduceOp kProd{
     .on_bool = folding("T", "1", "a0 &= x0;", "a0 &= b0;", "y0 = a0;"),
     .on_complex = folding("T", "1, 0", "a0 = dlb_cmul(a0, x0);", "a0 = dlb_cmul(a0, b0);", "y0 = a0;")};
 
-// Norms. NaN passes through max and min.
+// Norms by their order. A NaN stays NaN through the maximum and the minimum.
 constexpr ReduceOp norm_op(const char* name, ReduceBody real, ReduceBody complex, uint8_t scalars = 0) {
   return {.name = name,
           .on_float = real,
@@ -75,8 +75,18 @@ constexpr ReduceOp kNormPower =
     norm_op("norm_p", summing("a0 += pow(fabs(x0), s0);", "y0 = pow(a0, 1 / s0);", "REAL"),
             summing("a0 += pow(dlb_cabs(x0), s0.x);", "y0 = pow(a0, 1 / s0.x);", "REAL"), 1);
 
-const RegisterReduceOps kRegistered{&kSum,     &kMean,    &kNansum,  &kProd,    &kNormZero,
-                                    &kNormOne, &kNormTwo, &kNormMax, &kNormMin, &kNormPower};
+#define DLB_NORMS "linalg_vector_norm linalg_vector_norm.out norm.out norm.dtype_out"
+const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
+                                       {{kSum, "sum sum.dim_IntList sum.IntList_out trace", "sum"},
+                                        {kMean, "mean.dim mean.out", "dtype"},
+                                        {kNansum, "nansum nansum.out", "sum"},
+                                        {kProd, "prod prod.dim_int prod.int_out", "sum"},
+                                        {kNormZero, DLB_NORMS, "dtype"},
+                                        {kNormOne, DLB_NORMS, "dtype"},
+                                        {kNormTwo, DLB_NORMS, "dtype"},
+                                        {kNormMax, DLB_NORMS, "dtype"},
+                                        {kNormMin, DLB_NORMS, "dtype"},
+                                        {kNormPower, DLB_NORMS, "dtype"}});
 
 at::Tensor sum_into(at::Tensor out, const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                     std::optional<at::ScalarType> dtype) {
@@ -172,7 +182,7 @@ void vector_norm(const at::Tensor& self, double order, DimMask mask, c10::Scalar
   reduce(kNormPower, self, mask, in_dtype, out, {c10::Scalar(order)});
 }
 
-// The dtype to compute in: that of the result, complex where the input is.
+// A norm is computed in the dtype of its result, or in the complex dtype of that where the input is complex.
 c10::ScalarType norm_dtype(const at::Tensor& self, const at::Tensor& out) {
   return self.is_complex() ? c10::toComplexType(out.scalar_type()) : out.scalar_type();
 }

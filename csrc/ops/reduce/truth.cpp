@@ -41,6 +41,13 @@ constexpr ReduceOp kEqual{.name = "equal",
                           .on_complex = equal_body("a0 &= x0.x == x1.x && x0.y == x1.y;"),
                           .results = {ResultType::Truth}};
 
+#define DLB_TRUTH(op) op " " op ".all_out " op ".dim " op ".out " op ".dims " op ".dims_out"
+const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
+                                       {{kAny, DLB_TRUTH("any"), "truth"},
+                                        {kAll, DLB_TRUTH("all"), "truth"},
+                                        {kCountNonzero, "count_nonzero.dim_IntList", "truth"},
+                                        {kEqual, "equal", "common"}});
+
 // The three overloads of any and all. An empty list of dims reduces nothing, as PyTorch has it.
 template <const ReduceOp& Op, class MetaDim, class MetaDims, class MetaAll>
 struct Truth {

@@ -62,7 +62,11 @@ constexpr ReduceOp kVarMean = moment_op("var_mean", DLB_VARIANCE("s0") "y0 = v;"
 constexpr ReduceOp kStdMean = moment_op("std_mean", DLB_VARIANCE("s0") "y0 = sqrt(v);" DLB_MEAN,
                                         DLB_VARIANCE("s0.x") "y0 = sqrt(v);" DLB_MEAN, true);
 
-const RegisterReduceOps kRegistered{&kVar, &kStd, &kVarMean, &kStdMean};
+const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
+                                       {{kVar, "var.correction var.correction_out", "first"},
+                                        {kStd, "std.correction std.correction_out", "first"},
+                                        {kVarMean, "var_mean.correction", "first"},
+                                        {kStdMean, "std_mean.correction", "first"}});
 
 struct Plan {
   DimMask mask;

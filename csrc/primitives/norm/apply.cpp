@@ -1,5 +1,6 @@
 // Applying a normalisation's coefficients to its input, forward and backward: any pointwise kernel can, or
 // kernels that keep a row's coefficients in registers.
+#include "codegen/registry.h"
 #include "ops/common/pointwise.h"
 #include "primitives/common/estimates.h"
 #include "primitives/norm/norm.h"
@@ -19,6 +20,9 @@ using solver::SolverRow;
 constexpr codegen::PointwiseOp kForward{.name = "norm_apply", .on_float = "(x0 - x1) * x2 + x3"};
 constexpr codegen::PointwiseOp kBackward{.name = "norm_apply_backward",
                                          .on_float = "x0 * x3 - (x4 + (x1 - x2) * x5)"};
+
+const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+                                       {{kForward, "", "fixed"}, {kBackward, "", "fixed"}});
 
 // As norm_apply in norm.cl.
 struct Params {

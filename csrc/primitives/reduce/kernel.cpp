@@ -31,6 +31,7 @@ cl::Kernel& reduce_kernel(const ReduceKey& key, ReduceForm form, cl::Device& dev
   {
     std::lock_guard<std::mutex> lock(mutex);
     auto& text = (*sources)[key];
+    codegen::check_is_row(*key.op);
     if (!text) text = std::make_unique<std::string>(codegen::reduce_source(key));
     source = text.get();
   }

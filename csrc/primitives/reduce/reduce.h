@@ -5,10 +5,9 @@
 #include <c10/util/ArrayRef.h>
 
 #include <bitset>
-#include <initializer_list>
 
 #include "cl/kernel.h"
-#include "codegen/reduce.h"
+#include "codegen/registry.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -35,11 +34,6 @@ bool has_body(const codegen::ReduceOp& op, c10::ScalarType compute);
 // shapes alone, and for large reductions of registered ops on the solver that was found (solver/find.h says
 // how to have the same one always).
 void run_reduce(const ReduceArguments& arguments);
-
-// Ops whose large reductions choose among solvers, by name; at library load.
-struct RegisterReduceOps {
-  RegisterReduceOps(std::initializer_list<const codegen::ReduceOp*> ops);
-};
 
 // The kernel of a key's program; built on first use, found without a lock after that.
 cl::Kernel& reduce_kernel(const codegen::ReduceKey& key, codegen::ReduceForm form, cl::Device& device);

@@ -2,7 +2,6 @@
 #include "primitives/reduce/solvers.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "solver/solver_row.h"
 
@@ -12,11 +11,6 @@ using solver::Applicability;
 using solver::Config;
 
 namespace {
-
-std::vector<const codegen::ReduceOp*>& registered() {
-  static auto* list = new std::vector<const codegen::ReduceOp*>;
-  return *list;
-}
 
 std::vector<const solver::Solver<ReduceProblem>*> solvers() {
   return {
@@ -71,14 +65,8 @@ void enqueue_with(Launch launch, Stream& stream, const ReduceProblem::Operands& 
 
 const solver::OpOf<ReduceProblem> reduce_op("reduce", solvers);
 
-bool is_registered(const codegen::ReduceOp& op) {
-  return std::find(registered().begin(), registered().end(), &op) != registered().end();
-}
-
 const codegen::ReduceOp* ReduceProblem::reduce_op() const {
-  for (const auto* op : registered())
-    if (std::strcmp(op->name, variant) == 0) return op;
-  return nullptr;
+  return codegen::find_reduce(variant);
 }
 
 Applicability ReduceSolver::applicable(const ReduceProblem& p, const cl::Device&) const {
@@ -121,15 +109,3 @@ double WalkingSolver::estimate(const ReduceProblem& p, const cl::Device& device)
 }
 
 }  // namespace dlb::reduction
-
-namespace dlb {
-
-RegisterReduceOps::RegisterReduceOps(std::initializer_list<const codegen::ReduceOp*> ops) {
-  for (const auto* op : ops) {
-    TORCH_INTERNAL_ASSERT(
-        std::strlen(op->name) < sizeof reduction::ReduceProblem::variant && op->scalars <= 1, op->name);
-    reduction::registered().push_back(op);
-  }
-}
-
-}  // namespace dlb

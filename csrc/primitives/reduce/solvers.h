@@ -12,9 +12,6 @@ const solver::Solver<ReduceProblem>* along();
 const solver::Solver<ReduceProblem>* across();
 const solver::Solver<ReduceProblem>* reference();
 
-// Whether the op registered (RegisterReduceOps).
-bool is_registered(const codegen::ReduceOp& op);
-
 // What along and across can vary; 0: by the sizes.
 struct ReduceConfig {
   int32_t parts_per_unit = 0;  // work-items (GPU: groups) of a compute unit

@@ -1,0 +1,21 @@
+// The device's math functions by name: which of csrc/kernels/common/math a text calls, and their source. An
+// op names no file; it pays for the functions that its body calls and for no others.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dlb::codegen {
+
+// The functions of csrc/kernels/common/math that the OpenCL C `text` calls, sorted, without those that they
+// call themselves: "dlb_exp".
+std::vector<std::string> functions_used(std::string_view text);
+
+// Whether there are any. Allocates nothing.
+bool uses_functions(std::string_view text);
+
+// The groups that define those functions, and the groups that these need, in an order that compiles. Stands
+// behind prelude() and device_macro(). Empty where the text calls none.
+std::string functions_source(std::string_view text);
+
+}  // namespace dlb::codegen
