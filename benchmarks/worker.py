@@ -60,8 +60,9 @@ def settle(step: Step, device: torch.device, longest: float = 60) -> None:
     synchronize(device)
     if device.type != "ocl":
         return
-    end, quiet, before = time.perf_counter() + longest, 0, {}
-    with torch.backends.ocl.flags(find_share=1.0):  # the same choices as with less, sooner
+    end, quiet = time.perf_counter() + longest, 0
+    before: dict[str, float] = {}
+    with dlbackend.backend.flags(find_share=1.0):  # the same choices as with less, sooner
         while quiet < 3 and time.perf_counter() < end:
             pause, steps = time.perf_counter() + 0.2, 0
             while steps < 3 or time.perf_counter() < pause:

@@ -55,6 +55,9 @@ python_headers() {
 }
 python_headers 2>/dev/null || missing+=(python3-dev)
 [ -x "$python" ] || "$base_python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+# The C++ unit tests are built where doctest is, or can be installed.
+doctest=/usr/include/doctest/doctest.h
+[ "$extra" != test ] || [ -f $doctest ] || ! can_install || missing+=(doctest-dev)
 if [ ${#missing[@]} -gt 0 ]; then
   can_install || fail "missing: ${missing[*]}. Ask an administrator for: apt-get install ${missing[*]}"
   apt_install "${missing[@]}"
@@ -196,4 +199,12 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
     logged "${pip[@]}" install --no-deps "torchvision==$torchvision.*"
   fi
   echo "$now" >"$stamp"
+fi
+
+# --- The C++ unit tests, in the tree of the build ------------------------------------------------------------------------
+
+if [ "$extra" = test ] && [ -f "$doctest" ]; then
+  tree="$(ls -td build/cpython-*/ | head -n 1)"
+  PATH="$venv/bin:$PATH" logged cmake -DDLB_BUILD_TESTS=ON "$tree"
+  PATH="$venv/bin:$PATH" logged cmake --build "$tree" --target dlbackend_unit_tests
 fi

@@ -66,8 +66,9 @@ const Record kRecord{StoreKind::kFind, "place\nproblem", std::string("solver\0 1
 }  // namespace
 
 TEST_CASE("A record comes back as it was written, wherever it lies in a file") {
-  for (const Record& record : {kRecord, Record{StoreKind::kProgram, "", ""}, Record{StoreKind::kProgram, "key", ""},
-                               Record{StoreKind::kFind, "key", std::string(1 << 20, 'x')}})
+  for (const Record& record :
+       {kRecord, Record{StoreKind::kProgram, "", ""}, Record{StoreKind::kProgram, "key", ""},
+        Record{StoreKind::kFind, "key", std::string(1 << 20, 'x')}})
     for (const uint64_t offset : {uint64_t{0}, uint64_t{7}}) {
       const TemporaryFile temporary;
       const std::string bytes = bytes_of(record);
@@ -121,7 +122,8 @@ TEST_CASE("A record of another version of the format is told from a damaged one"
 
 TEST_CASE("The next record is found behind what is damaged, also across the end of a chunk") {
   constexpr size_t kChunk = 1 << 20;  // File::find reads so much at once
-  for (const size_t garbage : {size_t{0}, size_t{1}, kChunk - 8, kChunk - 4, kChunk - 1, kChunk, kChunk + 3}) {
+  for (const size_t garbage :
+       {size_t{0}, size_t{1}, kChunk - 8, kChunk - 4, kChunk - 1, kChunk, kChunk + 3}) {
     CAPTURE(garbage);
     const TemporaryFile temporary;
     temporary.write(std::string(garbage, 'D') + bytes_of(kRecord));

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import on_device, relative_error
-from fresh_process import fresh_python, run_python
+from fresh_process import forked_python, run_python
 
 from dlbackend import _C
 
@@ -153,13 +153,13 @@ def test_takes_what_it_is_faster_for():
     assert taken(large.replace("bfloat16", "float32")) != "cpu_bf16"
     assert taken(KEY.replace("=64", "=4").replace(",64,", ",4,")) != "cpu_bf16"
     code = f"import torch, dlbackend; from dlbackend import _C; print(_C.explain_problem({large!r}))"
-    assert "cpu_bf16: for CPU-like devices" in fresh_python(code, DLBACKEND_DEVICE_CLASS="gpu").stdout
+    assert "cpu_bf16: for CPU-like devices" in forked_python(code, DLBACKEND_DEVICE_CLASS="gpu").stdout
 
 
 def test_less_than_there_is():
     code = f"import torch, dlbackend; from dlbackend import _C; print(_C.explain_problem({KEY!r}))"
-    assert "cpu_bf16: needs PoCL" in fresh_python(code, DLBACKEND_CPU_BF16="none").stdout
-    assert "cpu_bf16: applicable" in fresh_python(code, DLBACKEND_CPU_BF16="vectors").stdout
+    assert "cpu_bf16: needs PoCL" in forked_python(code, DLBACKEND_CPU_BF16="none").stdout
+    assert "cpu_bf16: applicable" in forked_python(code, DLBACKEND_CPU_BF16="vectors").stdout
 
 
 @pytest.mark.skipif("amx_bf16" not in Path("/proc/cpuinfo").read_text(), reason="the tests themselves run vectors")

@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 import torch
-from fresh_process import fresh_python
+from fresh_process import forked_python, fresh_python
+from stores import cache_with_programs
 
 import dlbackend
 
@@ -39,11 +40,14 @@ def state():
 
 @pytest.fixture
 def process(tmp_path):
-    """Runs code in a fresh process on a cache folder that begins empty; returns what it prints as JSON."""
+    """Runs code in a fresh process on a cache folder where nothing is found yet, but programs are that the other tests
+    compiled; returns what it prints as JSON.
+    """
+    cache = cache_with_programs(tmp_path / "cache")
 
     def run(code: str, **environment: str):
-        settings = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_FIND_SHARE": "1", **environment}
-        result = fresh_python(PRELUDE + code, **settings)
+        settings = {"DLBACKEND_CACHE_DIR": cache, "DLBACKEND_FIND_SHARE": "1", **environment}
+        result = forked_python(PRELUDE + code, **settings)
         assert result.returncode == 0, result.stderr
         run.stderr = result.stderr
         return json.loads(result.stdout.splitlines()[-1])
@@ -426,14 +430,14 @@ def test_find_share_bounds_what_is_measured(process):
 @pytest.mark.parametrize("share", ["0", "-0.1", "1.5", "nan", "much"])
 def test_bad_find_share(share):
     code = "import torch, dlbackend; print(torch.backends.ocl.find_share)"
-    result = fresh_python(code, DLBACKEND_FIND_SHARE=share)
+    result = forked_python(code, DLBACKEND_FIND_SHARE=share)
     assert "ValueError: DLBACKEND_FIND_SHARE=" + share in result.stderr
     with pytest.raises(ValueError, match="above 0 and at most 1"):
         torch.backends.ocl.find_share = 0 if share == "much" else float(share)
 
 
 def test_unknown_mode_in_the_environment():
-    result = fresh_python(
+    result = forked_python(
         "import torch, dlbackend; torch.ones(2, 2, device='ocl') @ torch.ones(2, 2, device='ocl')",
         DLBACKEND_FIND_MODE="fastest",
     )
@@ -495,8 +499,8 @@ def test_forbidding_a_solver():
         dlbackend.solvers.force("")
 
 
-def test_verbose_says_what_was_found(process):
-    process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2")
+def test_verbose_says_what_was_found(process, tmp_path):
+    process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2", DLBACKEND_CACHE_DIR=str(tmp_path / "empty"))
     assert "dlbackend,compiled,ocl:0," in process.stderr
     lines = process.stderr.splitlines()
     found = [line for line in lines if line.startswith("dlbackend,find,ocl:0,miss,")]
@@ -617,7 +621,7 @@ print(json.dumps([workspace, (out.cpu() - want).abs().max().item() / want.abs().
     assert error < 1e-4
 
 
-def test_a_choice_that_was_begun_before_a_setting_changed_is_not_kept(process):
+def test_a_choice_that_was_begun_before_a_setting_changed_is_not_kept(process, tmp_path):
     code = """
 import threading, time
 torch.ocl.synchronize()
@@ -628,7 +632,8 @@ dlbackend.solvers.force("gemm:reference")
 thread.join()
 run()
 """
-    assert process(code + STATE)["taken"].startswith("reference@")
+    state = process(code + STATE, DLBACKEND_CACHE_DIR=str(tmp_path / "empty"))
+    assert state["taken"].startswith("reference@")
 
 
 @pytest.mark.parametrize("mode", ["fast", "normal"])

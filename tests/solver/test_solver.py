@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import away_from_zero, on_device, relative_error
-from fresh_process import fresh_python
+from fresh_process import forked_python
 
 import dlbackend
 from dlbackend import _C
@@ -65,9 +65,9 @@ def test_inapplicable_solver_gives_everyones_reason():
 
 def test_environment_forces():
     code = "import torch, dlbackend; a = torch.ones(2, 2, device='ocl'); print((a @ a).cpu())"
-    bad = fresh_python(code, DLBACKEND_SOLVER="no_such_solver")
+    bad = forked_python(code, DLBACKEND_SOLVER="no_such_solver")
     assert "no solver is named 'no_such_solver'" in bad.stderr
-    good = fresh_python(code, DLBACKEND_SOLVER="gemm:reference,conv_fwd:reference")
+    good = forked_python(code, DLBACKEND_SOLVER="gemm:reference,conv_fwd:reference")
     assert "2." in good.stdout, good.stderr
 
 
