@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import on_device, relative_error
+from convolutions import SMALL_CONVS
 from fresh_process import forked_python, run_python
 
 from dlbackend import _C
@@ -73,11 +74,7 @@ def test_what_is_not_finite_stays_where_it_is():
 
 
 CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
-    (2, 8, 16, 1, (9, 10), 3, 1, 1, 1),
-    (2, 20, 24, 1, (12, 7), 1, 1, 0, 1),
-    (1, 6, 6, 6, (20, 21), 3, 2, 1, 1),
-    (2, 8, 12, 4, (11, 13), 3, 1, 2, 2),
-    (3, 40, 72, 1, (4, 3), 3, 1, 1, 1),
+    *SMALL_CONVS,
     (2, 64, 48, 1, (17, 19), 3, 2, 1, 1),
     (1, 3, 64, 1, (40, 41), 7, 2, 3, 1),
     (1, 64, 96, 1, (14, 14), 1, 2, 0, 1),

@@ -58,6 +58,12 @@ def process(tmp_path):
 STATE = "print(json.dumps(state()))"
 
 
+def check_is_a_miss(state):
+    """What lay in the store was not used for the only problem."""
+    assert state["hits"] == 0
+    assert state["misses"] == 1
+
+
 def test_fast_measures_nothing(process):
     state = process("run(20); dlbackend.solvers.wait(); run()\n" + STATE, DLBACKEND_FIND_MODE="fast")
     assert state["misses"] == 1
@@ -234,9 +240,7 @@ problem = "gemm:float32 b=1 m=96 n=72 k=80 sa=0,80,1 sb=0,72,1 sc=0,72,1 sd=0,0,
 _C.store_find_record(problem, {record!r})
 run(3)
 """
-    state = process(code + STATE)
-    assert state["hits"] == 0
-    assert state["misses"] == 1
+    check_is_a_miss(process(code + STATE))
 
 
 def test_record_of_a_solver_that_is_gone_is_a_miss(process):
@@ -246,9 +250,7 @@ problem = "gemm:float32 b=1 m=96 n=72 k=80 sa=0,80,1 sb=0,72,1 sc=0,72,1 sd=0,0,
 _C.store_find_record(problem, "dlbackend-find 1 1\\nconsidered gone@3\\ngone@3 0,0,0,0,0,0 1.5 0 0\\n")
 run(3)
 """
-    state = process(code + STATE)
-    assert state["hits"] == 0
-    assert state["misses"] == 1
+    check_is_a_miss(process(code + STATE))
 
 
 @pytest.mark.parametrize("mode", ["fast", "hybrid"])
@@ -719,9 +721,7 @@ _C.store_find_record({first[1]!r}, f"dlbackend-find 1 {{dlbackend._build.VERSION
                      f"{{taken}} {config} 1.5 0 0\\n{{taken}} s{config} 0.5 0 0\\n")
 run(2)
 """
-    state = process(code + STATE)
-    assert state["hits"] == 0
-    assert state["misses"] == 1
+    check_is_a_miss(process(code + STATE))
 
 
 def test_what_was_measured_is_kept_where_a_faster_program_is_fetched(process):
