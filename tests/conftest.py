@@ -8,11 +8,13 @@ training step of a net takes minutes.
 """
 
 import atexit
+import collections
 import gc
 import os
 import shutil
 import site
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,8 +39,8 @@ def use_own_folders() -> Path:
     os.environ["DLBACKEND_CACHE_DIR"] = f"{folder}/cache"
     os.environ["CUDA_CACHE_PATH"] = f"{folder}/nvidia"
     os.environ["MPLCONFIGDIR"] = f"{folder}/matplotlib"
-    for name in ("POCL_CACHE_DIR", "XDG_CACHE_HOME"):
-        os.environ.pop(name, None)
+    os.environ["XDG_CACHE_HOME"] = f"{folder}/others"  # where PoCL writes when something but dlbackend asks for devices
+    os.environ.pop("POCL_CACHE_DIR", None)
     return home
 
 
@@ -47,13 +49,40 @@ HOME = use_own_folders()
 
 @pytest.fixture(autouse=True)
 def nothing_in_home():
-    """No test writes where a user's own files would be."""
+    """No test writes where a user's own files would be: neither to the home folder nor to the default cache folder."""
     yield
-    assert not os.listdir(HOME), "this test, or what it started, wrote to the home folder"
+    default = HOME.parent / "others" / "dlbackend"
+    written = [*os.listdir(HOME), *default.glob("*")]
+    if written:
+        shutil.rmtree(default, ignore_errors=True)  # the next test shall not be blamed
+        shutil.rmtree(HOME)
+        HOME.mkdir()
+    assert not written, "this test, or what it started, wrote to the home folder"
+
+
+QUICK = ("torch.float32", "torch.int64")
+
+
+def further_dtypes(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests of functions that take a `dtype`, for others than the usual ones; where a function is not tested with
+    those, for others than its first. Each dtype has kernels of its own, half a second to compile.
+    """
+    tests = collections.defaultdict(list)
+    for item in items:
+        if "dtype" in getattr(getattr(item, "callspec", None), "params", {}):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for group in tests.values():
+        dtypes = [str(item.callspec.params["dtype"]) for item in group]
+        usual = QUICK if set(QUICK) & set(dtypes) else dtypes[:1]
+        yield from (item for item, dtype in zip(group, dtypes, strict=True) if dtype not in usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests come first: at the end a worker would be busy with one for minutes, and the others done."""
+    """Tests with further dtypes are slow. Slow tests come first: at the end a worker would be busy with one for
+    minutes, and the others done.
+    """
+    for item in further_dtypes(items):
+        item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

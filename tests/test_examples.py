@@ -72,6 +72,7 @@ def get_model(name, weights): raise URLError("no network")
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "ocl:0"])
 def test_classify_names_pictures(device: str, tmp_path: Path) -> None:
     bright = """

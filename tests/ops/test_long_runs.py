@@ -102,6 +102,7 @@ def test_elements(length: int, start: int) -> None:
     assert torch.equal(x.cpu(), torch.cat((a[half : 2 * half], a[half:])))
 
 
+@pytest.mark.slow
 def test_past_the_cache(request: pytest.FixtureRequest) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-k", "test_elements"]
     done = run_python("-m", "pytest", str(request.path), *options, DLBACKEND_DEVICE_CACHE="4096")

@@ -47,7 +47,6 @@ DTYPES = [
 ]
 # For how many ops one is tested: all, every third or every tenth, for a new kernel takes half a second to build.
 EVERY = dict(zip(DTYPES, [1] * 3 + [3] * 5 + [10] * 4, strict=True))
-QUICK = (torch.float32, torch.int64)  # the others are marked slow
 
 # (op, dtype): why the CPU is not the reference there.
 SKIPS = {
@@ -74,8 +73,7 @@ def cases():
             if (number + DTYPES.index(dtype)) % EVERY[dtype]:
                 continue
             name = f"{op.name}{'-' + op.variant_test_name if op.variant_test_name else ''}-{dtype}"
-            marks = [] if dtype in QUICK else [pytest.mark.slow]
-            yield pytest.param(op, dtype, id=name.replace("torch.", ""), marks=marks)
+            yield pytest.param(op, dtype, id=name.replace("torch.", ""))
 
 
 def compare(actual, expected, dtype):

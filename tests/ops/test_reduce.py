@@ -43,8 +43,6 @@ DTYPES = [torch.float32, torch.int64, torch.float16, torch.bfloat16, torch.int32
           torch.complex64, torch.float64]  # fmt: skip
 # One sample in this many where a dtype only changes loads and stores: each kernel costs time to build.
 SPARSE = 5
-QUICK = (torch.float32, torch.int64)
-SAMPLED = [d if d in QUICK else pytest.param(d, marks=pytest.mark.slow) for d in DTYPES]
 
 
 def moved(value):
@@ -75,7 +73,7 @@ def as_tuple(value):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("dtype", SAMPLED, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", [o for o in op_db if o.name in OPS], ids=lambda o: o.formatted_name)
 def test_samples(op, dtype):
     if dtype not in op.supported_dtypes("cpu"):

@@ -16,6 +16,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PROPERTIES is None or PROPERTIES.type != "cpu", reason="GPUs have other kernels")
 @pytest.mark.parametrize("file", CHOSEN)
 def test_tile_of_other_vectors(file: str, request: pytest.FixtureRequest) -> None:

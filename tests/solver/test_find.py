@@ -158,6 +158,7 @@ taken, = (s for s in dlbackend.solvers.solutions(key) if s.taken)
     assert again == [measured[0], 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["normal", "hybrid"])
 def test_solvers_that_were_not_worth_measuring_are_not_looked_at_again(process, mode):
     """The reference is too far behind by its estimate; the record has to say that it was there."""
@@ -270,6 +271,7 @@ run(2)
     assert not state["taken"].startswith("reference")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid", "trust_verify"])
 def test_a_faster_solver_takes_over(process, mode):
     """The first by its estimate is right, and slow: what measures finds out, before the first run or between runs.
@@ -296,6 +298,7 @@ print(json.dumps([first, state()]))
 ONLY_SLOW = {"DLBACKEND_TEST_SOLVERS": "test_slow", "DLBACKEND_SOLVER": "gemm:test_slow"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])
 def test_programs_of_one_problem(process, mode):
     """The only solver is slow unless made for the problem, which not every mode does; where reusable kernels are
@@ -328,6 +331,7 @@ labelled("all")
     assert specialised == wanted, "\n".join(measured)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("others", "builds"), [(1, True), (7, False)])
 def test_where_sizes_change_nothing_is_made_for_one(process, others, builds):
     code = f"""
@@ -360,6 +364,7 @@ print(json.dumps(dlbackend.solvers.stats()))
     assert len(tried) == 2
 
 
+@pytest.mark.slow
 def test_of_programs_of_single_problems_the_least_recently_run_are_given_up(process):
     code = """
 def product(rows): return torch.ones(rows, rows, device="ocl") @ torch.ones(rows, 8, device="ocl")  # all sizes differ
