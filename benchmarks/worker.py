@@ -53,7 +53,7 @@ def _measure_paced(case: Case, step: Step, device: torch.device) -> float:
     return min(times)
 
 
-def settle(step: Step, device: torch.device, longest: float = 60) -> None:
+def settle(step: Step, device: torch.device, longest: float = 20) -> None:
     """Runs an iteration until nothing more is compiled or measured for it, for so many seconds at most."""
     for _ in range(3):
         step()
