@@ -1,4 +1,8 @@
-"""Compares ocl with a peer device, case by case, alternating: `python -m benchmarks --peer cpu --suite pointwise`."""
+"""Compares ocl with a peer device, case by case, alternating: `python -m benchmarks --peer cpu --suite pointwise`.
+
+What measuring solvers found elsewhere is not used: ocl runs without packs and on caches that begin empty, and a case is
+timed when nothing more is compiled or measured for it. `--own-caches` takes the user's caches and packs instead.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -84,9 +89,18 @@ def show(row: dict[str, Any], goal: float) -> None:
     )
 
 
-def main() -> None:
-    """Parses the command line and runs the suites."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+def use_fresh_caches(folder: str) -> None:
+    """Processes that are started from now on have no packs, and caches in this folder."""
+    drivers = {"POCL_CACHE_DIR": folder + "/pocl", "CUDA_CACHE_PATH": folder + "/nvidia"}
+    for path in drivers.values():
+        os.makedirs(path)
+    os.environ.update({"DLBACKEND_CACHE_DIR": folder, "DLBACKEND_PACKS": "", **drivers})
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    about, _, more = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=about, epilog=more)
     parser.add_argument("--peer", default="cpu", help="cpu or cuda")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--suite", default=",".join([*SUITES, "startup"]), help="comma-separated")
@@ -94,9 +108,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.15, help="per case, device and round")
     parser.add_argument("--json", default="", help="file for the results")
-    options = parser.parse_args()
-    os.environ["DLB_BENCH_PEER"] = options.peer
+    parser.add_argument("--own-caches", action="store_true", help="with the user's caches and packs")
+    return parser.parse_args()
 
+
+def main() -> None:
+    """Runs the suites."""
+    options = parse_arguments()
+    os.environ["DLB_BENCH_PEER"] = options.peer
+    with tempfile.TemporaryDirectory() as folder:
+        if options.own_caches:
+            print("with the user's caches and packs")
+        else:
+            use_fresh_caches(folder)
+            print("without packs, caches empty at the beginning; timed in the steady state")
+        run(options)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures, prints and writes down what the options ask for."""
     results: list[dict[str, Any]] = []
     chosen = options.suite.split(",")
     ocl, peer = Worker(options.device, options.threads), Worker(options.peer, options.threads)
@@ -115,7 +145,9 @@ def main() -> None:
     if "startup" in chosen:
         results += startup.run(options.device, options.peer)
     if options.json:
-        record = {"peer": options.peer, "machine": platform.processor() or platform.machine(), "time": time.time()}
+        caches = "own" if options.own_caches else "fresh, without packs"
+        machine = platform.processor() or platform.machine()
+        record = {"peer": options.peer, "caches": caches, "machine": machine, "time": time.time()}
         with open(options.json, "w") as out:
             json.dump({**record, "results": results}, out, indent=1)
 

@@ -138,7 +138,7 @@ def _conv_cases() -> list[Case]:
     import torch
 
     batch = _sized(4, 32)
-    shapes = [  # name, in, out, kernel, stride, size, groups
+    shapes: list[tuple[str, int, int, int, int, int, int]] = [  # name, in, out, kernel, stride, size, groups
         ("3x3 64-64 56", 64, 64, 3, 1, 56, 1),
         ("7x7s2 3-64 224", 3, 64, 7, 2, 224, 1),
         ("1x1 64-256 56", 64, 256, 1, 1, 56, 1),
@@ -147,20 +147,29 @@ def _conv_cases() -> list[Case]:
         ("depthwise 3x3 96 56", 96, 96, 3, 1, 56, 96),
     ]
     cases = []
-    in_bfloat16 = [("bf16 " + name, *shape) for name, *shape in shapes[:5]]
+    in_bfloat16 = [("bf16 " + shape[0], *shape[1:]) for shape in shapes[:5]]
     for name, cin, cout, k, s, size, groups in shapes + in_bfloat16:
         dtype = torch.bfloat16 if name.startswith("bf16") else torch.float32
 
-        def operands(device: torch.device, cin=cin, cout=cout, k=k, s=s, size=size, groups=groups, dtype=dtype) -> Any:
+        def operands(
+            device: torch.device,
+            cin: int = cin,
+            cout: int = cout,
+            k: int = k,
+            s: int = s,
+            size: int = size,
+            groups: int = groups,
+            dtype: torch.dtype = dtype,
+        ) -> Any:
             x = torch.randn(batch, cin, size, size).to(device, dtype)
             w = torch.randn(cout, cin // groups, k, k).to(device, dtype)
             return x, w, dict(stride=s, padding=k // 2, groups=groups)
 
-        def forward(device: torch.device, operands=operands) -> Step:
+        def forward(device: torch.device, operands: Callable[[torch.device], Any] = operands) -> Step:
             x, w, options = operands(device)
             return lambda: torch.nn.functional.conv2d(x, w, **options)
 
-        def backward(device: torch.device, operands=operands) -> Step:
+        def backward(device: torch.device, operands: Callable[[torch.device], Any] = operands) -> Step:
             x, w, options = operands(device)
             grad = torch.randn(torch.nn.functional.conv2d(x, w, **options).shape).to(device, x.dtype)
             arguments = (
@@ -255,7 +264,8 @@ def training_step(name: str, batch: int, device: Any) -> Step:
 
     def step() -> None:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
+        loss: Any = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
         optimizer.step()
 
     return step

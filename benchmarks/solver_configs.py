@@ -6,11 +6,13 @@ python -m benchmarks.solver_configs [gemm] [gemv] [conv] [--dtype float16] [--so
 import argparse
 import re
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 import dlbackend
+from dlbackend import ocl
 
 Case = tuple[str, float, Callable[[], object]]  # name, floating point operations of one pass, what to run
 
@@ -21,9 +23,15 @@ def gemms(shapes: list[tuple[int, int, int, int]], dtype: torch.dtype) -> list[C
         a, b = (torch.randn(batch, *s, device="ocl").to(dtype) for s in ((m, k), (k, n)))
         c = torch.randn(batch, n, k, device="ocl").to(dtype)
         flops = 2.0 * batch * m * n * k
-        cases.append((f"{batch} x {m}x{k} @ {k}x{n}", flops, lambda a=a, b=b: a @ b))
-        cases.append((f"{batch} x {m}x{k} @ ({n}x{k})'", flops, lambda a=a, c=c: a @ c.mT))
+        cases.append((f"{batch} x {m}x{k} @ {k}x{n}", flops, partial(torch.matmul, a, b)))
+        cases.append((f"{batch} x {m}x{k} @ ({n}x{k})'", flops, partial(torch.matmul, a, c.mT)))
     return cases
+
+
+def convolve(inputs: list[torch.Tensor], options: tuple[int, int, int, int]) -> None:
+    """Forward and backward; options: stride, padding, dilation, groups."""
+    x, w = inputs
+    torch.autograd.backward(F.conv2d(x, w, None, *options).sum())
 
 
 def convolutions(shapes: list[tuple[int, int, int, int, int, int]], batch: int, dtype: torch.dtype) -> list[Case]:
@@ -33,11 +41,8 @@ def convolutions(shapes: list[tuple[int, int, int, int, int, int]], batch: int, 
         w = torch.randn(k, c // groups, f, f, device="ocl").to(dtype)
         out = (size + f // 2 * 2 - f) // stride + 1
         for layout in (torch.contiguous_format, torch.channels_last):
-
-            def run(x=x, w=w, layout=layout, f=f, stride=stride, groups=groups) -> None:
-                inputs = [t.contiguous(memory_format=layout).requires_grad_() for t in (x, w)]
-                F.conv2d(*inputs, None, stride, f // 2, 1, groups).sum().backward()
-
+            inputs = [t.contiguous(memory_format=layout).requires_grad_() for t in (x, w)]
+            run = partial(convolve, inputs, (stride, f // 2, 1, groups))
             flops = 2.0 * batch * k * (c // groups) * f * f * out * out
             cases.append((f"{batch} x {c}->{k} {f}x{f}/{stride} g{groups} {size} {layout}", flops, run))
     return cases
@@ -87,7 +92,7 @@ def main() -> None:
     cases += gemms(products, dtype) if "gemm" in args.kinds else []
     cases += gemms(rows, dtype) if "gemv" in args.kinds else []
     cases += convolutions(layers, args.batch, dtype) if "conv" in args.kinds else []
-    print(torch.ocl.get_device_properties(0).name)
+    print(ocl.get_device_properties(0).name)
     for case in cases:
         report(case)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Developer build: configures once, then builds incrementally into ./build and links the libraries into
-# python/dlbackend, so that PYTHONPATH=python finds the package. Uses ccache when it is installed.
+# Developer build: configures once, then builds incrementally into ./build and links what it makes into
+# python/dlbackend, so that PYTHONPATH=python finds the package. Uses ccache when it is installed, and builds the C++ unit
+# tests where doctest is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 launcher=()
@@ -9,6 +10,9 @@ if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 [ -f build/build.ninja ] || cmake -S . -B build -G Ninja -DPython_EXECUTABLE="$(command -v python3)" "${launcher[@]}"
+if [ -f /usr/include/doctest/doctest.h ] && ! grep -q DLB_BUILD_TESTS:BOOL=ON build/CMakeCache.txt; then
+  cmake -DDLB_BUILD_TESTS=ON build
+fi
 # ccache may then take a precompiled header by what it was made from, and so share objects between checkouts.
 export CCACHE_PCH_EXTSUM=1
 mkdir -p build/CMakeFiles/dlbackend.dir
@@ -18,4 +22,6 @@ cmake --build build -j "${JOBS:-$(nproc)}" "$@"
 ln -sf ../../build/libdlbackend.so python/dlbackend/libdlbackend.so
 ln -sf ../../build/dlbackend-compiler python/dlbackend/dlbackend-compiler
 ln -sf ../../build/_build.py python/dlbackend/_build.py
+rmdir python/dlbackend/packs 2>/dev/null || true  # a folder of its own in older checkouts
+ln -sfn ../../build/packs python/dlbackend/packs
 for module in build/_C.*.so; do ln -sf "../../$module" "python/dlbackend/$(basename "$module")"; done

@@ -2,7 +2,7 @@
 """Makes a pack for this machine's device: what it compiles and measures for common networks, for others to begin with.
 
     python scripts/make_pack.py                    # all of it, into ./DEVICE.pack: for a release, or for a fleet
-    python scripts/make_pack.py --find --out python/dlbackend/packs/   # what was measured alone: kept in the repository
+    python scripts/make_pack.py --find --out packs/    # what was measured alone, as text: kept in the repository
 
 Each network runs in find mode "normal" in a process of its own, inference and training, on caches that begin empty.
 What was measured stays true until a solver's revision or the library's version changes; compiled programs only until
@@ -21,6 +21,9 @@ from dlbackend import _C
 from dlbackend.progress import progress
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "cmake"))
+import pack_text  # noqa: E402
+
 NETS = ("resnet18", "resnet50", "mobilenet_v2", "densenet121", "vgg11", "vit_b_16")
 
 # Two steps: the second of a problem is where its search would begin, and finds nothing left to do.
@@ -37,10 +40,10 @@ print(dlbackend.solvers.stats()["misses"], dlbackend.kernel_stats()["compiled"])
 """
 
 
-def file_name(index: int) -> str:
+def file_name(index: int, ending: str) -> str:
     """The device's name and driver version as a file's name."""
     device = _C.device_properties(index)
-    return re.sub(r"[^a-z0-9.]+", "-", f"{device.name} {device.driver_version}".lower()).strip("-") + ".pack"
+    return re.sub(r"[^a-z0-9.]+", "-", f"{device.name} {device.driver_version}".lower()).strip("-") + ending
 
 
 def fill(options: argparse.Namespace, environment: dict[str, str]) -> int:
@@ -58,11 +61,22 @@ def fill(options: argparse.Namespace, environment: dict[str, str]) -> int:
     return failed
 
 
+def export(options: argparse.Namespace, target: Path, environment: dict[str, str]) -> int:
+    """Writes the caches' content to the target; 1 if that failed."""
+    pack = Path(environment["DLBACKEND_CACHE_DIR"], "found.pack") if options.find else target
+    command = [sys.executable, "-m", "dlbackend", "cache", "export", *["--find"][: options.find], "--any-driver"]
+    if subprocess.run([*command, str(pack)], check=False, env=environment).returncode:
+        return 1
+    if options.find:
+        target.write_text(pack_text.to_text(pack_text.from_pack(pack.read_bytes())))
+    return 0
+
+
 def main() -> int:
     """Fills empty caches and exports them; 1 if a network failed."""
     parser = argparse.ArgumentParser(prog="scripts/make_pack.py", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(), help="file, or folder for a file named after the device")
-    parser.add_argument("--find", action="store_true", help="only results of measuring solvers")
+    parser.add_argument("--find", action="store_true", help="only results of measuring solvers, as text")
     parser.add_argument("--nets", nargs="+", default=NETS, metavar="NET", help="torchvision's classification networks")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="ocl:N")
     parser.add_argument("--inference", type=int, nargs="*", default=[1], metavar="BATCH", help="batch sizes")
@@ -72,7 +86,8 @@ def main() -> int:
         options.training = [4 if _C.device_properties(options.device).type == "cpu" else 32]
     options.batches = [(batch, "inference") for batch in options.inference]
     options.batches += [(batch, "training") for batch in options.training]
-    target = options.out / file_name(options.device) if options.out.is_dir() else options.out
+    ending = ".txt" if options.find else ".pack"
+    target = options.out / file_name(options.device, ending) if options.out.is_dir() else options.out
     with tempfile.TemporaryDirectory() as folder:
         drivers = {"POCL_CACHE_DIR": folder + "/pocl", "CUDA_CACHE_PATH": folder + "/nvidia"}
         for path in drivers.values():
@@ -81,8 +96,7 @@ def main() -> int:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, **drivers, **search, "PYTHONPATH": paths}
         failed = fill(options, environment)
-        export = [sys.executable, "-m", "dlbackend", "cache", "export", *["--find"][: options.find], "--any-driver"]
-        failed += subprocess.run([*export, str(target)], check=False, env=environment).returncode
+        failed += export(options, target, environment)
     return 1 if failed else 0
 
 

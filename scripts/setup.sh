@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets this clone up: system packages, a virtual environment in .venv, torch, the build. Says what it installs, does
-# only what is missing, and takes a second when nothing is. Called by run.sh and test.sh, with the extra that they need:
+# only what is missing, and takes a second when nothing is. Called by run.sh and test.sh, with the extra that they need;
+# all extras share one build:
 #
 #     scripts/setup.sh examples|test|lint
 #
@@ -54,6 +55,9 @@ python_headers() {
 }
 python_headers 2>/dev/null || missing+=(python3-dev)
 [ -x "$python" ] || "$base_python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+# The C++ unit tests are built where doctest is, or can be installed.
+doctest=/usr/include/doctest/doctest.h
+[ "$extra" != test ] || [ -f $doctest ] || ! can_install || missing+=(doctest-dev)
 if [ ${#missing[@]} -gt 0 ]; then
   can_install || fail "missing: ${missing[*]}. Ask an administrator for: apt-get install ${missing[*]}"
   apt_install "${missing[@]}"
@@ -94,13 +98,29 @@ if ! has_device; then
   has_device || fail "still no OpenCL device: $("$python" python/dlbackend/opencl_probe.py 2>&1)"
 fi
 
-# --- The build and the Python packages of the extra; skipped while neither sources nor torch have changed --------------
+# --- The build; skipped while neither sources nor torch have changed ---------------------------------------------------
+
+# Of pyproject.toml only what a build reads, so that a change of an extra or of a linter's settings compiles nothing.
+build_settings() {
+  "$python" - <<'PYTHON'
+import json
+try:
+    import tomllib
+except ImportError:
+    from pip._vendor import tomli as tomllib
+settings = tomllib.load(open("pyproject.toml", "rb"))
+settings["project"].pop("optional-dependencies", None)
+settings["tool"] = {k: v for k, v in settings["tool"].items() if k in ("dynamic-metadata", "scikit-build")}
+print(json.dumps(settings, sort_keys=True))
+PYTHON
+}
 
 fingerprint() {
   {
     torch_version
     "$python" -VV
-    find csrc cmake python CMakeLists.txt pyproject.toml -type f ! -name '*.so' ! -name '_build.py' ! -name '*.pyc' \
+    build_settings
+    find csrc cmake packs python CMakeLists.txt -type f ! -name '*.so' ! -name '_build.py' ! -name '*.pyc' \
       -print0 | sort -z | xargs -0 sha256sum
   } | sha256sum | cut -d' ' -f1
 }
@@ -112,15 +132,25 @@ default_jobs() {  # a compiler takes up to 1.5 GB
   echo $((memory < 1 ? 1 : memory < cores ? memory : cores))
 }
 
-show_progress() {  # of ninja's "[12/60] ..." lines, in place on a terminal
-  local step newline='\n'
-  [ -t 1 ] && newline='\r'
-  sed -u -n 's/^ *\(\[[0-9]*\/[0-9]*\]\) .*/\1/p' | while read -r step; do printf "  compiling %s $newline" "$step"; done
+# Of ninja's "[12/60] ..." lines: on a terminal the last one in place, else one every tenth or 20 s. Once a tenth is
+# there, it says how long the rest will take: files take about equally long.
+show_progress() {
+  local start=$SECONDS said=$SECONDS tenth=0 done_ total left
+  sed -u -n 's/^ *\[\([0-9]*\)\/\([0-9]*\)\] .*/\1 \2/p' | while read -r done_ total; do
+    left=$(((SECONDS - start) * (total - done_) / (done_ > 0 ? done_ : 1)))
+    left=$([ $((done_ * 10)) -lt "$total" ] || [ "$done_" = "$total" ] || echo ", about $((left / 60 + 1)) min left")
+    if [ -t 1 ]; then
+      printf '\r  compiling %s/%s%s \033[K' "$done_" "$total" "$left"
+    elif [ $((done_ * 10 / total)) -gt $tenth ] || [ $((SECONDS - said)) -ge 20 ]; then
+      tenth=$((done_ * 10 / total)) said=$SECONDS
+      echo "  compiling $done_/$total$left"
+    fi
+  done
   [ -t 1 ] && echo
   return 0
 }
 
-stamp="$venv/dlbackend-$extra.stamp"
+stamp="$venv/dlbackend-build.stamp"
 now="$(fingerprint)"
 if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   export CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(default_jobs)}"
@@ -130,11 +160,38 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   fi
   say "installing build tools: scikit-build-core, cmake, ninja"
   logged "${pip[@]}" install 'scikit-build-core>=1.0' cmake ninja
-  say "building dlbackend with $CMAKE_BUILD_PARALLEL_LEVEL jobs, and installing what '$extra' needs (pyproject.toml)"
-  say "the first build takes 6 to 8 minutes on two cores; progress: tail -f ${log#"$PWD"/}"
-  "${pip[@]}" install -v --no-build-isolation ".[$extra]" 2>&1 | tee -a "$log" | show_progress ||
+  say "building dlbackend with $CMAKE_BUILD_PARALLEL_LEVEL jobs: 3 to 8 minutes on two cores where nothing is built yet"
+  say "the compiler's output: tail -f ${log#"$PWD"/}"
+  "${pip[@]}" install -v --no-build-isolation --no-deps --force-reinstall . 2>&1 | tee -a "$log" | show_progress ||
     { tail -n 40 "$log" >&2; fail "the build failed (whole output in $log)"; }
   (cd / && logged "$python" -c 'import dlbackend')
+  echo "$now" >"$stamp"
+fi
+
+# --- The Python packages of the extra; its requirements are in pyproject.toml ------------------------------------------
+
+requirements() {  # one a line, with those of other extras that it names
+  "$python" - "$extra" <<'PYTHON'
+import re, sys
+try:
+    import tomllib
+except ImportError:
+    from pip._vendor import tomli as tomllib
+extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
+def show(extra):
+    for requirement in extras[extra]:
+        other = re.fullmatch(r"dlbackend\[(.*)\]", requirement)
+        show(other[1]) if other else print(requirement)
+show(sys.argv[1])
+PYTHON
+}
+
+mapfile -t needed < <(requirements)
+stamp="$venv/dlbackend-$extra.stamp"
+now="$(torch_version) ${needed[*]}"
+if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
+  say "installing what '$extra' needs: ${needed[*]}"
+  logged "${pip[@]}" install "${needed[@]}"
   if [ "$extra" = test ]; then
     # The release made for this torch; by its own dependencies pip would replace torch by another build of it.
     torchvision="0.$(($(torch_version | cut -d. -f2) + 15))"
@@ -142,4 +199,12 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
     logged "${pip[@]}" install --no-deps "torchvision==$torchvision.*"
   fi
   echo "$now" >"$stamp"
+fi
+
+# --- The C++ unit tests, in the tree of the build ------------------------------------------------------------------------
+
+if [ "$extra" = test ] && [ -f "$doctest" ]; then
+  tree="$(ls -td build/cpython-*/ | head -n 1)"
+  PATH="$venv/bin:$PATH" logged cmake -DDLB_BUILD_TESTS=ON "$tree"
+  PATH="$venv/bin:$PATH" logged cmake --build "$tree" --target dlbackend_unit_tests
 fi

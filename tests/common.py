@@ -100,6 +100,7 @@ def with_input_grad(fn):
         x = x.detach().requires_grad_()
         y = fn(x)
         y.backward(y.detach())
+        assert x.grad is not None
         return y.detach(), x.grad
 
     return both

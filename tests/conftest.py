@@ -1,10 +1,21 @@
-"""Workers of pytest-xdist share the cores: PyTorch's own CPU threads, which compute the references, and those of the
+"""Each run of the tests has folders of its own for all that is cached: nothing is read from or written to the user's,
+and all processes of a run share what was compiled once. Tests that need an empty cache make one in `tmp_path`.
+DLBACKEND_TEST_FOLDER names a folder to keep between runs.
+
+Workers of pytest-xdist share the cores: PyTorch's own CPU threads, which compute the references, and those of the
 processes that tests start are as many as a worker's share. With all cores' threads in each of 15 workers a float64
 training step of a net takes minutes.
 """
 
+import atexit
+import collections
 import gc
 import os
+import shutil
+import site
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +24,65 @@ if WORKERS > 1:  # read by OpenMP when torch is loaded, which is after this file
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
 
 
+def use_own_folders() -> Path:
+    """Points the caches of the library, of drivers and of what the tests import into the run's folder, and HOME to an
+    empty folder there, which it returns. Workers and processes that tests start inherit all of it.
+    """
+    folder = os.environ.get("DLBACKEND_TEST_FOLDER", "")
+    if not folder:
+        folder = os.environ["DLBACKEND_TEST_FOLDER"] = tempfile.mkdtemp(prefix="dlbackend-tests-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    home = Path(folder, "home")
+    home.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("PYTHONUSERBASE", site.getuserbase())  # packages there stay importable
+    os.environ["HOME"] = str(home)
+    os.environ["DLBACKEND_CACHE_DIR"] = f"{folder}/cache"
+    os.environ["CUDA_CACHE_PATH"] = f"{folder}/nvidia"
+    os.environ["MPLCONFIGDIR"] = f"{folder}/matplotlib"
+    os.environ["XDG_CACHE_HOME"] = f"{folder}/others"  # where PoCL writes when something but dlbackend asks for devices
+    os.environ.pop("POCL_CACHE_DIR", None)
+    return home
+
+
+HOME = use_own_folders()
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_home():
+    """No test writes where a user's own files would be: neither to the home folder nor to the default cache folder."""
+    yield
+    default = HOME.parent / "others" / "dlbackend"
+    written = [*os.listdir(HOME), *default.glob("*")]
+    if written:
+        shutil.rmtree(default, ignore_errors=True)  # the next test shall not be blamed
+        shutil.rmtree(HOME)
+        HOME.mkdir()
+    assert not written, "this test, or what it started, wrote to the home folder"
+
+
+QUICK = ("torch.float32", "torch.int64")
+
+
+def further_dtypes(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests of functions that take a `dtype`, for others than the usual ones; where a function is not tested with
+    those, for others than its first. Each dtype has kernels of its own, half a second to compile.
+    """
+    tests = collections.defaultdict(list)
+    for item in items:
+        if "dtype" in getattr(getattr(item, "callspec", None), "params", {}):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for group in tests.values():
+        dtypes = [str(item.callspec.params["dtype"]) for item in group]
+        usual = QUICK if set(QUICK) & set(dtypes) else dtypes[:1]
+        yield from (item for item, dtype in zip(group, dtypes, strict=True) if dtype not in usual)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests come first: at the end a worker would be busy with one for minutes, and the others done."""
+    """Tests with further dtypes are slow. Slow tests come first: at the end a worker would be busy with one for
+    minutes, and the others done.
+    """
+    for item in further_dtypes(items):
+        item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

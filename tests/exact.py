@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -39,7 +40,7 @@ def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.T
     return (x.abs() if dtype in (torch.uint8, torch.bool) else x).to(dtype)
 
 
-def to_device(x: object) -> object:
+def to_device(x: Any) -> Any:
     """Tensors on the device with the same strides; other things as they are."""
     if not isinstance(x, torch.Tensor):
         return x

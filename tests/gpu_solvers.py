@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from common import relative_error
-from fresh_process import fresh_python
+from fresh_process import forked_python
+from stores import cache_with_programs
 
 import dlbackend
 from dlbackend import _C
@@ -135,7 +136,7 @@ def run_programs_of_one_problem(
         f"PRECISION, GRADIENTS, TOLERANCE = {precision!r}, {gradients}, {tolerance}\n"
     )
     environment = {"DLBACKEND_FIND_SHARE": "1", "DLBACKEND_FIND_MODE": "normal", "DLBACKEND_VERBOSE": "1"}
-    done = fresh_python(head + _OF_ONE_PROBLEM, DLBACKEND_CACHE_DIR=str(cache), **environment)
+    done = forked_python(head + _OF_ONE_PROBLEM, DLBACKEND_CACHE_DIR=cache_with_programs(cache), **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     state: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     assert state["wrong"] == state["rejected"] == 0, done.stderr[-3000:]

@@ -1,5 +1,6 @@
 """Helpers for tests of stores and packs: small stores without a device, and a disk that is full."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,18 @@ PACK_HEADER = 32
 
 def store_in(folder, kind="program", max_bytes=MANY, max_entries=MANY):
     return _C.DiskCache(kind, str(folder), max_bytes, max_entries)
+
+
+def cache_with_programs(folder: Path) -> str:
+    """Makes a cache folder whose find store is empty and whose programs are those of the whole run of the tests, so
+    that a process compiles only what none did before. For tests that do not count what is compiled.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("programs", "pocl"):
+        shared = Path(os.environ["DLBACKEND_CACHE_DIR"], name)
+        shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / name).symlink_to(shared)
+    return str(folder)
 
 
 def contents(folder, kind="program"):

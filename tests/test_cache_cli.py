@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from fresh_process import fresh_python, run_python
+from fresh_process import forked_python, run_python
 from stores import contents, full_disk, store_in, without_root, write_pack
 
 from dlbackend import _C
@@ -37,7 +37,7 @@ print(json.dumps(results))
 
 @pytest.fixture
 def cli(tmp_path):
-    def run(*commands, start=fresh_python, **variables):
+    def run(*commands, start=forked_python, **variables):
         variables = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": "", **variables}
         result = start(f"COMMANDS = {[command.split() for command in commands]!r}\n{DRIVER}", **variables)
         assert result.returncode == 0, result.stderr
@@ -205,14 +205,14 @@ print(json.dumps({**dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
 def test_another_machine_starts_warm(cli, tmp_path):
     """What one machine compiled and measured is used by another through a pack, and it stores nothing itself."""
     variables = {"DLBACKEND_CACHE_DIR": str(cli.folder), "DLBACKEND_PACKS": "", "DLBACKEND_FIND_MODE": "normal"}
-    first = json.loads(fresh_python(MULTIPLY, **variables).stdout)
+    first = json.loads(forked_python(MULTIPLY, **variables).stdout)
     assert first["measured"] >= 1
     pack = tmp_path / "x.pack"
     ((status, out, _), (_, listed, _)) = cli(f"export {pack}", f"list --json --find {pack}")
     assert status == 0
     assert any(entry["what"].startswith("gemm:float32 b=1 m=96") for entry in json.loads(listed)), out
     other = {**variables, "DLBACKEND_CACHE_DIR": str(tmp_path / "other"), "DLBACKEND_PACKS": str(pack)}
-    second = json.loads(fresh_python(MULTIPLY, **other).stdout)
+    second = json.loads(forked_python(MULTIPLY, **other).stdout)
     assert (second["hits"], second["misses"], second["measured"], second["compiled"]) == (1, 0, 0, 0)
     assert not list((tmp_path / "other").glob("*/*.bin"))
 
@@ -220,7 +220,7 @@ def test_another_machine_starts_warm(cli, tmp_path):
 def test_what_was_measured_holds_for_other_versions_of_the_driver(cli, tmp_path):
     """With the same driver it is final; with another the solver is checked once, used, and all is measured again."""
     variables = {"DLBACKEND_CACHE_DIR": str(cli.folder), "DLBACKEND_PACKS": "", "DLBACKEND_FIND_MODE": "normal"}
-    fresh_python(MULTIPLY, **variables)
+    forked_python(MULTIPLY, **variables)
     pack, other = tmp_path / "x.pack", tmp_path / "other.pack"
     ((status, *_),) = cli(f"export --find --any-driver {pack}")
     assert status == 0
@@ -233,7 +233,7 @@ def test_what_was_measured_holds_for_other_versions_of_the_driver(cli, tmp_path)
     results = []
     for path in (pack, other):
         caches = {"DLBACKEND_CACHE_DIR": str(tmp_path / path.stem), "DLBACKEND_PACKS": str(path)}
-        results.append(json.loads(fresh_python(MULTIPLY, **{**variables, **caches}).stdout))
+        results.append(json.loads(forked_python(MULTIPLY, **{**variables, **caches}).stdout))
     same, another = results
     assert (same["hits"], same["misses"], same["verified"]) == (1, 0, 0)
     assert (another["hits"], another["misses"], another["verified"]) == (1, 0, 1)
@@ -254,7 +254,7 @@ def test_exported_programs_have_the_code_that_the_driver_made_later(cli, tmp_pat
         "DLBACKEND_PACKS": "",
         "POCL_CACHE_DIR": str(tmp_path / "pocl"),
     }
-    assert fresh_python(run, **variables).stdout.startswith("18.0")
+    assert forked_python(run, **variables).stdout.startswith("18.0")
     pack, as_stored = tmp_path / "x.pack", tmp_path / "stored.pack"
     results = cli(f"export {pack}", f"export --as-stored {as_stored}", **variables)
     assert [status for status, *_ in results] == [0, 0]
@@ -267,7 +267,7 @@ def test_exported_programs_have_the_code_that_the_driver_made_later(cli, tmp_pat
         "DLBACKEND_PACKS": str(pack),
         "POCL_CACHE_DIR": str(tmp_path / "cold"),
     }
-    result = fresh_python(run, **cold)
+    result = forked_python(run, **cold)
     assert result.stdout.startswith("18.0"), result.stderr
     assert f"'loaded_from_pack': {len(complete)}" in result.stdout
 

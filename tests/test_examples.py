@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def train(device: str, folder: Path) -> tuple[float, float]:
     """(accuracy in percent, seconds) of a run of train_digits.py, whose picture must be there and not blank."""
     picture = folder / f"{device.replace(':', '')}.png"
-    command = [sys.executable, EXAMPLES / "train_digits.py", "--device", device, "--out", picture]
+    command = [sys.executable, str(EXAMPLES / "train_digits.py"), "--device", device, "--out", str(picture)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found = re.search(r"test accuracy ([\d.]+)% in ([\d.]+) s", done.stdout)
@@ -72,6 +72,7 @@ def get_model(name, weights): raise URLError("no network")
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "ocl:0"])
 def test_classify_names_pictures(device: str, tmp_path: Path) -> None:
     bright = """

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fresh_process import run_python
+from fresh_process import run_python_for
 
 import dlbackend  # noqa: F401
 
@@ -28,6 +28,6 @@ def test_gpu_kernels(file: str, request: pytest.FixtureRequest) -> None:
     tests = request.path.parent
     options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN.get(file, "test")]
     variables = {"DLBACKEND_DEVICE_CLASS": "gpu", **MORE.get(file, {})}
-    done = run_python("-m", "pytest", str(tests / file), *options, timeout=1200, **variables)
+    done = run_python_for(1200, "-m", "pytest", str(tests / file), *options, **variables)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

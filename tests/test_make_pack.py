@@ -1,5 +1,6 @@
 """scripts/make_pack.py: what one machine compiled and measured for a network, another of its kind begins with."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -7,8 +8,13 @@ from pathlib import Path
 
 import pytest
 from fresh_process import fresh_python
+from stores import store_in
+
+from dlbackend import _C
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import make_pack  # noqa: E402
 
 RUN = """
 import torch, dlbackend
@@ -33,3 +39,20 @@ def test_a_machine_with_the_pack_neither_compiles_nor_measures(tmp_path):
     compiled, misses, hits = map(int, run.stdout.split())
     assert (compiled, misses) == (0, 0)
     assert hits > 10
+
+
+def test_what_was_measured_is_written_as_text(tmp_path):
+    """For every version of the driver; without programs, and without other devices' results."""
+    tag = _C.device_properties(0).cache_tag
+    record = b"dlbackend-find 1 0.1.0\nconsidered x@1\nx@1 0,0 1.5 0 0\n"
+    find = store_in(tmp_path / "find", "find")
+    find.store(f"{tag}|2|cpu\ngemm:own".encode(), record)
+    find.store(b"platform|1|Other|1|1|2|cpu\ngemm:others", record)
+    store_in(tmp_path / "programs").store(f"{tag}\n\nkernel void f()".encode(), b"binary")
+    environment = {**os.environ, "DLBACKEND_CACHE_DIR": str(tmp_path), "DLBACKEND_PACKS": ""}
+    assert make_pack.export(argparse.Namespace(find=True), tmp_path / "x.txt", environment) == 0
+    place, head, *rest = (tmp_path / "x.txt").read_text().splitlines()
+    assert place.startswith("place ")
+    assert place.endswith("|*|*|2|cpu")
+    assert head.startswith("head dlbackend-find 1 0.1.0@")
+    assert rest == ["", "gemm:own", "  considered x@1", "  x@1 0,0 1.5 0 0"]

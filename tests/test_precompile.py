@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from common import DEVICE
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from torch import nn
 
 import dlbackend
@@ -49,7 +49,7 @@ print(*(after[what] - before[what] for what in ("compiled", "loaded")))
     )
     caches = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": "", "DLBACKEND_FIND_MODE": mode}
     (tmp_path / "pocl").mkdir()
-    done = fresh_python(code, POCL_CACHE_DIR=str(tmp_path / "pocl"), **caches)
+    done = forked_python(code, POCL_CACHE_DIR=str(tmp_path / "pocl"), **caches)
     assert done.returncode == 0, done.stderr
     first, then = ([int(float(n)) for n in line.split()] for line in done.stdout.splitlines())
     assert then == [0, 0]
@@ -58,7 +58,7 @@ print(*(after[what] - before[what] for what in ("compiled", "loaded")))
     assert first[1] - first[0] <= 3  # what was built on the way was nearly all foreseen
     if mode == "hybrid":
         return
-    done = fresh_python(code, POCL_CACHE_DIR=str(tmp_path / "pocl"), **caches)
+    done = forked_python(code, POCL_CACHE_DIR=str(tmp_path / "pocl"), **caches)
     (programs, compiled, loaded), then = ([int(float(n)) for n in line.split()] for line in done.stdout.splitlines())
     assert (then, compiled) == ([0, 0], 0)
     assert loaded >= programs

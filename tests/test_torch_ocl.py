@@ -4,7 +4,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from torch.utils.checkpoint import checkpoint
 
 import dlbackend  # noqa: F401
@@ -13,7 +13,9 @@ ocl = torch.ocl
 
 
 def test_accelerator_api_is_ocl() -> None:
-    assert torch.accelerator.current_accelerator().type == "ocl"
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator
+    assert accelerator.type == "ocl"
     assert torch.accelerator.device_count() == ocl.device_count() > 0
     assert torch.get_device_module("ocl") is ocl
     assert torch.backends.ocl.is_available()
@@ -24,7 +26,7 @@ def test_generated_methods() -> None:
     x = torch.ones(3).ocl()
     assert x.is_ocl
     assert x.device == torch.device("ocl:0")
-    assert torch.nn.Linear(2, 2).ocl().weight.is_ocl
+    assert torch.nn.Linear(2, 2).ocl().weight.is_ocl  # type: ignore[operator]
     assert x.untyped_storage().is_ocl
 
 
@@ -191,14 +193,14 @@ def test_checkpoint_recomputes_with_the_same_random_numbers(use_reentrant: bool)
 
 def test_initialized_is_told_as_the_device_is_used() -> None:
     code = "import torch, dlbackend; print(torch.ocl._initialized, end=' '); torch.ones(1, device='ocl'); "
-    assert fresh_python(code + "print(torch.ocl._initialized)").stdout == "False True\n"
+    assert forked_python(code + "print(torch.ocl._initialized)").stdout == "False True\n"
     assert not hasattr(ocl, "no_such_name")
 
 
 def test_seed_before_first_use_counts() -> None:
     code = "import torch, dlbackend; torch.manual_seed({}); {} print(torch.rand(3, device='ocl').tolist())"
-    early = fresh_python(code.format(11, "assert not torch.ocl.is_initialized();"))
-    late = fresh_python(code.format(4, "torch.ocl.init(); torch.manual_seed(11);"))
+    early = forked_python(code.format(11, "assert not torch.ocl.is_initialized();"))
+    late = forked_python(code.format(4, "torch.ocl.init(); torch.manual_seed(11);"))
     assert early.stdout == late.stdout != "", early.stderr + late.stderr
 
 

@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 from common import DEVICE
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from torch import nn
 
 import dlbackend
@@ -140,9 +140,9 @@ with torch.no_grad():
 print(dlbackend.solvers.explain({key!r}).split()[0], dlbackend.solvers.stats()["measured"])
 """
     empty = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache")}
-    assert fresh_python(code, **empty).stdout == "reference 0\n"
+    assert forked_python(code, **empty).stdout == "reference 0\n"
     by_environment = code.replace("len(sys.argv) < 2", "False")
-    done = fresh_python(by_environment, DLBACKEND_TUNING=str(tmp_path / "t.json"), **empty)
+    done = forked_python(by_environment, DLBACKEND_TUNING=str(tmp_path / "t.json"), **empty)
     assert done.stdout == "reference 0\n", done.stderr
 
 
@@ -180,7 +180,7 @@ solvers.wait()
 taken = {{key: [[s.solver, s.config] for s in solvers.solutions(key) if s.taken] for key in solvers.problems()}}
 print(json.dumps([str(model.configuration), model.configuration.layers, taken, solvers.stats()["measured"]]))
 """
-    done = fresh_python(
+    done = forked_python(
         code, DLBACKEND_TUNING=str(tmp_path / "t.json"), DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), DLBACKEND_PACKS=""
     )
     assert done.returncode == 0, done.stderr
@@ -314,7 +314,7 @@ for number in range({len(texts)}):
     assert "DLBACKEND_TUNING is not used" in str(caught[0].message), number
 print((torch.ones(2, device="ocl") + 1).tolist())
 """
-    done = fresh_python(code, DLBACKEND_TUNING=str(files[-2]))
+    done = forked_python(code, DLBACKEND_TUNING=str(files[-2]))
     assert done.stdout == "[2.0, 2.0]\n", done.stderr
     assert "DLBACKEND_TUNING is not used" in done.stderr
 
@@ -756,7 +756,7 @@ def test_command(tmp_path, monkeypatch, capsys):
 
 def test_what_does_not_apply_is_a_warning(tmp_path):
     (tmp_path / "t.json").write_text("{}")
-    done = fresh_python(
+    done = forked_python(
         "import torch, dlbackend; from dlbackend import _C\n"
         "_C.load_find_record('elsewhere', 'gemm', '')\n"
         "torch.ones(3, 3, device='ocl') @ torch.ones(3, 3, device='ocl')",

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fresh_process import fresh_python
+from fresh_process import forked_python
 
 from dlbackend import _C
 
@@ -19,9 +19,8 @@ NET = """
 import torch, dlbackend
 from dlbackend import _C
 torch.manual_seed(0)
-net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-                          torch.nn.Flatten(), torch.nn.Linear(288, 5), torch.nn.LogSoftmax(1)).eval()
-x = torch.randn(4, 3, 14, 14)
+net = torch.nn.Sequential(torch.nn.Linear(14, 5), torch.nn.ReLU(), torch.nn.Linear(5, 5), torch.nn.LogSoftmax(1)).eval()
+x = torch.randn(4, 14)
 with torch.no_grad():
     expected = net(x)
 net.to("ocl:0"), dlbackend.precompile(net, x.to("ocl:0"))
@@ -35,7 +34,7 @@ print(int(before["compiled"]), int(before["compiled_elsewhere"]), int(after["com
 
 def run_net(cache: Path, processes: str, prelude: str = "", **variables: str) -> tuple[int, int, int]:
     """Programs compiled ahead, how many of them elsewhere, and how many later."""
-    done = fresh_python(
+    done = forked_python(
         prelude + NET,
         DLBACKEND_CACHE_DIR=str(cache),
         DLBACKEND_PACKS="",
@@ -145,7 +144,7 @@ stats = dlbackend.kernel_stats()
 print(int(stats["compiled_elsewhere"]))
 print(torch.arange(3, device="ocl:0").sum().item())
 """
-    done = fresh_python(
+    done = forked_python(
         code,
         DLBACKEND_CACHE_DIR=str(tmp_path),
         DLBACKEND_PACKS="",
@@ -171,7 +170,7 @@ stats = dlbackend.kernel_stats()
 print(int(stats["compiled"]), int(stats["compiled_elsewhere"]), dlbackend.solvers.stats()["rejected"])
 """
     for mode in ("hybrid", "normal"):
-        done = fresh_python(
+        done = forked_python(
             code.replace("MODE", repr(mode)),
             DLBACKEND_CACHE_DIR=str(tmp_path / mode),
             DLBACKEND_PACKS="",
@@ -186,7 +185,7 @@ print(int(stats["compiled"]), int(stats["compiled_elsewhere"]), dlbackend.solver
 
 
 def test_a_bad_number_is_ignored(tmp_path):
-    done = fresh_python(
+    done = forked_python(
         "import torch, dlbackend; torch.zeros(1, device='ocl:0'); from dlbackend import _C; _C.prefetch(0, [('', '')])",
         DLBACKEND_COMPILE_PROCESSES="many",
         DLBACKEND_CACHE_DIR=str(tmp_path),
@@ -196,7 +195,7 @@ def test_a_bad_number_is_ignored(tmp_path):
 
 
 def test_without_a_cache_there_is_none():
-    done = fresh_python(
+    done = forked_python(
         "import torch, dlbackend; from dlbackend import _C; torch.zeros(1, device='ocl:0');"
         "_C.prefetch(0, [('kernel void alone(global int* x) { *x = 2; }', '')]);"
         "print(int(dlbackend.kernel_stats()['compiled_elsewhere']))",

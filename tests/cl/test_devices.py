@@ -4,7 +4,7 @@ import ast
 
 import pytest
 import torch
-from fresh_process import fresh_python, run_python
+from fresh_process import forked_python, run_python
 
 from dlbackend import opencl_probe
 
@@ -16,7 +16,7 @@ def names(**variables):
         "import torch, dlbackend; n = torch.ocl.device_count()\n"
         "print([torch.ocl.get_device_properties(i).name for i in range(n)])"
     )
-    result = fresh_python(code, **variables)
+    result = forked_python(code, **variables)
     assert result.returncode == 0, result.stderr
     return ast.literal_eval(result.stdout)
 
@@ -37,7 +37,7 @@ def test_selection_and_order():
 
 
 def test_a_word_that_is_no_device_is_warned_of():
-    result = fresh_python("import torch, dlbackend; torch.ocl.device_count()", DLBACKEND_DEVICES="0,0, nobodys ,99")
+    result = forked_python("import torch, dlbackend; torch.ocl.device_count()", DLBACKEND_DEVICES="0,0, nobodys ,99")
     lines = [line for line in result.stderr.splitlines() if line.startswith("dlbackend: ")]
     assert [line.rsplit('"', 2)[1] for line in lines] == ["nobodys", "99"]
 
@@ -56,7 +56,7 @@ for use in (lambda: torch.ones(2, device="ocl"), lambda: torch.ones(2).to("ocl:0
         raise AssertionError("no error")
 """
     for variables in ({"DLBACKEND_DEVICES": "no such device"}, {"DLBACKEND_DEVICES": ""}):
-        result = fresh_python(code, **variables)
+        result = forked_python(code, **variables)
         assert result.returncode == 0, result.stderr
 
 
@@ -71,8 +71,8 @@ torch.ones(1, device="ocl")
 print(before, getenv(b"CUDA_DEVICE_MAX_CONNECTIONS"))
 """
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
-    assert fresh_python(code).stdout == "None b'2'\n"
-    assert fresh_python(code, CUDA_DEVICE_MAX_CONNECTIONS="8").stdout == "b'8' b'8'\n"
+    assert forked_python(code).stdout == "None b'2'\n"
+    assert forked_python(code, CUDA_DEVICE_MAX_CONNECTIONS="8").stdout == "b'8' b'8'\n"
 
 
 def test_no_opencl_library():
@@ -88,7 +88,7 @@ except RuntimeError as error:
 else:
     raise AssertionError("no error")
 """
-    result = fresh_python(code, DLBACKEND_OPENCL_LIBRARY="/nonexistent/libOpenCL.so")
+    result = forked_python(code, DLBACKEND_OPENCL_LIBRARY="/nonexistent/libOpenCL.so")
     assert result.returncode == 0, result.stderr
 
 
@@ -97,7 +97,7 @@ def test_no_platform():
     if run_python(opencl_probe.__file__, **hidden).returncode == 0:
         pytest.skip("this OpenCL loader takes no OCL_ICD_VENDORS")
     code = "import torch, dlbackend; assert torch.ocl.device_count() == 0; print('ok')"
-    result = fresh_python(code, **hidden)
+    result = forked_python(code, **hidden)
     assert result.returncode == 0, result.stderr
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from stores import without_root
 
 from dlbackend import _C
@@ -25,7 +25,7 @@ print(int(stats["compiled"]), int(stats["loaded"]))
 
 @pytest.fixture
 def run(tmp_path):
-    def call(code=CODE, start=fresh_python, **variables):
+    def call(code=CODE, start=forked_python, **variables):
         fixed = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": "", "TMPDIR": str(tmp_path)}
         result = start(code, **{**fixed, **variables})
         assert result.returncode == 0, result.stderr
@@ -144,7 +144,7 @@ def test_disk_that_fills_up_later(run, tmp_path):
     (tmp_path / "full.c").write_text(FULL)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "full.so", tmp_path / "full.c"], check=True)
     code = FILLS_LATER.replace("FOLDER", repr(str(run.folder)))
-    result = fresh_python(
+    result = forked_python(
         code, LD_PRELOAD=str(tmp_path / "full.so"), POCL_CACHE_DIR=str(run.folder), DLBACKEND_CACHE_DIR=""
     )
     assert result.returncode == 0, result.stderr
@@ -213,7 +213,7 @@ print(json.dumps(results))
 def test_command(filled, tmp_path):
     def cli(*commands, **variables):
         fixed = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": ""}
-        result = fresh_python(f"COMMANDS = {list(commands)!r}\n{CLI}", **{**fixed, **variables})
+        result = forked_python(f"COMMANDS = {list(commands)!r}\n{CLI}", **{**fixed, **variables})
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from stores import HEADER, PACK_HEADER, contents, full_disk, store_in, without_root, write_pack
 
 from dlbackend import _C
@@ -102,7 +102,7 @@ assert stores["find"].load(b"no such key") is None
 """
 
 
-def look(tmp_path, packs, run=fresh_python, entries=ENTRIES, **variables):
+def look(tmp_path, packs, run=forked_python, entries=ENTRIES, **variables):
     variables = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": packs, **variables}
     result = run(f"ENTRIES = {entries!r}\n{LOOK}", **variables)
     assert result.returncode == 0, result.stderr
@@ -167,11 +167,11 @@ assert find.load(key) == payload
 """
     write_pack(tmp_path / "new.pack", [])
     variables = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": str(pack)}
-    result = fresh_python(code, **variables)
+    result = forked_python(code, **variables)
     assert (result.returncode, result.stderr) == (0, "")
     write_pack(pack, ENTRIES)
     cut = code.replace(f"os.rename({str(tmp_path / 'new.pack')!r}, {str(pack)!r})", f"os.truncate({str(pack)!r}, 40)")
-    result = fresh_python(cut.replace("assert find.load(key) == payload\n", "print(find.load(key))\n"), **variables)
+    result = forked_python(cut.replace("assert find.load(key) == payload\n", "print(find.load(key))\n"), **variables)
     assert result.stdout.splitlines() == [str(ENTRIES[1][2]), "None"]
     assert result.stderr.count("\n") == 1
 
@@ -188,7 +188,7 @@ def is_open():
 assert find.load(key) == b"mine" and not is_open()
 assert find.load(b"another") is None and is_open()
 """
-    result = fresh_python(code, DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), DLBACKEND_PACKS=str(pack))
+    result = forked_python(code, DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), DLBACKEND_PACKS=str(pack))
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -210,7 +210,7 @@ for room in (0, 1, 31, 32, 33, 95, 96, 97, 140, 5000):
     assert os.listdir(os.path.dirname(target)) == [], room
 """
     (tmp_path / "out").mkdir()
-    result = fresh_python(code, **full_disk(tmp_path, tmp_path / "out", -1))
+    result = forked_python(code, **full_disk(tmp_path, tmp_path / "out", -1))
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -224,7 +224,7 @@ print(*(int(stats[name]) for name in ("compiled", "loaded", "loaded_from_pack"))
 
 
 def run_programs(tmp_path, packs, **variables):
-    result = fresh_python(
+    result = forked_python(
         PROGRAMS, **{"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": packs, **variables}
     )
     assert result.returncode == 0, result.stderr

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from stores import full_disk, without_root
 
 from dlbackend import _C
@@ -31,7 +31,7 @@ def counts(result):
 @pytest.fixture
 def run(tmp_path):
     def call(code=CODE, folder=tmp_path / "cache", **variables):
-        return fresh_python(code, **{"DLBACKEND_CACHE_DIR": str(folder), "DLBACKEND_PACKS": "", **variables})
+        return forked_python(code, **{"DLBACKEND_CACHE_DIR": str(folder), "DLBACKEND_PACKS": "", **variables})
 
     call.programs = tmp_path / "cache" / "programs"
     return call
@@ -170,7 +170,7 @@ def test_folder_is_private_and_default_location_honours_xdg(tmp_path):
     code = "import torch, dlbackend; torch.ones(2).to('ocl:0').add(1); print(dlbackend._C.cache_dir())"
     environment = {"XDG_CACHE_HOME": str(tmp_path), "HOME": "/nonexistent"}
     removed = f"import os; os.environ.pop('DLBACKEND_CACHE_DIR', None); {code}"
-    result = fresh_python(removed, **environment)
+    result = forked_python(removed, **environment)
     assert result.returncode == 0, result.stderr
     folder = Path(result.stdout.strip())
     assert folder == tmp_path / "dlbackend"

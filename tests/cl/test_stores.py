@@ -5,7 +5,7 @@ import shutil
 import time
 
 import pytest
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from stores import HEADER, contents, full_disk, store_in, without_root
 
 DAY = 86400
@@ -112,9 +112,9 @@ for round in range(3):
     assert store.load(b"1") is None and store.load(b"2") is None
     assert not list(pathlib.Path({str(folder)!r}).iterdir())
 """
-    foreign = fresh_python(code.replace("FIRST", "6"))  # the version in the magic
+    foreign = forked_python(code.replace("FIRST", "6"))  # the version in the magic
     assert (foreign.returncode, foreign.stderr) == (0, "")
-    damaged = fresh_python(code.replace("FIRST", "64"))
+    damaged = forked_python(code.replace("FIRST", "64"))
     assert damaged.returncode == 0, damaged.stderr
     assert damaged.stderr.count("\n") == 1
     assert "damaged" in damaged.stderr
@@ -249,7 +249,7 @@ def start(*args):
 
 
 def run_writers(folder, code, most=1 << 40):
-    result = fresh_python(f"FOLDER, MOST = {str(folder)!r}, {most}\n{WRITERS}\n{code}")
+    result = forked_python(f"FOLDER, MOST = {str(folder)!r}, {most}\n{WRITERS}\n{code}")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
@@ -323,7 +323,7 @@ for room in range({whole} + 2):
     assert store.load(b"key") == (b"x" * 100 if stored else b"old payload"), room
     assert len(os.listdir(folder)) == 1, room
 """
-    result = fresh_python(code, **full_disk(tmp_path, folder, -1))
+    result = forked_python(code, **full_disk(tmp_path, folder, -1))
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("No space left on device") == 1
     assert result.stderr.count("\n") == 1

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from fresh_process import fresh_python
+from fresh_process import forked_python
 
 from dlbackend.template import Reduction, source
 
@@ -129,7 +129,7 @@ print(len(source("y0 = x0; y1 = x0 * x0;", [torch.float16], reduce="sum", finish
 print(torch.ocl.device_count())
 """
     hidden = {"OCL_ICD_VENDORS": "/nonexistent", "DLBACKEND_OPENCL_LIBRARY": "/nonexistent/libOpenCL.so.1"}
-    done = fresh_python(code, **hidden)
+    done = forked_python(code, **hidden)
     assert done.returncode == 0, done.stderr
     length, devices = (int(line) for line in done.stdout.split())
     assert length > 1000

@@ -50,26 +50,31 @@ def launches(call):
     return result, dlbackend.kernel_stats()["launches"] - before
 
 
+def check_call(function, in_place, args, kwargs, tolerance):
+    """One call against the CPU's: same values, in place those of the first argument, or the same exception type."""
+    here, there = clone(args), to_device(clone(args))
+    try:
+        expected = function(*here, **kwargs)
+    except NotImplementedError:  # a dtype that the CPU lacks and we may have
+        return
+    except Exception as error:
+        with pytest.raises(type(error)):
+            function(*there, **kwargs)
+        return
+    actual = function(*there, **kwargs)
+    expected, actual = (here[0], there[0]) if in_place else (expected, actual)
+    for a, e in zip(actual, expected, strict=True):
+        assert a.device.type == "ocl"
+        torch.testing.assert_close(a.cpu(), e, equal_nan=True, **tolerance)
+
+
 def check(name, *args, tolerance=None, **kwargs):
     """Functional and in-place forms of _foreach_<name> against the CPU: same values or the same exception type."""
     for form in (f"_foreach_{name}", f"_foreach_{name}_"):
         function = getattr(torch, form, None)
         if function is None:
             continue
-        here, there = clone(args), to_device(clone(args))
-        try:
-            expected = function(*here, **kwargs)
-        except NotImplementedError:  # a dtype that the CPU lacks and we may have
-            continue
-        except Exception as error:
-            with pytest.raises(type(error)):
-                function(*there, **kwargs)
-            continue
-        actual = function(*there, **kwargs)
-        expected, actual = (here[0], there[0]) if form.endswith("_") else (expected, actual)
-        for a, e in zip(actual, expected, strict=True):
-            assert a.device.type == "ocl"
-            torch.testing.assert_close(a.cpu(), e, equal_nan=True, **(tolerance or {}))
+        check_call(function, form.endswith("_"), args, kwargs, tolerance or {})
 
 
 UNARY = [op.name.removeprefix("_foreach_") for op in foreach_unary_op_db]
@@ -346,17 +351,4 @@ def test_samples_of_pytorch(info, dtype):
         for function in (info.method_variant, info.inplace_variant):
             if function is None:
                 continue
-            here, there = clone(args), to_device(clone(args))
-            try:
-                expected = function(*here, **kwargs)
-            except NotImplementedError:
-                continue
-            except Exception as error:
-                with pytest.raises(type(error)):
-                    function(*there, **kwargs)
-                continue
-            actual = function(*there, **kwargs)
-            if function is info.inplace_variant:
-                expected, actual = here[0], there[0]
-            for a, e in zip(actual, expected, strict=True):
-                torch.testing.assert_close(a.cpu(), e, equal_nan=True, rtol=2e-5, atol=2e-5)
+            check_call(function, function is info.inplace_variant, args, kwargs, {"rtol": 2e-5, "atol": 2e-5})

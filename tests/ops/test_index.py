@@ -1,5 +1,8 @@
 """Indexing: reading and writing through indices and masks, accumulation, embeddings, counting."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from common import FLOATS, assert_layout_as_on_cpu
@@ -165,7 +168,7 @@ def test_accumulation_is_the_same_each_time() -> None:
         ("put_", lambda x, i: x.clone().put_(i, x[0, :1])),
     ],
 )
-def test_bad_index_is_reported_and_the_device_goes_on(op: str, call: object) -> None:
+def test_bad_index_is_reported_and_the_device_goes_on(op: str, call: Callable[..., object]) -> None:
     x = torch.ones(3, 4, device=DEVICE)
     for bad in (10**12, 50, -51):
         call(x, torch.tensor([bad], device=DEVICE))
@@ -189,10 +192,11 @@ def test_errors_that_shapes_tell() -> None:
         x.masked_scatter_(x > 0, torch.ones(2, device=DEVICE))
 
 
-def embedding(weight: torch.Tensor, i: torch.Tensor, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
+def embedding(weight: torch.Tensor, i: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
     weight.requires_grad_()
     out = torch.nn.functional.embedding(i, weight, **options)
     out.backward(torch.arange(out.numel(), device=out.device, dtype=out.dtype).view(out.shape) / out.numel())
+    assert weight.grad is not None
     return out.detach(), weight.grad
 
 
@@ -211,6 +215,7 @@ def test_embedding_bag_without_bags(mode: str) -> None:
     out = torch.nn.functional.embedding_bag(i, weight, offsets, mode=mode)
     assert out.shape == (0, 2)
     out.sum().backward()
+    assert weight.grad is not None
     assert weight.grad.eq(0).all()
 
 
@@ -218,10 +223,11 @@ def test_embedding_bag_without_bags(mode: str) -> None:
 def test_embedding_bag(mode: str) -> None:
     weight, i, offsets = values((10, 16), torch.float32), indices(10, (30,)), torch.tensor([0, 5, 5, 20])
 
-    def bag(w: torch.Tensor, i: torch.Tensor, o: torch.Tensor, **options: object) -> tuple[torch.Tensor, ...]:
+    def bag(w: torch.Tensor, i: torch.Tensor, o: torch.Tensor, **options: Any) -> tuple[torch.Tensor, ...]:
         w = w.clone().requires_grad_()
         out = torch.nn.functional.embedding_bag(i, w, o, mode=mode, **options)
         out.sin().sum().backward()
+        assert w.grad is not None
         return out.detach(), w.grad
 
     check_same(bag, weight, i, offsets, close=True)
@@ -232,6 +238,7 @@ def test_embedding_bag(mode: str) -> None:
         def weighted(w: torch.Tensor, i: torch.Tensor, o: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
             s = s.clone().requires_grad_()
             out = bag(w, i, o, per_sample_weights=s)
+            assert s.grad is not None
             return *out, s.grad
 
         check_same(weighted, weight.double(), i, offsets, scale.double(), close=True)

@@ -3,6 +3,8 @@ in turns, and elementwise results that are larger than the cache are written pas
 that begins and ends, with rests of every kind.
 """
 
+from typing import Any
+
 import pytest
 import torch
 from fresh_process import run_python
@@ -49,7 +51,13 @@ def test_results_side_by_side(rows: int, length: int) -> None:
     x = torch.randint(-1000, 1000, (3, rows, length))
     x.view(-1)[:: max(length - 1, 7)] = 1000  # ties, in different places of the rows
     there = x.to(DEVICE)
-    pairs = [(x[1], 1), (x, (0, 2)), (x[0], None), (x[:, :, ::3], (0, 2)), (x.transpose(0, 1), (1, 2))]
+    pairs: list[tuple[torch.Tensor, Any]] = [
+        (x[1], 1),
+        (x, (0, 2)),
+        (x[0], None),
+        (x[:, :, ::3], (0, 2)),
+        (x.transpose(0, 1), (1, 2)),
+    ]
     theirs = [there[1], there, there[0], there[:, :, ::3], there.transpose(0, 1)]
     for (a, dims), b in zip(pairs, theirs, strict=True):
         assert torch.equal(b.sum(dims).cpu(), a.sum(dims))
@@ -94,6 +102,7 @@ def test_elements(length: int, start: int) -> None:
     assert torch.equal(x.cpu(), torch.cat((a[half : 2 * half], a[half:])))
 
 
+@pytest.mark.slow
 def test_past_the_cache(request: pytest.FixtureRequest) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-k", "test_elements"]
     done = run_python("-m", "pytest", str(request.path), *options, DLBACKEND_DEVICE_CACHE="4096")

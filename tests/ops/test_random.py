@@ -127,6 +127,7 @@ def test_dropout(dtype: torch.dtype) -> None:
     assert kept == pytest.approx(0.75, abs=0.01)
     assert y.max().item() == pytest.approx(4 / 3, rel=1e-2)
     y.sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, y.detach())
     assert torch.nn.functional.dropout(x, 1.0).eq(0).all()
     assert torch.nn.functional.dropout(x, 0.5, training=False) is x

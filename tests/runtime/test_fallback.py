@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from fresh_process import fresh_python
+from fresh_process import forked_python
 
 import dlbackend
 
@@ -57,7 +57,7 @@ with warnings.catch_warnings(record=True) as seen:
 texts = [str(w.message) for w in seen if "runs on the CPU" in str(w.message)]
 assert len([t for t in texts if "eig" in t]) == 1, texts
 """
-    result = fresh_python(code, DLBACKEND_FALLBACK="warn")
+    result = forked_python(code, DLBACKEND_FALLBACK="warn")
     assert result.returncode == 0, result.stderr
 
 

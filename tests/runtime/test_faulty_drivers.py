@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fresh_process import fresh_python, run_python
+from fresh_process import forked_python, run_python
 
 SOURCE = Path(__file__).parents[1] / "faulty_layer.c"
 PRELUDE = """
@@ -38,7 +38,7 @@ def layer(library):
     """Runs code, with environment variables, in a process whose OpenCL calls pass the layer."""
 
     def run(code: str, **variables: str):
-        done = fresh_python(PRELUDE + code, OPENCL_LAYERS=library, **variables)
+        done = forked_python(PRELUDE + code, OPENCL_LAYERS=library, **variables)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -137,10 +137,10 @@ print(json.dumps([attempt("clCreateBuffer:-1:-4", allocate), attempt("clCreateBu
 def test_a_broken_device_does_not_hide_the_others(layer, library):
     two = {"POCL_DEVICES": "pthread pthread", "OPENCL_LAYERS": library}
     code = "import torch, dlbackend; print(torch.ocl.device_count())"
-    every = int(fresh_python(code, **two).stdout)
+    every = int(forked_python(code, **two).stdout)
     if every < 2:
         pytest.skip("one device, and no PoCL to show it twice")
-    broken = fresh_python(code, **two, FAULTY_CALL="clGetDeviceInfo:1:-33")
+    broken = forked_python(code, **two, FAULTY_CALL="clGetDeviceInfo:1:-33")
     assert broken.stdout == f"{every - 1}\n"
     lines = [line for line in broken.stderr.splitlines() if line.startswith("dlbackend: ")]
     assert len(lines) == 1

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from torch.profiler import ProfilerActivity, profile
 
 import dlbackend
@@ -186,7 +186,7 @@ end.synchronize()
 assert event.elapsed_time(end) > 0
 print("fine")
 """
-    result = fresh_python(script)
+    result = forked_python(script)
     assert "fine" in result.stdout, result.stderr
 
 

@@ -3,7 +3,7 @@
 import threading
 
 import torch
-from fresh_process import fresh_python
+from fresh_process import forked_python
 
 import dlbackend
 
@@ -75,7 +75,7 @@ threads = [threading.Thread(target=work) for _ in range(6)]
 torch.ocl.synchronize()
 assert dlbackend.kernel_stats()["compiled"] - before == 1, dlbackend.kernel_stats()
 """
-    result = fresh_python(code)
+    result = forked_python(code)
     assert result.returncode == 0, result.stderr
 
 

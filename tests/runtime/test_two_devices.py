@@ -5,7 +5,7 @@ from pathlib import Path
 import mixed_devices
 import pytest
 import torch
-from fresh_process import fresh_python
+from fresh_process import forked_python
 
 PROGRAM = """
 import re, sys, threading, torch, dlbackend
@@ -75,9 +75,9 @@ print("fine")
 def test_two_devices():
     """Where there is one device only, PoCL can be asked to show it twice."""
     variables = {} if torch.ocl.device_count() > 1 else {"POCL_DEVICES": "pthread pthread"}
-    done = fresh_python("import torch, dlbackend; print(torch.ocl.device_count())", **variables)
+    done = forked_python("import torch, dlbackend; print(torch.ocl.device_count())", **variables)
     if int(done.stdout) < 2:
         pytest.skip("one device, and no PoCL to show it twice")
-    done = fresh_python(PROGRAM.replace("FOLDER", str(Path(mixed_devices.__file__).parent)), **variables)
+    done = forked_python(PROGRAM.replace("FOLDER", str(Path(mixed_devices.__file__).parent)), **variables)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "fine\n"

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fresh_process import fresh_python
+from fresh_process import forked_python
 
 CODE = """
 import json, torch, dlbackend
@@ -38,7 +38,7 @@ def process(tmp_path):
             "DLBACKEND_COMPILE_PROCESSES": "2",
             "DLBACKEND_FIND_MODE": "fast",
         }
-        result = fresh_python(CODE + code, **settings)
+        result = forked_python(CODE + code, **settings)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout.splitlines()[-1])
 

@@ -36,9 +36,9 @@ def check(solver: str, case, dtype: torch.dtype) -> bool:
             args = (x, w, bias if has_bias else None)
             wide = F.conv2d(*(t.double() if t is not None else None for t in args), *geometry, groups)
             place = [t.to("ocl", memory_format=layout) if t is not None and t.dim() == 4 else t for t in args]
-            place[2] = place[2].to("ocl") if has_bias else None
+            place[2] = bias.to("ocl") if has_bias else None
             for low, high in ((0.0, float("inf")), (0.0, 1.5), (-0.5, 0.25)):
-                got = bounded(*place, *geometry, groups, low, high).cpu().double()
+                got = bounded(*place, *geometry, groups, low, high).cpu().double()  # type: ignore[call-arg]
                 assert got.min() >= low
                 assert got.max() <= high
                 # rounding is relative to the sums that there were before the bounds (docs/numerics.md)

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import on_device, relative_error
-from fresh_process import fresh_python, run_python
+from convolutions import SMALL_CONVS
+from fresh_process import forked_python, run_python
 
 from dlbackend import _C
 
@@ -73,11 +74,7 @@ def test_what_is_not_finite_stays_where_it_is():
 
 
 CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
-    (2, 8, 16, 1, (9, 10), 3, 1, 1, 1),
-    (2, 20, 24, 1, (12, 7), 1, 1, 0, 1),
-    (1, 6, 6, 6, (20, 21), 3, 2, 1, 1),
-    (2, 8, 12, 4, (11, 13), 3, 1, 2, 2),
-    (3, 40, 72, 1, (4, 3), 3, 1, 1, 1),
+    *SMALL_CONVS,
     (2, 64, 48, 1, (17, 19), 3, 2, 1, 1),
     (1, 3, 64, 1, (40, 41), 7, 2, 3, 1),
     (1, 64, 96, 1, (14, 14), 1, 2, 0, 1),
@@ -153,13 +150,13 @@ def test_takes_what_it_is_faster_for():
     assert taken(large.replace("bfloat16", "float32")) != "cpu_bf16"
     assert taken(KEY.replace("=64", "=4").replace(",64,", ",4,")) != "cpu_bf16"
     code = f"import torch, dlbackend; from dlbackend import _C; print(_C.explain_problem({large!r}))"
-    assert "cpu_bf16: for CPU-like devices" in fresh_python(code, DLBACKEND_DEVICE_CLASS="gpu").stdout
+    assert "cpu_bf16: for CPU-like devices" in forked_python(code, DLBACKEND_DEVICE_CLASS="gpu").stdout
 
 
 def test_less_than_there_is():
     code = f"import torch, dlbackend; from dlbackend import _C; print(_C.explain_problem({KEY!r}))"
-    assert "cpu_bf16: needs PoCL" in fresh_python(code, DLBACKEND_CPU_BF16="none").stdout
-    assert "cpu_bf16: applicable" in fresh_python(code, DLBACKEND_CPU_BF16="vectors").stdout
+    assert "cpu_bf16: needs PoCL" in forked_python(code, DLBACKEND_CPU_BF16="none").stdout
+    assert "cpu_bf16: applicable" in forked_python(code, DLBACKEND_CPU_BF16="vectors").stdout
 
 
 @pytest.mark.skipif("amx_bf16" not in Path("/proc/cpuinfo").read_text(), reason="the tests themselves run vectors")

@@ -16,9 +16,11 @@ CHOSEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PROPERTIES is None or PROPERTIES.type != "cpu", reason="GPUs have other kernels")
 @pytest.mark.parametrize("file", CHOSEN)
 def test_tile_of_other_vectors(file: str, request: pytest.FixtureRequest) -> None:
+    assert PROPERTIES
     other = 8 if PROPERTIES.vector_floats >= 16 else 16
     options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN[file]]
     tests = str(request.path.parent / file)

@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 import torch
-from fresh_process import fresh_python
+from fresh_process import forked_python, fresh_python
+from stores import cache_with_programs
 
 import dlbackend
 
@@ -39,11 +40,14 @@ def state():
 
 @pytest.fixture
 def process(tmp_path):
-    """Runs code in a fresh process on a cache folder that begins empty; returns what it prints as JSON."""
+    """Runs code in a fresh process on a cache folder where nothing is found yet, but programs are that the other tests
+    compiled; returns what it prints as JSON.
+    """
+    cache = cache_with_programs(tmp_path / "cache")
 
     def run(code: str, **environment: str):
-        settings = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_FIND_SHARE": "1", **environment}
-        result = fresh_python(PRELUDE + code, **settings)
+        settings = {"DLBACKEND_CACHE_DIR": cache, "DLBACKEND_FIND_SHARE": "1", **environment}
+        result = forked_python(PRELUDE + code, **settings)
         assert result.returncode == 0, result.stderr
         run.stderr = result.stderr
         return json.loads(result.stdout.splitlines()[-1])
@@ -52,6 +56,12 @@ def process(tmp_path):
 
 
 STATE = "print(json.dumps(state()))"
+
+
+def check_is_a_miss(state):
+    """What lay in the store was not used for the only problem."""
+    assert state["hits"] == 0
+    assert state["misses"] == 1
 
 
 def test_fast_measures_nothing(process):
@@ -148,6 +158,7 @@ taken, = (s for s in dlbackend.solvers.solutions(key) if s.taken)
     assert again == [measured[0], 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["normal", "hybrid"])
 def test_solvers_that_were_not_worth_measuring_are_not_looked_at_again(process, mode):
     """The reference is too far behind by its estimate; the record has to say that it was there."""
@@ -230,9 +241,7 @@ problem = "gemm:float32 b=1 m=96 n=72 k=80 sa=0,80,1 sb=0,72,1 sc=0,72,1 sd=0,0,
 _C.store_find_record(problem, {record!r})
 run(3)
 """
-    state = process(code + STATE)
-    assert state["hits"] == 0
-    assert state["misses"] == 1
+    check_is_a_miss(process(code + STATE))
 
 
 def test_record_of_a_solver_that_is_gone_is_a_miss(process):
@@ -242,9 +251,7 @@ problem = "gemm:float32 b=1 m=96 n=72 k=80 sa=0,80,1 sb=0,72,1 sc=0,72,1 sd=0,0,
 _C.store_find_record(problem, "dlbackend-find 1 1\\nconsidered gone@3\\ngone@3 0,0,0,0,0,0 1.5 0 0\\n")
 run(3)
 """
-    state = process(code + STATE)
-    assert state["hits"] == 0
-    assert state["misses"] == 1
+    check_is_a_miss(process(code + STATE))
 
 
 @pytest.mark.parametrize("mode", ["fast", "hybrid"])
@@ -264,6 +271,7 @@ run(2)
     assert not state["taken"].startswith("reference")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid", "trust_verify"])
 def test_a_faster_solver_takes_over(process, mode):
     """The first by its estimate is right, and slow: what measures finds out, before the first run or between runs.
@@ -290,6 +298,7 @@ print(json.dumps([first, state()]))
 ONLY_SLOW = {"DLBACKEND_TEST_SOLVERS": "test_slow", "DLBACKEND_SOLVER": "gemm:test_slow"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fast", "normal", "hybrid", "dynamic_hybrid"])
 def test_programs_of_one_problem(process, mode):
     """The only solver is slow unless made for the problem, which not every mode does; where reusable kernels are
@@ -322,6 +331,7 @@ labelled("all")
     assert specialised == wanted, "\n".join(measured)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("others", "builds"), [(1, True), (7, False)])
 def test_where_sizes_change_nothing_is_made_for_one(process, others, builds):
     code = f"""
@@ -354,6 +364,7 @@ print(json.dumps(dlbackend.solvers.stats()))
     assert len(tried) == 2
 
 
+@pytest.mark.slow
 def test_of_programs_of_single_problems_the_least_recently_run_are_given_up(process):
     code = """
 def product(rows): return torch.ones(rows, rows, device="ocl") @ torch.ones(rows, 8, device="ocl")  # all sizes differ
@@ -426,14 +437,14 @@ def test_find_share_bounds_what_is_measured(process):
 @pytest.mark.parametrize("share", ["0", "-0.1", "1.5", "nan", "much"])
 def test_bad_find_share(share):
     code = "import torch, dlbackend; print(torch.backends.ocl.find_share)"
-    result = fresh_python(code, DLBACKEND_FIND_SHARE=share)
+    result = forked_python(code, DLBACKEND_FIND_SHARE=share)
     assert "ValueError: DLBACKEND_FIND_SHARE=" + share in result.stderr
     with pytest.raises(ValueError, match="above 0 and at most 1"):
         torch.backends.ocl.find_share = 0 if share == "much" else float(share)
 
 
 def test_unknown_mode_in_the_environment():
-    result = fresh_python(
+    result = forked_python(
         "import torch, dlbackend; torch.ones(2, 2, device='ocl') @ torch.ones(2, 2, device='ocl')",
         DLBACKEND_FIND_MODE="fastest",
     )
@@ -495,8 +506,8 @@ def test_forbidding_a_solver():
         dlbackend.solvers.force("")
 
 
-def test_verbose_says_what_was_found(process):
-    process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2")
+def test_verbose_says_what_was_found(process, tmp_path):
+    process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2", DLBACKEND_CACHE_DIR=str(tmp_path / "empty"))
     assert "dlbackend,compiled,ocl:0," in process.stderr
     lines = process.stderr.splitlines()
     found = [line for line in lines if line.startswith("dlbackend,find,ocl:0,miss,")]
@@ -617,7 +628,7 @@ print(json.dumps([workspace, (out.cpu() - want).abs().max().item() / want.abs().
     assert error < 1e-4
 
 
-def test_a_choice_that_was_begun_before_a_setting_changed_is_not_kept(process):
+def test_a_choice_that_was_begun_before_a_setting_changed_is_not_kept(process, tmp_path):
     code = """
 import threading, time
 torch.ocl.synchronize()
@@ -628,7 +639,8 @@ dlbackend.solvers.force("gemm:reference")
 thread.join()
 run()
 """
-    assert process(code + STATE)["taken"].startswith("reference@")
+    state = process(code + STATE, DLBACKEND_CACHE_DIR=str(tmp_path / "empty"))
+    assert state["taken"].startswith("reference@")
 
 
 @pytest.mark.parametrize("mode", ["fast", "normal"])
@@ -714,9 +726,7 @@ _C.store_find_record({first[1]!r}, f"dlbackend-find 1 {{dlbackend._build.VERSION
                      f"{{taken}} {config} 1.5 0 0\\n{{taken}} s{config} 0.5 0 0\\n")
 run(2)
 """
-    state = process(code + STATE)
-    assert state["hits"] == 0
-    assert state["misses"] == 1
+    check_is_a_miss(process(code + STATE))
 
 
 def test_what_was_measured_is_kept_where_a_faster_program_is_fetched(process):

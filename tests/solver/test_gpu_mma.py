@@ -9,14 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import relative_error
-from fresh_process import fresh_python
+from fresh_process import forked_python
 from gpu_solvers import check_configs, convolve, first_values, run_programs_of_one_problem, shifted
 
 import dlbackend
 from dlbackend import _C, backend
 
 TENSOR_CORES = torch.ocl.is_available() and torch.ocl.get_device_properties(0).has_tensor_cores
-pytestmark = pytest.mark.skipif(not TENSOR_CORES, reason="the device has no tensor cores")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not TENSOR_CORES, reason="the device has no tensor cores")]
 
 # float32 is rounded to TF32; results of the others are rounded once more when they are stored
 TOLERANCE = {torch.float32: 6e-4, torch.float16: 6e-4, torch.bfloat16: 4e-3}
@@ -225,7 +225,7 @@ for precision in ("tf32", "ieee", "tf32"):
     x @ x.mT
     print(dlbackend.solvers.stats()["verified"])
 """
-    done = fresh_python(code, DLBACKEND_CACHE_DIR=str(tmp_path), DLBACKEND_FIND_MODE="fast", DLBACKEND_PACKS="")
+    done = forked_python(code, DLBACKEND_CACHE_DIR=str(tmp_path), DLBACKEND_FIND_MODE="fast", DLBACKEND_PACKS="")
     assert done.stdout.split() == ["1", "2", "2"], done.stdout + done.stderr
 
 

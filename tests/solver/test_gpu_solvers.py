@@ -13,7 +13,7 @@ from dlbackend import _C
 
 PROBE = "gemm:float32 b=1 m=1 n=1 k=1 sa=0,0,0 sb=0,0,0 sc=0,0,0 sd=0,0,0 add=0"
 GPU_CLASS = torch.ocl.is_available() and "gpu_tiled: applicable" in _C.explain_problem(PROBE)
-pytestmark = pytest.mark.skipif(not GPU_CLASS, reason="the device is not of the GPU class")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPU_CLASS, reason="the device is not of the GPU class")]
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float64: 1e-13}

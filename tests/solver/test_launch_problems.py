@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import DEVICE, assert_near
-from fresh_process import fresh_python
+from fresh_process import forked_python
+from stores import cache_with_programs
 
 import dlbackend
 from dlbackend import _C
@@ -293,9 +294,9 @@ taken, = [s for s in found if s.taken]
 state = {"taken": [taken.solver, taken.config]}
 print(json.dumps({**dlbackend.solvers.stats(), **dlbackend.kernel_stats(), **state}))
 """
-    states = []
+    states, cache = [], cache_with_programs(tmp_path / "cache")
     for _ in range(2):
-        result = fresh_python(code, DLBACKEND_CACHE_DIR=str(tmp_path / "cache"), DLBACKEND_FIND_MODE="normal")
+        result = forked_python(code, DLBACKEND_CACHE_DIR=cache, DLBACKEND_FIND_MODE="normal")
         assert result.returncode == 0, result.stderr
         states.append(json.loads(result.stdout.splitlines()[-1]))
     assert states[0]["misses"] == 1

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import away_from_zero, on_device, relative_error
-from fresh_process import fresh_python
+from convolutions import SMALL_CONVS
+from fresh_process import forked_python
 
 import dlbackend
 from dlbackend import _C
@@ -65,9 +66,9 @@ def test_inapplicable_solver_gives_everyones_reason():
 
 def test_environment_forces():
     code = "import torch, dlbackend; a = torch.ones(2, 2, device='ocl'); print((a @ a).cpu())"
-    bad = fresh_python(code, DLBACKEND_SOLVER="no_such_solver")
+    bad = forked_python(code, DLBACKEND_SOLVER="no_such_solver")
     assert "no solver is named 'no_such_solver'" in bad.stderr
-    good = fresh_python(code, DLBACKEND_SOLVER="gemm:reference,conv_fwd:reference")
+    good = forked_python(code, DLBACKEND_SOLVER="gemm:reference,conv_fwd:reference")
     assert "2." in good.stdout, good.stderr
 
 
@@ -107,11 +108,7 @@ def test_strides_of_gemm_solvers(solver, dtype):
 
 
 CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
-    (2, 8, 16, 1, (9, 10), 3, 1, 1, 1),
-    (2, 20, 24, 1, (12, 7), 1, 1, 0, 1),
-    (1, 6, 6, 6, (20, 21), 3, 2, 1, 1),
-    (2, 8, 12, 4, (11, 13), 3, 1, 2, 2),
-    (3, 40, 72, 1, (4, 3), 3, 1, 1, 1),
+    *SMALL_CONVS,
     (1, 34, 80, 2, (21, 30), 3, 1, 0, 1),
 ]
 
