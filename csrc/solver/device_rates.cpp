@@ -127,13 +127,17 @@ const DeviceRates& derived_rates(const cl::Device& device) {
   return known_of(device).derived;
 }
 
+std::string rates_key(const cl::Device& device) {
+  return cl::find_key(device, kStoreSubject);
+}
+
 std::optional<DeviceRates> load_rates(const cl::Device& device) {
-  const auto text = cl::find_disk_cache().load(cl::find_key(device, kStoreSubject));
+  const auto text = cl::find_disk_cache().load(rates_key(device));
   return text ? DeviceRates::parse(*text) : std::nullopt;
 }
 
 void store_rates(const cl::Device& device, const DeviceRates& rates) {
-  cl::find_disk_cache().store(cl::find_key(device, kStoreSubject), rates.text());
+  cl::find_disk_cache().store(rates_key(device), rates.text());
 }
 
 bool uses_measured_rates() {

@@ -57,7 +57,9 @@ const DeviceRates& rates_of(const cl::Device& device);
 // For what must come out alike in every process: a choice that a stored config does not name.
 const DeviceRates& derived_rates(const cl::Device& device);
 
-// What the find store has for the device now, and storing it. Storing changes nothing in this process.
+// What the find store has for the device now, and storing it under this key of the store. Storing changes
+// nothing in this process.
+std::string rates_key(const cl::Device& device);
 std::optional<DeviceRates> load_rates(const cl::Device& device);
 void store_rates(const cl::Device& device, const DeviceRates& rates);
 

@@ -206,11 +206,11 @@ DeviceRates measure_rates(cl::Device& device) {
       rates.matrix_tf32 = trial.tensor_products("FLOAT", 1, 0x3f800000);
     }
   } catch (const cl::Error& error) {
-    say(1, std::string("matrix rates not measured,") + error.what());
+    log(1, std::string("matrix rates not measured,") + error.what());
   }
   if (background_stopping()) return rates;  // perhaps without those
   store_rates(device, rates);
-  say(1, "rates,ocl:" + std::to_string(device.index) + "," + rates.text());
+  log(1, "rates,ocl:" + std::to_string(device.index) + "," + rates.text());
   return rates;
 }
 
