@@ -13,8 +13,9 @@ namespace dlb::solver {
 // Rates of a whole device, per microsecond. They are measured once per device and driver and kept in the find
 // store (solver/measure_rates.h); until then they are derived from what the driver tells.
 struct DeviceRates {
-  double bytes = 0;      // copied through memory larger than the caches: those read and those written
-  double launch_us = 0;  // microseconds of a kernel that waits for the one before it and does nothing
+  double bytes = 0;  // copied through memory larger than the caches: those read and those written
+  double launch_us =
+      0;  // microseconds of a kernel that waits for the one before it and does nothing; the host is ahead
   // Operations of all compute units together, a multiply-add being two.
   double float32 = 0, float64 = 0, int32 = 0;
   // The same in products of matrices by instructions made for them: with operands of 16 bits, and of float32
