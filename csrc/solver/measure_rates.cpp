@@ -42,7 +42,8 @@ class RateTrial {
   double float32() { return multiply_adds("rates_float32", vector()); }
   double int32() { return multiply_adds("rates_int32", vector()); }
   double float64() { return multiply_adds("rates_float64", std::max(vector() / 2, 1)); }
-  double tensor_products(const char* type, int words, uint32_t operand);
+  // Of a storage type of gpu_tile.clh, `elements` to a word of 32 bits; `operand` is such a word.
+  double tensor_products(const char* type, int elements, uint32_t operand);
   double bf16_products();
 
  private:
@@ -157,13 +158,12 @@ double RateTrial::multiply_adds(const char* name, int vector) {
   return per_microsecond * kOperations * vector * static_cast<double>(range.global[0]);
 }
 
-double RateTrial::tensor_products(const char* type, int words, uint32_t operand) {
+double RateTrial::tensor_products(const char* type, int elements, uint32_t operand) {
   constexpr int kWarp = 32, kWarps = 4, kEdge = 32;  // of a warp's part of the tile
-  const int depth = 8 * words;                       // of one instruction
-  const bool emulated = device_.tensor_cores == cl::TensorCores::kEmulated;
+  const int depth = 8 * elements;                    // of one instruction
   const std::string options = std::string("-DT_") + type +
                               " -DTM=64 -DTN=64 -DWTM=32 -DWTN=32 -DTK=" + std::to_string(2 * depth) +
-                              (emulated ? " -DMMA=2" : " -DMMA=1");
+                              " -DMMA=1";
   cl::Kernel& products =
       cl::get_kernel(device_, joined({"common/gpu_tile.clh", "common/gpu_mma.clh", "solver/rates_mma.cl"}),
                      options, "rates_mma");
@@ -191,7 +191,8 @@ double RateTrial::bf16_products() {
 }  // namespace
 
 DeviceRates measure_rates(cl::Device& device) {
-  DeviceRates rates = derived_rates(device);
+  const DeviceRates& derived = derived_rates(device);
+  DeviceRates rates = derived;
   rates.measured = true;
   RateTrial trial(device);
   rates.launch_us = trial.launch_us();
@@ -199,10 +200,11 @@ DeviceRates measure_rates(cl::Device& device) {
   rates.float32 = trial.float32();
   rates.int32 = trial.int32();
   if (device.fp64) rates.float64 = trial.float64();
-  rates.matrix16 = rates.matrix_tf32 = rates.float32;
+  rates.matrix16 = rates.float32 * derived.matrix16 / derived.float32;
+  rates.matrix_tf32 = rates.float32 * derived.matrix_tf32 / derived.float32;
   try {  // not every compiler builds them
     if (device.bf16() != cl::Bf16::kNone) rates.matrix16 = trial.bf16_products();
-    if (device.tensor_cores != cl::TensorCores::kNone) {
+    if (device.tensor_cores == cl::TensorCores::kMma) {
       rates.matrix16 = trial.tensor_products("HALF", 2, 0x3c003c00);
       rates.matrix_tf32 = trial.tensor_products("FLOAT", 1, 0x3f800000);
     }
