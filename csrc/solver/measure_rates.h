@@ -6,8 +6,8 @@ namespace dlb::solver {
 
 // Measures all rates, which takes a few tenths of a second of the device's time and a moment of its
 // compiler's, and stores them for later processes. What a device does not have, or its compiler does not
-// build, stays derived, or counts as float32's. Holds the device's measuring queue for a few milliseconds at
-// a time. Throws cl::Error.
+// build, keeps its derived rate or ratio to float32's. Holds the device's measuring queue for a few
+// milliseconds at a time. Throws cl::Error.
 DeviceRates measure_rates(cl::Device& device);
 
 // To be called when a problem is chosen for by estimate: where nothing was measured yet, queues that in the
