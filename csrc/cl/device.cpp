@@ -101,15 +101,6 @@ uint64_t cache_of(cl_device_id id) {
   return bytes ? bytes : std::numeric_limits<uint64_t>::max();
 }
 
-// No driver tells it. What drivers call a compute unit is as wide as their vendor's: a multiprocessor of
-// NVIDIA's since Maxwell, a compute unit of AMD's, an execution unit of Intel's.
-uint32_t unit_lanes_of(cl_device_id id) {
-  constexpr cl_uint kNvidia = 0x10de, kIntel = 0x8086;  // PCI's numbers
-  constexpr uint32_t kNvidiaLanes = 128, kIntelLanes = 8, kLanes = 64;
-  const auto vendor = info<cl_uint>(id, CL_DEVICE_VENDOR_ID);
-  return vendor == kNvidia ? kNvidiaLanes : vendor == kIntel ? kIntelLanes : kLanes;
-}
-
 TensorCores tensor_cores_of(const Device& device) {
   constexpr cl_device_info kComputeCapabilityMajor = 0x4000;  // of cl_nv_device_attribute_query
   constexpr cl_uint kAmpere = 8;  // the first with mma of bfloat16, of TF32 and of 16 half along k
@@ -144,8 +135,6 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->compute_units = std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS));
   device->max_work_group = info<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
   device->vector_floats = vector_floats_of(id);
-  device->clock_mhz = info<cl_uint>(id, CL_DEVICE_MAX_CLOCK_FREQUENCY);
-  device->unit_lanes = unit_lanes_of(id);
   device->base_align = std::max<cl_uint>(64, info<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8);
   const std::string extensions = info_string(id, CL_DEVICE_EXTENSIONS);
   device->fp64 = has_word(extensions, "cl_khr_fp64");

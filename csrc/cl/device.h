@@ -38,8 +38,6 @@ struct Device {
   size_t max_work_group = 1;   // work-items
   uint32_t base_align = 128;   // bytes, of a buffer
   uint32_t vector_floats = 1;  // of the widest vector that one instruction computes
-  uint32_t clock_mhz = 0;      // the highest; 0 where the driver does not say
-  uint32_t unit_lanes = 64;    // of a GPU: float32 multiply-adds that a compute unit begins in a cycle
   bool fp64 = false;           // cl_khr_fp64
   bool fp16 = false;           // cl_khr_fp16 is listed; half is a storage type everywhere
   bool int64_atomics = false;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "cl/compute_unit.h"
 #include "cl/stores/disk_cache.h"
 #include "solver/settings.h"
 
@@ -29,8 +30,8 @@ constexpr double kCoreBytes = 8000, kMostHostBytes = 2e5;
 // Bytes that a GPU's memory moves in the time of a float32 operation: from 1/20 with stacked memory to 1/80.
 constexpr double kGpuBytesPerOperation = 1.0 / 32;
 
-DeviceRates derive_cpu(const cl::Device& device) {
-  const double clock = device.clock_mhz ? device.clock_mhz : 3000, units = device.compute_units;
+DeviceRates derive_cpu(const cl::Device& device, const cl::ComputeUnit& unit) {
+  const double clock = unit.clock_mhz ? unit.clock_mhz : 3000, units = device.compute_units;
   DeviceRates rates;
   rates.bytes = std::min(kCoreBytes * units, kMostHostBytes);
   rates.launch_us = 10;
@@ -44,10 +45,10 @@ DeviceRates derive_cpu(const cl::Device& device) {
   return rates;
 }
 
-DeviceRates derive_gpu(const cl::Device& device) {
-  const double clock = device.clock_mhz ? device.clock_mhz : 1500;
+DeviceRates derive_gpu(const cl::Device& device, const cl::ComputeUnit& unit) {
+  const double clock = unit.clock_mhz ? unit.clock_mhz : 1500;
   DeviceRates rates;
-  rates.float32 = 2.0 * device.unit_lanes * clock * device.compute_units;
+  rates.float32 = 2.0 * unit.lanes * clock * device.compute_units;
   rates.bytes = kGpuBytesPerOperation * rates.float32;
   rates.launch_us = 4;
   rates.float64 = rates.float32 / (device.fp64 ? 16 : 64);  // 2 where it is made for that, 32 or 64 elsewhere
@@ -68,7 +69,8 @@ const Known& known_of(const cl::Device& device) {
   static auto* all = new std::array<Known, cl::kDeviceIndices>;
   Known& known = (*all)[static_cast<size_t>(device.index)];
   std::call_once(known.once, [&] {
-    known.derived = device.cls == cl::DeviceClass::kCpu ? derive_cpu(device) : derive_gpu(device);
+    const cl::ComputeUnit unit = cl::compute_unit_of(device);
+    known.derived = device.cls == cl::DeviceClass::kCpu ? derive_cpu(device, unit) : derive_gpu(device, unit);
     const auto stored = uses_measured_rates() ? load_rates(device) : std::nullopt;
     known.taken = stored.value_or(known.derived);
   });
