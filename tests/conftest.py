@@ -22,6 +22,8 @@ import pytest
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if WORKERS > 1:  # read by OpenMP when torch is loaded, which is after this file
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
+# Measuring rates would build a program in every process with an empty cache; tests of it ask for it.
+os.environ.setdefault("DLBACKEND_RATES", "derived")
 
 
 def use_own_folders() -> Path:

@@ -8,6 +8,7 @@
 #include "solver/choice.h"
 #include "solver/find_record.h"
 #include "solver/inspect.h"
+#include "solver/measure_rates.h"
 #include "solver/settings.h"
 #include "solver/stats.h"
 
@@ -44,6 +45,22 @@ py::dict find_stats() {
   return result;
 }
 
+// By name, and whether they were measured.
+py::dict rates_dict(const dlb::solver::DeviceRates& rates) {
+  py::dict result;
+  for (const auto& field : dlb::solver::kRateFields) result[field.name] = rates.*field.rate;
+  result["measured"] = rates.measured;
+  return result;
+}
+
+py::dict measure_rates(int index) {
+  const auto measured = [&] {
+    const py::gil_scoped_release no_gil;
+    return dlb::solver::measure_rates(dlb::device_of(static_cast<c10::DeviceIndex>(index)));
+  };
+  return rates_dict(measured());
+}
+
 }  // namespace
 
 void bind_solvers(py::module_& m) {
@@ -67,6 +84,24 @@ void bind_solvers(py::module_& m) {
   m.def("solutions", &solver::solutions, py::arg("key"), py::arg("device") = 0, no_gil);
   m.def("tune_problem", &solver::tune, py::arg("key"), py::arg("device") = 0, py::arg("exhaustive") = true,
         no_gil);
+  m.def(
+      "device_rates",
+      [](int device) {
+        return rates_dict(solver::rates_of(dlb::device_of(static_cast<c10::DeviceIndex>(device))));
+      },
+      py::arg("device") = 0);
+  m.def("measure_rates", &measure_rates, py::arg("device") = 0);
+  m.def(
+      "parse_rates",
+      [](const std::string& text) {
+        const auto rates = solver::DeviceRates::parse(text);
+        return rates ? py::object(rates_dict(*rates)) : py::none();
+      },
+      "The rates of a stored line, or None for one that cannot be used; for tests.");
+  m.def(
+      "rates_key",
+      [](int device) { return solver::rates_key(dlb::device_of(static_cast<c10::DeviceIndex>(device))); },
+      py::arg("device") = 0);
   m.def("find_record", &solver::find_record, py::arg("key"), py::arg("device") = 0);
   m.def("store_find_record", &solver::store_find_record, py::arg("key"), py::arg("text"),
         py::arg("device") = 0);

@@ -12,6 +12,7 @@
 #include "solver/budget.h"
 #include "solver/candidate_record.h"
 #include "solver/measure.h"
+#include "solver/measure_rates.h"
 #include "solver/search.h"
 #include "solver/settings.h"
 #include "solver/shape_classes.h"
@@ -132,6 +133,7 @@ ChoicePtr choose_by_bucket(const Problem& problem, cl::Device& device) {
 // What the mode says for a problem that the store does not know.
 ChoicePtr choose_on_miss(const Problem& problem, cl::Device& device, const std::string& text, size_t sizes) {
   find_stats().misses++;
+  note_first_choice(device);
   const FindMode mode = find_mode();
   ChoicePtr choice;
   if (mode == FindMode::kNormal)

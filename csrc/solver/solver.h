@@ -1,6 +1,7 @@
 // The contract of a solver: one way to compute the problems of an op. Solvers are stateless singletons, one
 // per file; a primitive's solvers.cpp holds the ordered list of each op. See docs/adding-a-solver.md.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,6 +68,7 @@ class AnySolver {
   virtual uint64_t prepared_for(const Problem&, const cl::Device&, const Config&) const = 0;
   virtual std::vector<Config> configs_for(const Problem& problem, const cl::Device& device) const = 0;
   virtual Config first_config_for(const Problem& problem, const cl::Device& device) const = 0;
+  virtual bool has_config_for(const Problem&, const cl::Device&, const Config&) const = 0;
   virtual bool can_specialise_for(const Problem&, const cl::Device&, const Config&) const = 0;
   virtual bool is_deterministic_for(const Problem& problem) const = 0;
   virtual double estimate_for(const Problem& problem, const cl::Device& device) const = 0;
@@ -95,6 +97,12 @@ class Solver : public AnySolver {
   virtual Config first_config(const P& problem, const cl::Device& device) const {
     return configs(problem, device).front();
   }
+  // Whether the solver can run a config that a store has for the problem. To be overridden where configs()
+  // leaves out what it estimates to be slow, because estimates differ between processes.
+  virtual bool has_config(const P& problem, const cl::Device& device, const Config& config) const {
+    const std::vector<Config> list = configs(problem, device);
+    return std::find(list.begin(), list.end(), config) != list.end();
+  }
   // Whether a config can also be compiled for the problem's sizes: it then gets the same config with
   // `specialised` set.
   virtual bool can_specialise(const P& problem, const cl::Device& device, const Config& config) const {
@@ -122,6 +130,9 @@ class Solver : public AnySolver {
   }
   Config first_config_for(const Problem& p, const cl::Device& device) const final {
     return first_config(typed(p), device);
+  }
+  bool has_config_for(const Problem& p, const cl::Device& device, const Config& config) const final {
+    return has_config(typed(p), device, config);
   }
   bool can_specialise_for(const Problem& p, const cl::Device& device, const Config& config) const final {
     return can_specialise(typed(p), device, config);

@@ -55,8 +55,7 @@ void recall(const FindRecord& record, std::vector<Candidate>& candidates) {
 bool has_config(const Problem& problem, const cl::Device& device, const AnySolver& solver, Config config) {
   if (config.specialised && !solver.can_specialise_for(problem, device, config)) return false;
   config.specialised = false;
-  const auto configs = solver.configs_for(problem, device);
-  return std::find(configs.begin(), configs.end(), config) != configs.end();
+  return solver.has_config_for(problem, device, config);
 }
 
 // What a record's results come to: the fastest that is reusable, and those of programs of their own that are

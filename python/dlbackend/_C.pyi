@@ -53,6 +53,10 @@ def solver_names() -> list[str]: ...  # "op:name"
 def explain_problem(key: str, device: int = 0) -> str: ...  # the solver taken, and why others are not
 def solutions(key: str, device: int = 0) -> str: ...  # see csrc/solver/find.h
 def tune_problem(key: str, device: int = 0, exhaustive: bool = True) -> None: ...  # measures solvers now
+def device_rates(device: int = 0) -> dict[str, Any]: ...  # by which estimates go: see csrc/solver/device_rates.h
+def measure_rates(device: int = 0) -> dict[str, Any]: ...  # measures and stores them, for later processes
+def parse_rates(text: str) -> dict[str, Any] | None: ...  # of a stored line; None for one that cannot be used
+def rates_key(device: int = 0) -> str: ...  # of their line in the find store
 def find_record(key: str, device: int = 0) -> str: ...  # its text in the find store, or ""
 def store_find_record(key: str, text: str, device: int = 0) -> None: ...
 def find_place(device: int = 0) -> str: ...  # what a device's find records hold for

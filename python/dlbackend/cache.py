@@ -206,6 +206,8 @@ def export(args: argparse.Namespace) -> int:
                 if kind == "program" and _C.is_note(payload):
                     continue
                 if kind == "find" and args.any_driver:
+                    if not payload.startswith(b"dlbackend-find "):
+                        continue  # a device's rates, which hold for its driver
                     key, payload = _for_any_driver(key, payload)
                 writer.add(kind, key, payload)
                 counts[kind] += 1

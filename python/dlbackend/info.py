@@ -13,6 +13,17 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
+def _rates(index: int) -> str:
+    """The rates by which solvers are estimated. They are in units per microsecond."""
+    rates = _C.device_rates(index)
+    matrix = f", {rates['matrix16'] / 1e6:.3g} in matrices of 16 bits" if rates["matrix16"] > rates["float32"] else ""
+    source = "measured" if rates["measured"] else "derived from what the driver tells"
+    return (
+        f"{rates['float32'] / 1e6:.3g} TFLOP/s in float32{matrix}, {rates['bytes'] / 1e3:.3g} GB/s, "
+        f"{rates['launch_us']:.2g} us for a launch ({source})"
+    )
+
+
 def device_rows(index: int) -> list[tuple[str, str]]:
     """What describes device `index`, in the order in which it is shown."""
     p = ocl.get_device_properties(index)
@@ -30,6 +41,7 @@ def device_rows(index: int) -> list[tuple[str, str]]:
         ("float64", _yes(p.has_fp64)),
         ("float16", "native arithmetic" if p.has_fp16 else "storage, computed in float32"),
         ("tensor cores", _yes(p.has_tensor_cores)),
+        ("rates", _rates(index)),
     ]
 
 

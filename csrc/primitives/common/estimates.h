@@ -1,7 +1,8 @@
-// What solvers of ops bound by memory expect of a device.
+// What solvers expect of a device, from its rates.
 #pragma once
 #include "cl/device.h"
 #include "primitives/common/memory_problem.h"
+#include "solver/device_rates.h"
 
 namespace dlb::solver {
 
@@ -16,10 +17,8 @@ inline double bytes_moved(const MemoryProblem& problem) {
 
 // Microseconds of a kernel that moves each operand once, as fast as the device can, and of its launch.
 inline double streaming_microseconds(const MemoryProblem& problem, const cl::Device& device) {
-  constexpr double kLaunch = 5;                            // microseconds
-  constexpr double kBytesPerUnit = 8000, kGpuBytes = 8e5;  // per microsecond
-  const double rate = device.cls == cl::DeviceClass::kCpu ? kBytesPerUnit * device.compute_units : kGpuBytes;
-  return kLaunch + bytes_moved(problem) / rate;
+  const DeviceRates& rates = rates_of(device);
+  return rates.launch_us + bytes_moved(problem) / rates.bytes;
 }
 
 // SolverRow::estimate of a solver that is expected to take `percent` of that time.

@@ -10,7 +10,7 @@ namespace dlb::solver {
 namespace {
 
 // Speeds fitted to 2100 measurements of convolutions and 190 of products on an H100, where together with
-// kSetup and kGpuTileLaunch they tell times to 10 % and 20 % (mean deviation).
+// kSetup and the time of a launch they tell times to 10 % and 20 % (mean deviation).
 constexpr GpuTile kTiles[] = {
     // much reuse per element loaded, and three work-groups on a compute unit
     {"-DTM=64 -DTN=128 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 64, 128, 16, 8, 8, 3, {.64, .78, .87}},
@@ -55,10 +55,19 @@ constexpr size_t kMostConfigs = 6;
 constexpr double kHopeless = 1.5;  // times the expected time of the first config: measured, 1.3 loses nothing
 
 // Microseconds of a compute unit that runs so many work-groups of so much arithmetic each.
-double unit_time(const GpuTile& tile, c10::ScalarType type, int64_t groups, double flops) {
-  if (tile.tf32 && type == c10::ScalarType::Float) flops /= tile.tf32;
-  const auto at = [&](int64_t count) { return count ? count * flops / tile.speed[count - 1] : 0; };
-  return (groups / tile.together * at(tile.together) + at(groups % tile.together)) / kGpuFlopsPerMicrosecond;
+double unit_time(const GpuTile& tile, c10::ScalarType type, int64_t groups, double flops,
+                 const cl::Device& device, const DeviceRates& rates) {
+  const double units = device.compute_units;
+  double rate = kGpuTileShare * (tile.mma() ? rates.float32 : rates.plain(type)) / units, most = INFINITY;
+  if (tile.mma()) {
+    const bool tf32 = type == c10::ScalarType::Float;
+    rate *= tf32 ? tile.tf32 : 1;
+    most = kMmaShare * (tf32 ? rates.matrix_tf32 : rates.matrix16) / units;
+  }
+  const auto at = [&](int64_t count) {
+    return count ? count * flops / std::min(tile.speed[count - 1] * rate, most) : 0;
+  };
+  return groups / tile.together * at(tile.together) + at(groups % tile.together);
 }
 
 uint64_t local_bytes(const GpuTile& tile, c10::ScalarType type, const cl::Device& device) {
@@ -122,7 +131,7 @@ const char* gpu_mma_refuses(const cl::Device& device, c10::ScalarType type, bool
 }
 
 void add_gpu_plans(std::vector<GpuPlan>& plans, int index, double tiles, int64_t k, double outputs,
-                   bool may_split, c10::ScalarType type, const cl::Device& device) {
+                   bool may_split, c10::ScalarType type, const cl::Device& device, const DeviceRates& rates) {
   const GpuTile& tile = kTiles[index];
   const int step = tile.depth(type);
   const double units = device.compute_units;
@@ -136,9 +145,9 @@ void add_gpu_plans(std::vector<GpuPlan>& plans, int index, double tiles, int64_t
     previous = splits;
     if (splits > 1 && (!may_split || splits * outputs * sizeof(float) > kGpuPartialBytes)) break;
     const double flops = 2.0 * tile.m * tile.n * (round_up(ceil_div(k, splits), step) + kSetup);
-    double time = kGpuTileLaunch +
-                  unit_time(tile, type, static_cast<int64_t>(std::ceil(tiles * splits / units)), flops);
-    if (splits > 1) time += kGpuLaunch + (2 * splits + 1) * outputs * sizeof(float) / kGpuBytesPerMicrosecond;
+    const auto groups = static_cast<int64_t>(std::ceil(tiles * splits / units));
+    double time = kGpuTileLaunches * rates.launch_us + unit_time(tile, type, groups, flops, device, rates);
+    if (splits > 1) time += rates.launch_us + (2 * splits + 1) * outputs * sizeof(float) / rates.bytes;
     plans.push_back({index, static_cast<int>(splits), time});
   }
 }
@@ -165,6 +174,16 @@ std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans
   std::vector<Config> configs;
   for (const GpuPlan& plan : chosen) configs.push_back(config_of(plan));
   return configs;
+}
+
+bool has_gpu_config(const Config& config, bool mma, int64_t k, double outputs, bool may_split,
+                    c10::ScalarType type, const cl::Device& device) {
+  const auto [tile, splits] = config.as<GpuTileConfig>();
+  if (config != Config::of(GpuTileConfig{tile, splits}) || tile < 0 || tile >= kGpuTiles) return false;
+  if (kTiles[tile].mma() != mma || !gpu_tile_fits(tile, device, type)) return false;
+  if (splits == 1) return true;
+  return may_split && splits > 1 && splits <= k / kShortestPart &&
+         splits * outputs * sizeof(float) <= kGpuPartialBytes;
 }
 
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name) {

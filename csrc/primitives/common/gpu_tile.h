@@ -8,6 +8,7 @@
 #include "primitives/common/factor.h"
 #include "primitives/common/kernel_source.h"
 #include "runtime/allocator.h"
+#include "solver/device_rates.h"
 #include "solver/solver.h"
 
 namespace dlb::solver {
@@ -18,7 +19,7 @@ struct GpuTile {
   const char* options;
   int m, n, k, block_m, block_n;
   int together;     // work-groups that a compute unit runs at once
-  double speed[6];  // of a unit that runs 1, 2, ... of them, as a share of kGpuFlopsPerMicrosecond
+  double speed[6];  // of a unit that runs 1, 2, ... of them; see kGpuTileShare
   // Of tiles on tensor cores (common/gpu_mma.clh), for which k counts words, block_m x block_n a work-item's
   // results, and speed is that of 16 bits: the share of it that TF32 reaches.
   double tf32 = 0;
@@ -50,12 +51,12 @@ inline int mma_large_tile(c10::ScalarType type) {
 std::string gpu_options(const cl::Device& device, c10::ScalarType type);
 std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type);
 
-// Rates of the devices that the constants of estimates for GPU-class devices were measured on, an H200 and
-// for tiles an H100, whose compute units are alike.
-constexpr double kGpuFlopsPerMicrosecond = 0.33e6;  // of one compute unit, float32
-constexpr double kGpuBytesPerMicrosecond = 3e6;     // of the device
-constexpr double kGpuLaunch = 3;                    // microseconds, of a dependent kernel
-constexpr double kGpuTileLaunch = 5;                // the same of a tiled one, which takes longer to start
+// Speeds of tiles are shares of this share of a unit's rate of multiply-adds in registers: what a unit
+// reaches whose operands come from local memory. The speeds of those on tensor cores too, which local memory
+// feeds as well; they also reach no more than kMmaShare of the tensor cores' own rate.
+constexpr double kGpuTileShare = 0.65, kMmaShare = 0.8;
+// A tiled kernel takes longer to start than one that does nothing: so many times as long.
+constexpr double kGpuTileLaunches = 1.6;
 constexpr uint64_t kGpuPartialBytes = uint64_t(256) << 20;  // of partial results, at most
 
 // False with the reason for devices and dtypes that the tiled kernels are not for.
@@ -73,7 +74,7 @@ struct GpuPlan {
 // Adds the plans worth a thought for `tiles` independent tiles with a reduction of depth k and `outputs`
 // results. Divides the reduction only where may_split and the partial results stay within a bound.
 void add_gpu_plans(std::vector<GpuPlan>& plans, int tile, double tiles, int64_t k, double outputs,
-                   bool may_split, c10::ScalarType type, const cl::Device& device);
+                   bool may_split, c10::ScalarType type, const cl::Device& device, const DeviceRates& rates);
 const GpuPlan& fastest(const std::vector<GpuPlan>& plans);
 
 struct GpuTileConfig {
@@ -87,6 +88,11 @@ inline Config config_of(const GpuPlan& plan) {
 // Configs of tiles: `first`, then the best of each other tile and unlike divisions of the reduction,
 // leaving out what cannot win.
 std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans);
+
+// Whether a config, perhaps one that gpu_configs() leaves out, can run a reduction of depth k with so many
+// results.
+bool has_gpu_config(const Config& config, bool mma, int64_t k, double outputs, bool may_split,
+                    c10::ScalarType type, const cl::Device& device);
 
 // Elements of a partial result: float, or double for float64.
 inline uint64_t partial_bytes(c10::ScalarType type) {

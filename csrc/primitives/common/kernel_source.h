@@ -65,9 +65,6 @@ inline cl::Range range3(int64_t x, int64_t y, int64_t z) {
   return range;
 }
 
-// The clock that estimates for CPU-like devices assume, in cycles per microsecond.
-constexpr double kCpuMegahertz = 3000;
-
 // The size of the parts of `extent` when they are as few and as alike as possible: of at most `most`, rounded
 // up to a multiple of `multiple`.
 inline int balanced(int64_t extent, int64_t most, int64_t multiple) {

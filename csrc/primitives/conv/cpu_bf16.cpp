@@ -2,6 +2,7 @@
 // directions; see conv/cpu_bf16.cl.
 #include <cmath>
 
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_bf16.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
@@ -251,7 +252,7 @@ class Bf16 final : public ConvSolver {
     return elements * sizeof(uint16_t);
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    return 20 + cycles(p, device) / kCpuMegahertz;
+    return std::max(cycles_microseconds(2, cycles(p, device), device), p.flops() / rates_of(device).matrix16);
   }
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config& config) const override {

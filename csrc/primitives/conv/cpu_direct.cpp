@@ -2,6 +2,7 @@
 // above all) on CPU-like devices; see conv/cpu_direct.cl.
 #include <cmath>
 
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/kernel_source.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
@@ -164,7 +165,7 @@ class Direct final : public ConvSolver {
     return Applicability::yes();
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    return 20 + cycles(p, device) / kCpuMegahertz;
+    return cycles_microseconds(2, cycles(p, device), device);
   }
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config&) const override {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cl/hash.h"
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
@@ -443,7 +444,7 @@ class Implicit final : public ConvSolver {
     return phases_of(p).size() == 1;
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    return 30 + cycles(p, device) / kCpuMegahertz;
+    return cycles_microseconds(3, cycles(p, device), device);
   }
 
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
@@ -274,7 +275,7 @@ class Winograd final : public ConvSolver {
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     const double excess = p.direction == ConvDirection::kWeightGrad ? weight_grad_excess(device) : 1;
-    return 40 + plan_of(p, 0, device).cycles * excess / kCpuMegahertz;
+    return cycles_microseconds(4, plan_of(p, 0, device).cycles * excess, device);
   }
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config& config) const override {

@@ -94,6 +94,9 @@ class OneTap final : public ConvSolver {
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     return inner_gemm_configs(gemm_of(p), device);
   }
+  bool has_config(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
+    return has_inner_gemm_config(gemm_of(p), device, config);
+  }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     // an input gradient's weights lie across
     const bool across = device.cls == cl::DeviceClass::kGpu && p.direction == ConvDirection::kInputGrad;

@@ -158,9 +158,10 @@ class Depthwise final : public ConvSolver {
     return {Config::of(DepthwiseConfig{splits_of(p, device)})};
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    // about 2.7 TFLOP/s on an H200's 132 units, the weight gradient less
-    const double speed = p.direction == ConvDirection::kWeightGrad ? 1e4 : 2e4;
-    return 5 + p.flops() / (speed * device.compute_units);
+    const DeviceRates& rates = rates_of(device);
+    // of multiply-adds in registers
+    const double share = p.direction == ConvDirection::kWeightGrad ? 0.02 : 0.04;
+    return kGpuTileLaunches * rates.launch_us + p.flops() / (share * rates.plain(p.dtype));
   }
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config& config) const override {

@@ -119,16 +119,20 @@ int64_t outputs_of(const ConvProblem& p) {
                                                 : int64_t(p.n) * p.c * p.in_pixels();
 }
 
+int64_t depth_of(const ConvProblem& p, const Roles& r) {
+  return r.weight_grad ? int64_t(p.n) * r.y_pixels
+                       : ceil_div(r.channels * r.taps, phases_of_stride(p).reached);
+}
+
 std::vector<GpuPlan> plans(const ConvProblem& p, std::initializer_list<int> tiles, const cl::Device& device) {
   const Roles r = roles_of(p);
-  const int64_t columns = columns_of(p, r), phases = phases_of_stride(p).reached;
-  const int64_t depth = r.weight_grad ? int64_t(p.n) * r.y_pixels : ceil_div(r.channels * r.taps, phases);
+  const int64_t columns = columns_of(p, r), phases = phases_of_stride(p).reached, depth = depth_of(p, r);
   std::vector<GpuPlan> list;
   for (int index : tiles) {
     const GpuTile& tile = gpu_tile(index);
     if (!gpu_tile_fits(index, device, p.dtype) || (index == kThinTile && r.rows > 2 * tile.m)) continue;
     const double count = double(ceil_div(r.rows, tile.m)) * ceil_div(columns, tile.n) * phases * p.groups;
-    add_gpu_plans(list, index, count, depth, outputs_of(p), can_split(p), p.dtype, device);
+    add_gpu_plans(list, index, count, depth, outputs_of(p), can_split(p), p.dtype, device, rates_of(device));
   }
   return list;
 }
@@ -379,6 +383,10 @@ class Implicit final : public ConvSolver {
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     return gpu_configs(plan(p, device, mma_), all_plans(p, device, mma_));
+  }
+  bool has_config(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
+    return has_gpu_config(config, mma_, depth_of(p, roles_of(p)), outputs_of(p), can_split(p), p.dtype,
+                          device);
   }
   Config first_config(const ConvProblem& p, const cl::Device& device) const override {
     return config_of(plan(p, device, mma_));

@@ -19,9 +19,10 @@ constexpr int kChunkMegabytes[] = {192, 16};
 constexpr int64_t kMostSummed = 4096;
 constexpr uint64_t kMostWeightBytes = uint64_t(512) << 20;
 constexpr int kItems = 128;
-// Fitted to 3x3 convolutions of 64 to 512 channels on an H200: what the transformations read is often still
-// in the second-level cache; the products are shallow.
-constexpr double kUsefulBytes = 1.2 * kGpuBytesPerMicrosecond, kShallow = 1.1, kLaunch = 5;
+// Times a copy's rate, and times the estimate of a deep product; fitted to 3x3 convolutions of 64 to 512
+// channels on an H200. What the transformations read is often still in the second-level cache; the products
+// are shallow.
+constexpr double kFromCache = 1.2, kShallow = 1.1;
 
 // The struct of conv/gpu_winograd.cl.
 struct Tiles {
@@ -98,8 +99,10 @@ Plan plan_of(const ConvProblem& p, int m, int megabytes) {
   return plan;
 }
 
+// Derived rates decide: a solution's config does not name this one, so that it must come out alike whenever
+// it is asked for, also in a process that chooses by other rates.
 Config gemm_config(const Plan& plan, const cl::Device& device) {
-  return gemm_gpu_tiled()->first_config(plan.gemm, device);
+  return gemm_gpu_tiled_config(plan.gemm, device, derived_rates(device));
 }
 
 double time_of(const ConvProblem& p, const Plan& plan, const cl::Device& device) {
@@ -107,7 +110,9 @@ double time_of(const ConvProblem& p, const Plan& plan, const cl::Device& device)
   const double matrices = 8.0 * (plan.image + (plan.weight_grad ? plan.other : plan.product)) * plan.chunks;
   const double weights = (4.0 * plan.elements + 9 * element) * plan.weights();
   const double images = element * (2.0 * p.n * p.c * p.in_pixels() + double(p.n) * p.k * p.out_pixels());
-  return kLaunch * (1 + 2 * plan.chunks) + (matrices + weights + images) / kUsefulBytes +
+  const DeviceRates& rates = rates_of(device);
+  return kGpuTileLaunches * rates.launch_us * (1 + 2 * plan.chunks) +
+         (matrices + weights + images) / (kFromCache * rates.bytes) +
          kShallow * plan.chunks * gemm_gpu_tiled()->estimate(plan.gemm, device);
 }
 

@@ -62,6 +62,17 @@ inline std::vector<Config> inner_gemm_configs(const GemmProblem& gemm, const cl:
   return list;
 }
 
+// Whether a config, perhaps one that inner_gemm_configs() leaves out, can compute the product.
+inline bool has_inner_gemm_config(const GemmProblem& gemm, const cl::Device& device, const Config& config) {
+  const Preference preference = preference_of(gemm_op);
+  const auto& solvers = gemm_op.solvers();
+  const int32_t id = config.as<InnerGemmConfig>().gemm_solver;
+  return std::any_of(solvers.begin(), solvers.end(), [&](const AnySolver* solver) {
+    return inner_gemm_id(*solver) == id && preference.allows(solver->name()) &&
+           solver->can_solve(gemm, device) && solver->has_config_for(gemm, device, inner_gemm(config).config);
+  });
+}
+
 inline uint64_t inner_gemm_workspace(const GemmProblem& gemm, const cl::Device& device,
                                      const Config& config) {
   const InnerGemm inner = inner_gemm(config);

@@ -1,4 +1,5 @@
 // Convolution solver "reference": any dtype, layout and size, one work-item per output.
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/kernel_source.h"
 #include "primitives/conv/shape.h"
 #include "primitives/conv/solvers.h"
@@ -41,7 +42,7 @@ class Reference final : public ConvSolver {
     return Applicability::yes();
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
-    return 20 + p.flops() / (device.cls == cl::DeviceClass::kCpu ? 200.0 * device.compute_units : 30000.0);
+    return 1.5 * reference_microseconds(p.flops(), p.dtype, device);
   }
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& problem, cl::Device& device,
                                        const Config&) const override {

@@ -3,6 +3,7 @@
 // "High Performance Convolutional Neural Networks for Document Processing" (2006).
 #include <cmath>
 
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
 #include "primitives/common/kernel_source.h"
 #include "primitives/conv/inner_gemm.h"
@@ -219,13 +220,17 @@ class Unfold final : public ConvSolver {
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     return inner_gemm_configs(product(p).gemm, device);
   }
+  bool has_config(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
+    return has_inner_gemm_config(product(p).gemm, device, config);
+  }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     const Product r = product(p);
     const double elements = double(p.n) * p.c * p.taps() * p.out_pixels();
     const double bytes = 2.0 * (r.columns_bytes + r.y_bytes);
     const double gemm = inner_gemm_estimate(r.gemm, device) * r.repeats;
-    if (device.cls != cl::DeviceClass::kCpu)  // measured on an H100: columns are written with gaps
-      return 5 + bytes / 0.4e6 + gemm;
+    constexpr double kGaps = 8;  // times what copying takes: columns are written with gaps
+    const DeviceRates& rates = rates_of(device);
+    if (device.cls != cl::DeviceClass::kCpu) return rates.launch_us + kGaps * bytes / rates.bytes + gemm;
     // rows of pixels whose channels are neighbours: each pixel lies in another cache line
     const bool scattered = p.xs[1] == 1 && p.c > 1 && p.out_pixels() > 1;
     const double each = scattered ? 12 : p.direction == ConvDirection::kInputGrad ? 1.5 : 1.0;
@@ -233,7 +238,7 @@ class Unfold final : public ConvSolver {
     // the weight gradient's product is deep and its result small: it gets less out of wide tiles
     const bool wide = tile_columns(device) == kTileColumns;
     const double deep = p.direction == ConvDirection::kWeightGrad && wide ? 1.3 : 1.0;
-    return 20 + cycles / kCpuMegahertz / device.compute_units + deep * gemm;
+    return cycles_microseconds(2, cycles / device.compute_units, device) + deep * gemm;
   }
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config& config) const override {

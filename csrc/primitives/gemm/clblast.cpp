@@ -8,6 +8,7 @@
 #include "primitives/common/kernel_source.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
+#include "solver/device_rates.h"
 
 namespace dlb::solver {
 namespace {
@@ -166,8 +167,11 @@ class Clblast final : public GemmSolver {
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     // compiling costs seconds on a CPU: only taken there when forced
-    if (device.cls == cl::DeviceClass::kCpu) return 30e6 + p.flops() / 5000;
-    return 60 + p.flops() / 10e6;
+    const DeviceRates& rates = rates_of(device);
+    constexpr double kCompiling = 30e6, kCpuShare = 0.03, kGpuShare = 0.15, kLaunches = 20;
+    const double arithmetic = p.flops() / rates.plain(p.dtype);
+    if (device.cls == cl::DeviceClass::kCpu) return kCompiling + arithmetic / kCpuShare;
+    return kLaunches * rates.launch_us + arithmetic / kGpuShare;
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
                                        const Config&) const override {

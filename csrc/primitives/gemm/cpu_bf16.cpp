@@ -1,5 +1,6 @@
 // GEMM solver "cpu_bf16": bfloat16 by the instructions that CPUs have for it, see gemm/cpu_bf16.cl.
 #include "primitives/common/cpu_bf16.h"
+#include "primitives/common/compute_estimates.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
 
@@ -137,7 +138,9 @@ class Bf16 final : public GemmSolver {
     return list;
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
-    return 15 + std::min(cycles_of(p, device), cycles_of(transposed(p), device)) / kCpuMegahertz;
+    return std::max(
+        cycles_microseconds(1.5, std::min(cycles_of(p, device), cycles_of(transposed(p), device)), device),
+        p.flops() / rates_of(device).matrix16);
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
                                        const Config& config) const override {

@@ -1,5 +1,6 @@
 // GEMM solver "cpu_gemv": products with at most four rows or four columns on CPU-like devices, in one pass
 // over the large operand.
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/kernel_source.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
@@ -65,7 +66,7 @@ class Gemv final : public GemmSolver {
     const GemmProblem q = swap_sides(p) ? transposed(p) : p;
     const double tasks = double(q.batch) * ceil_div(q.n, block_columns(q, device));
     const double cycles = double(q.batch) * q.n * q.k * (q.b[2] == 1 || q.b[1] == 1 || q.k < 16 ? 0.35 : 4.0);
-    return 10 + cycles / kCpuMegahertz / std::min<double>(tasks, device.compute_units);
+    return cycles_microseconds(1, cycles / std::min<double>(tasks, device.compute_units), device);
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
                                        const Config&) const override {

@@ -1,6 +1,7 @@
 // GEMM solver "cpu_packed": packed panels and a register tile of float vectors, for CPU-like devices. The
 // blocking is the usual one (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
 // 2008), with each work-item packing what it needs into its own core's cache.
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
@@ -118,7 +119,7 @@ class Packed final : public GemmSolver {
         q.batch >= cores ? round_up(q.n, 16) / column_blocks : std::min<int64_t>(b.n, round_up(q.n, 16));
     const double cycles =
         1.12 * q.k * rows * columns / 16 + q.k * (rows + columns) / 4 + rows * columns / 4 + 500;
-    return 15 + std::max(tasks / cores, 1.0) * cycles / kCpuMegahertz;
+    return cycles_microseconds(1.5, std::max(tasks / cores, 1.0) * cycles, device);
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
                                        const Config& config) const override {

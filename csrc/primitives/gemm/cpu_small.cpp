@@ -1,5 +1,6 @@
 // GEMM solver "cpu_small": small products and batches of them (attention heads, grouped layers) on CPU-like
 // devices, without copying what a register tile can read where it lies; see gemm/cpu_small.cl.
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
@@ -108,7 +109,8 @@ class Small final : public GemmSolver {
     return Applicability::yes();
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
-    return 14 + choose_blocks(columns_are_rows(p) ? transposed(p) : p, device).cycles / kCpuMegahertz;
+    const GemmProblem q = columns_are_rows(p) ? transposed(p) : p;
+    return cycles_microseconds(1.4, choose_blocks(q, device).cycles, device);
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
                                        const Config&) const override {

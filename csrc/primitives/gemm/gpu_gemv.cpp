@@ -21,10 +21,11 @@ struct Arguments {
 };
 
 constexpr int kRows = 8, kItems = 128, kWide = 2;  // most rows; ITEMS and WIDE of gemm/gpu_gemv.cl
+constexpr int kLanes[] = {32, 8, kItems};          // along the fast direction, in the order of preference
 constexpr int64_t kShortestPart = 256;             // of the reduction
 constexpr int kGroupsForBandwidth = 4;             // per compute unit; fewer have too few loads in flight
 constexpr int kGroupsAtOnce = 8;                   // per compute unit
-constexpr double kLatency = 0.7;                   // microseconds of four loads in flight
+constexpr double kLatency = 0.7;  // microseconds of four loads in flight, much the same on all GPUs
 
 // The kernels want the short side as rows.
 bool swap_sides(const GemmProblem& p) {
@@ -53,34 +54,42 @@ int64_t groups_of(const GemmProblem& p, int lanes) {
   return p.batch * ceil_div(p.n, along_k(p) ? kItems / lanes * kWide : lanes * 4);
 }
 
-Plan assess(const GemmProblem& p, int lanes, int64_t splits, const cl::Device& device) {
+Plan assess(const GemmProblem& p, int lanes, int64_t splits, const cl::Device& device,
+            const DeviceRates& rates) {
   const double units = device.compute_units, groups = double(groups_of(p, lanes)) * splits;
   const double part = ceil_div(p.k, splits), loads = along_k(p) ? part / (lanes * 4) : part * lanes / kItems;
   const double spread = p.b[1] > 1 && p.b[2] > 1 ? 8 : in_vectors(p) ? 1 : 1.3;  // of what a cache line holds
   const double bytes = double(p.batch) * p.n * p.k * c10::elementSize(p.dtype) * spread;
-  const double bandwidth = kGpuBytesPerMicrosecond * std::min(1.0, groups / (kGroupsForBandwidth * units));
+  const double bandwidth = rates.bytes * std::min(1.0, groups / (kGroupsForBandwidth * units));
   const double waits = std::ceil(groups / (kGroupsAtOnce * units)) * std::ceil(loads / 4) * kLatency;
-  const double arithmetic = 2 * p.flops() / (units * kGpuFlopsPerMicrosecond);
-  double time = kGpuLaunch + kLatency + std::max({bytes / bandwidth, waits, arithmetic});
+  const double arithmetic = 2 * p.flops() / (kGpuTileShare * rates.plain(p.dtype));
+  double time = rates.launch_us + kLatency + std::max({bytes / bandwidth, waits, arithmetic});
   if (splits > 1)
-    time +=
-        kGpuLaunch + (2 * splits + 1) * double(p.batch) * p.m * p.n * sizeof(float) / kGpuBytesPerMicrosecond;
+    time += rates.launch_us + (2 * splits + 1) * double(p.batch) * p.m * p.n * sizeof(float) / rates.bytes;
   return {lanes, static_cast<int>(splits), time};
+}
+
+int64_t most_splits(const GemmProblem& p) {
+  return std::clamp<int64_t>(p.k / kShortestPart, 1, 64);
+}
+
+bool fits_partial(const GemmProblem& p, int64_t splits) {
+  return splits * p.batch * p.m * p.n * sizeof(float) <= kGpuPartialBytes;
 }
 
 // All that could be tried for an oriented problem, the fastest first.
 std::vector<Plan> plans(const GemmProblem& p, const cl::Device& device) {
+  const DeviceRates& rates = rates_of(device);
   std::vector<Plan> list;
-  for (int lanes : {32, 8, kItems}) {
-    const int64_t most = std::clamp<int64_t>(p.k / kShortestPart, 1, 64);
+  for (int lanes : kLanes) {
+    const int64_t most = most_splits(p);
     int64_t previous = 0;
     for (int load : {0, 2, 4, 8}) {  // work-groups per compute unit
       const int64_t wanted = ceil_div(load * int64_t(device.compute_units), groups_of(p, lanes));
       const int64_t splits = std::clamp<int64_t>(wanted, 1, most);
       if (splits == previous) continue;
       previous = splits;
-      if (splits == 1 || splits * p.batch * p.m * p.n * sizeof(float) <= kGpuPartialBytes)
-        list.push_back(assess(p, lanes, splits, device));
+      if (splits == 1 || fits_partial(p, splits)) list.push_back(assess(p, lanes, splits, device, rates));
     }
   }
   std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
@@ -183,6 +192,12 @@ class Gemv final : public GemmSolver {
       if (list.size() < kMost && plan.time < kHopeless * all.front().time)
         list.push_back(Config::of(GemvConfig{plan.lanes, plan.splits}));
     return list;
+  }
+  bool has_config(const GemmProblem& p, const cl::Device&, const Config& config) const override {
+    const auto [lanes, splits] = config.as<GemvConfig>();
+    if (config != Config::of(GemvConfig{lanes, splits})) return false;
+    if (std::find(std::begin(kLanes), std::end(kLanes), lanes) == std::end(kLanes)) return false;
+    return splits >= 1 && splits <= most_splits(p) && (splits == 1 || fits_partial(p, splits));
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
     return plans(oriented(p), device).front().time;

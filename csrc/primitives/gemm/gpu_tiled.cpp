@@ -29,22 +29,22 @@ double tiles_of(const GemmProblem& p, const GpuTile& tile) {
 }
 
 std::vector<GpuPlan> plans(const GemmProblem& problem, std::initializer_list<int> tiles,
-                           const cl::Device& device) {
+                           const cl::Device& device, const DeviceRates& rates) {
   const GemmProblem p = oriented(problem);
   std::vector<GpuPlan> list;
   for (int tile : tiles)
     if (gpu_tile_fits(tile, device, p.dtype) && (tile != kThinTile || p.m <= kThinRows))
       add_gpu_plans(list, tile, tiles_of(p, gpu_tile(tile)), p.k, double(p.batch) * p.m * p.n, true, p.dtype,
-                    device);
+                    device, rates);
   return list;
 }
 
-GpuPlan plan(const GemmProblem& p, const cl::Device& device, bool mma) {
-  if (mma) return fastest(plans(p, {mma_large_tile(p.dtype), kMmaSquareTile}, device));
+GpuPlan plan(const GemmProblem& p, const cl::Device& device, bool mma, const DeviceRates& rates) {
+  if (mma) return fastest(plans(p, {mma_large_tile(p.dtype), kMmaSquareTile}, device, rates));
   // Not the square tile: the wide one with a divided reduction is as fast from 512 on, and is one program.
   const int general = gpu_tile_fits(kWideTile, device, p.dtype) ? kWideTile : kSquareTile;
-  if (std::min(p.m, p.n) <= kThinRows) return fastest(plans(p, {general, kThinTile}, device));
-  return fastest(plans(p, {general}, device));
+  if (std::min(p.m, p.n) <= kThinRows) return fastest(plans(p, {general, kThinTile}, device, rates));
+  return fastest(plans(p, {general}, device, rates));
 }
 
 // `vector` still lacks the test of the offset, which differs between calls.
@@ -159,16 +159,21 @@ class Tiled final : public GemmSolver {
     return partial_bytes(p.dtype) * config.as<GpuTileConfig>().splits * p.batch * p.m * p.n;
   }
   std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
-    return gpu_configs(plan(p, device, mma_),
-                       mma_ ? plans(p, {mma_large_tile(p.dtype), kMmaWideTile, kMmaSquareTile}, device)
-                            : plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device));
+    const DeviceRates& rates = rates_of(device);
+    return gpu_configs(plan(p, device, mma_, rates),
+                       mma_ ? plans(p, {mma_large_tile(p.dtype), kMmaWideTile, kMmaSquareTile}, device, rates)
+                            : plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device, rates));
+  }
+  bool has_config(const GemmProblem& p, const cl::Device& device, const Config& config) const override {
+    return has_gpu_config(config, mma_, p.k, double(p.batch) * p.m * p.n, true, p.dtype, device);
   }
   Config first_config(const GemmProblem& p, const cl::Device& device) const override {
-    return config_of(plan(p, device, mma_));
+    return config_of(plan(p, device, mma_, rates_of(device)));
   }
   bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override { return true; }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
-    return 0.9 * plan(p, device, mma_).time;  // measured over planned, which is for convolutions too
+    return 0.9 * plan(p, device, mma_, rates_of(device))
+                     .time;  // measured over planned, which is for convolutions too
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
                                        const Config& config) const override {
@@ -180,6 +185,10 @@ class Tiled final : public GemmSolver {
 };
 
 }  // namespace
+
+Config gemm_gpu_tiled_config(const GemmProblem& problem, const cl::Device& device, const DeviceRates& rates) {
+  return config_of(plan(problem, device, false, rates));
+}
 
 const GemmSolver* gemm_gpu_tiled() {
   static const Tiled solver(false);

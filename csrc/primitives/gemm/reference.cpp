@@ -1,4 +1,5 @@
 // GEMM solver "reference": any dtype and layout, one work-item per output.
+#include "primitives/common/compute_estimates.h"
 #include "primitives/common/kernel_source.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
@@ -44,7 +45,7 @@ class Reference final : public GemmSolver {
     return Applicability::yes();
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {
-    return 20 + p.flops() / (device.cls == cl::DeviceClass::kCpu ? 300.0 * device.compute_units : 50000.0);
+    return reference_microseconds(p.flops(), p.dtype, device);
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
                                        const Config&) const override {

@@ -1,6 +1,7 @@
 // The GEMM solvers, one per file of this folder.
 #pragma once
 #include "primitives/gemm/problem.h"
+#include "solver/device_rates.h"
 
 namespace dlb::solver {
 const GemmSolver* gemm_cpu_bf16();
@@ -12,6 +13,8 @@ const GemmSolver* gemm_gpu_mma();
 const GemmSolver* gemm_gpu_tiled();
 const GemmSolver* gemm_clblast();
 const GemmSolver* gemm_reference();
+// The first config of "gpu_tiled", for whom these rates choose it.
+Config gemm_gpu_tiled_config(const GemmProblem& problem, const cl::Device& device, const DeviceRates& rates);
 // Wrong ones, for tests: those of "test_wrong", "test_late" and "test_fails" that `which` names.
 std::vector<const GemmSolver*> gemm_test_solvers(const std::string& which);
 }  // namespace dlb::solver

@@ -1,0 +1,17 @@
+// What drivers tell of the speed of a device's compute units.
+#pragma once
+#include <cstdint>
+
+#include "cl/device.h"
+
+namespace dlb::cl {
+
+struct ComputeUnit {
+  uint32_t clock_mhz = 0;  // the highest; 0 where the driver does not say
+  uint32_t lanes = 64;     // of a GPU: float32 multiply-adds that a unit begins in a cycle
+};
+
+// Asks the driver. Throws Error.
+ComputeUnit compute_unit_of(const Device& device);
+
+}  // namespace dlb::cl

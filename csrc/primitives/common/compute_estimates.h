@@ -1,0 +1,24 @@
+// What solvers of ops bound by arithmetic expect of a device, from its rates.
+#pragma once
+#include "solver/device_rates.h"
+
+namespace dlb::solver {
+
+// Microseconds of `launches` kernels that take so many cycles of every core one after the other, on a
+// CPU-like device. A cycle is the time in which a core does 16 multiply-adds of float32: one vector of 512
+// bits or two of 256. Fractions of a launch stand for the work with which a kernel begins.
+inline double cycles_microseconds(double launches, double cycles, const cl::Device& device) {
+  constexpr double kOperationsPerCycle = 2 * 16;
+  const DeviceRates& rates = rates_of(device);
+  return launches * rates.launch_us + cycles * kOperationsPerCycle * device.compute_units / rates.float32;
+}
+
+// Microseconds of so many operations in a kernel of which each work-item computes one result in the plainest
+// way: most of its time it waits for memory.
+inline double reference_microseconds(double operations, c10::ScalarType dtype, const cl::Device& device) {
+  const DeviceRates& rates = rates_of(device);
+  const double times = device.cls == cl::DeviceClass::kCpu ? 320 : 1000;  // of what registers allow
+  return 2 * rates.launch_us + times * operations / rates.plain(dtype);
+}
+
+}  // namespace dlb::solver
