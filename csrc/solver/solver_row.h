@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cl/kernel.h"
 #include "solver/solver.h"
 
 namespace dlb::solver {

@@ -1,5 +1,5 @@
 // cl/store_record.h: a record comes back as it was written, and any damage to it is found.
-#include "cl/store_record.h"
+#include "cl/stores/record.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

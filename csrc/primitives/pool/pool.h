@@ -1,5 +1,7 @@
 // What the solvers of pooling share: their list, and how a kernel of theirs is launched.
 #pragma once
+#include "cl/kernel.h"
+#include "cl/queue.h"
 #include "primitives/common/estimates.h"
 #include "primitives/common/lines.h"
 #include "primitives/pool/problem.h"

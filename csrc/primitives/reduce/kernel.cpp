@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "cl/program_table.h"
 #include "primitives/reduce/reduce.h"
 
 namespace dlb {
