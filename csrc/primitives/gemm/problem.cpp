@@ -9,6 +9,10 @@ constexpr int64_t kReducedSize = 512;  // sizes of a reduced problem, at most
 
 }  // namespace
 
+GemmProblem::GemmProblem() {
+  op = &gemm_op;
+}
+
 void GemmProblem::normalize() {
   for (int64_t* s : {a, b, c, d})
     if (batch == 1) s[0] = 0;

@@ -20,6 +20,7 @@ struct GemmOperands : Operands {
 // any strides, zero (broadcast) included for A, B and D. C does not overlap A and B; D may be C itself.
 struct GemmProblem : Problem {
   using Operands = GemmOperands;
+  GemmProblem();  // of gemm_op
 
   int64_t batch = 1, m = 0, n = 0, k = 0;
   // Element strides of {batch, row, column}; zero where the dimension has one element.
