@@ -1,6 +1,8 @@
 // Softmax of contiguous rows of at most HELD elements per work-item of a GPU: memory is read once.
 #include "softmax/softmax.clh"
 
+#define HELD 32 // elements of a row in the registers of a work-item; kHeld of the host
+
 kernel void softmax_rows_held(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
   TEAM_SCRATCH
   FOR_ROWS(row, team) {
