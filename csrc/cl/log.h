@@ -12,5 +12,4 @@ void set_verbosity(int level);
 // Prints "dlbackend,<line>" where verbosity() is at least `level`.
 void log(int level, const std::string& line);
 
-
 }  // namespace dlb::cl

@@ -8,10 +8,10 @@
 #include <chrono>
 #include <string>
 
+#include "cl/build.h"
 #include "cl/compile_process.h"
 #include "cl/log.h"
 #include "cl/stores/paths.h"
-#include "cl/build.h"
 
 namespace {
 

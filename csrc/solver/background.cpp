@@ -12,9 +12,9 @@
 #include <system_error>
 #include <thread>
 
-#include "cl/library.h"
 #include "cl/build_mode.h"
 #include "cl/compile_process.h"
+#include "cl/library.h"
 #include "cl/log.h"
 
 namespace dlb::solver {

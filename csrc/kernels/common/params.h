@@ -1,14 +1,15 @@
-// What headers need that host code and kernels both read: they hold the structs that kernels take as arguments and the
-// constants that both sides must agree on, in the common subset of C++ and OpenCL C. A kernel includes such a header by
-// its path in csrc/kernels, host code as "kernels/<primitive>/params.h"; there its names are in namespace dlb::params.
+// What headers need that host code and kernels both read: they hold the structs that kernels take as
+// arguments and the constants that both sides must agree on, in the common subset of C++ and OpenCL C. A
+// kernel includes such a header by its path in csrc/kernels, host code as "kernels/<primitive>/params.h";
+// there its names are in namespace dlb::params.
 //
 //   #pragma once
 //   #include "kernels/common/params.h"
 //   PARAMS_BEGIN
-//   enum { MOST_COLUMNS = 256 };  // a constant: an enum, because both languages take it as the size of an array
-//   typedef struct {
-//     dlb_long offset;            // widest fields first and a size that is a multiple of 8, so that nothing is padding
-//     dlb_int rows, columns;
+//   enum { MOST_COLUMNS = 256 };  // a constant: an enum, because both languages take it as the size of an
+//   array typedef struct {
+//     dlb_long offset;            // widest fields first and a size that is a multiple of 8, so that nothing
+//     is padding dlb_int rows, columns;
 //   } NormLayout;
 //   ASSERT_SIZE(NormLayout, 16);  // the host's compiler and the device's both check it
 //   PARAMS_END

@@ -4,8 +4,8 @@
 
 PARAMS_BEGIN
 
-// An operand as a matrix of rows x k; b's rows are the columns of the product. Offsets and strides are in elements; the
-// part of one tile must span less than 2^31 elements.
+// An operand as a matrix of rows x k; b's rows are the columns of the product. Offsets and strides are in
+// elements; the part of one tile must span less than 2^31 elements.
 typedef struct {
   dlb_long offset, batch, row, k;
   dlb_int k_fast;  // work-items read neighbours along k, else along the rows

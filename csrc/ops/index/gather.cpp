@@ -7,9 +7,9 @@
 #include <ATen/ops/gather_meta.h>
 
 #include "ops/common/structured.h"
-#include "runtime/tensor.h"
 #include "ops/index/access.h"
 #include "ops/index/advanced.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {

@@ -17,11 +17,11 @@
 #include <limits>
 
 #include "ops/common/structured.h"
-#include "runtime/tensor.h"
 #include "ops/fallback.h"
 #include "ops/index/access.h"
 #include "ops/index/accumulate.h"
 #include "ops/index/advanced.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {

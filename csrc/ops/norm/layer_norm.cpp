@@ -26,8 +26,8 @@ using Three = std::tuple<Tensor, Tensor, Tensor>;
 using solver::Applicability;
 using solver::Config;
 using solver::is_cpu;
-using solver::MemoryOperands;
 using solver::LayerNormProblem;
+using solver::MemoryOperands;
 using solver::SolverRow;
 
 // As layer_params in norm/layer_norm.cl; offsets of -1 say that a tensor is absent.
@@ -73,8 +73,7 @@ Plan plan_once(const LayerNormProblem& p, const cl::Device& device, const Config
 Plan plan_held(const LayerNormProblem& p, const cl::Device& device, const Config& config) {
   Team team = team_of(p, device, config);
   if (config.values[0] == 0)
-    for (team.lanes = 1;
-         team.lanes * kHeld < p.length || (team.lanes < 32 && team.lanes * 4 < p.length);)
+    for (team.lanes = 1; team.lanes * kHeld < p.length || (team.lanes < 32 && team.lanes * 4 < p.length);)
       team.lanes *= 2;
   return {is_backward(p) ? "layer_norm_held_backward" : "layer_norm_held", team};
 }
@@ -144,10 +143,15 @@ std::vector<Config> held_configs(const LayerNormProblem& p, const cl::Device&) {
   return list;
 }
 
-const SolverRow<LayerNormProblem> kRowsForm{"rows", solver::always<LayerNormProblem>, estimate<100>, rows_configs, invoker<plan_rows>};
-const SolverRow<LayerNormProblem> kOnceForm{"rows_once", solver::always<LayerNormProblem>, once_estimate, rows_configs, invoker<plan_once>};
-const SolverRow<LayerNormProblem> kHeldForm{"rows_held", held_applicable, estimate<80>, held_configs, invoker<plan_held>};
-const SolverRow<LayerNormProblem> kReferenceForm{"reference", solver::always<LayerNormProblem>, estimate<5000>, solver::one_config<LayerNormProblem>, invoker<plan_reference>};
+const SolverRow<LayerNormProblem> kRowsForm{"rows", solver::always<LayerNormProblem>, estimate<100>,
+                                            rows_configs, invoker<plan_rows>};
+const SolverRow<LayerNormProblem> kOnceForm{"rows_once", solver::always<LayerNormProblem>, once_estimate,
+                                            rows_configs, invoker<plan_once>};
+const SolverRow<LayerNormProblem> kHeldForm{"rows_held", held_applicable, estimate<80>, held_configs,
+                                            invoker<plan_held>};
+const SolverRow<LayerNormProblem> kReferenceForm{"reference", solver::always<LayerNormProblem>,
+                                                 estimate<5000>, solver::one_config<LayerNormProblem>,
+                                                 invoker<plan_reference>};
 
 std::vector<const solver::Solver<LayerNormProblem>*> forward_solvers() {
   static const solver::RowSolver<LayerNormProblem> held(kHeldForm), rows(kRowsForm), once(kOnceForm),
@@ -155,7 +159,8 @@ std::vector<const solver::Solver<LayerNormProblem>*> forward_solvers() {
   return {&held, &rows, &once, &reference};
 }
 std::vector<const solver::Solver<LayerNormProblem>*> backward_solvers() {
-  static const solver::RowSolver<LayerNormProblem> held(kHeldForm), rows(kRowsForm), reference(kReferenceForm);
+  static const solver::RowSolver<LayerNormProblem> held(kHeldForm), rows(kRowsForm),
+      reference(kReferenceForm);
   return {&held, &rows, &reference};
 }
 
@@ -172,8 +177,8 @@ struct Shape {
   int64_t rows, length;
 };
 
-LayerNormProblem problem_of(const Context& context, const solver::OpOf<LayerNormProblem>& op, const Shape& shape, const Tensor& x,
-                         const Tensor& weight) {
+LayerNormProblem problem_of(const Context& context, const solver::OpOf<LayerNormProblem>& op,
+                            const Shape& shape, const Tensor& x, const Tensor& weight) {
   LayerNormProblem p = context.problem(op);
   p.rows = shape.rows, p.length = shape.length;
   p.types[solver::MemoryProblem::kInputs] = p.types[0];
@@ -292,7 +297,7 @@ const OpOf<LayerNormProblem> layer_norm_op("layer_norm", forward_solvers),
 
 std::vector<CheckWindow<LayerNormProblem>> LayerNormProblem::check_windows() const {
   constexpr int64_t kElements = 64 * 1024, kMostRow = 4 << 20;
-  
+
   const int64_t all = this->rows;
   if (length > kMostRow) return {};
   const int64_t some = std::min(all, std::max<int64_t>(1, kElements / length));

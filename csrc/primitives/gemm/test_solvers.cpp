@@ -54,7 +54,7 @@ class Faulty final : public GemmSolver {
     return is_right();
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
-                                                const Config& config) const override {
+                                       const Config& config) const override {
     if (fault_ == Fault::kFails) cl::get_kernel(device, "this is no program", "", "none");
     if (fault_ == Fault::kSlow) return std::make_unique<Repeats>(problem, device, config.specialised ? 1 : 5);
     if (fault_ == Fault::kVain)

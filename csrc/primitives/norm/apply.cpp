@@ -40,8 +40,8 @@ struct Walk {
   std::array<int32_t, 3> data, coefficients;
 };
 
-void run_as_pointwise(const NormApplyProblem& p, const MemoryOperands& o, const Types& types,
-                      Stream& stream, const Walk& walk, int64_t rows) {
+void run_as_pointwise(const NormApplyProblem& p, const MemoryOperands& o, const Types& types, Stream& stream,
+                      const Walk& walk, int64_t rows) {
   c10::SmallVector<PointwiseBuffer, 7> list;
   list.push_back({o.out0.mem, o.out0.offset, types.data, walk.data});
   if (is_backward(p)) list.push_back({o.in1.mem, o.in1.offset, types.data, walk.data});
@@ -54,17 +54,18 @@ void run_as_pointwise(const NormApplyProblem& p, const MemoryOperands& o, const 
 void run_as_pointwise(const NormApplyProblem& p, const MemoryOperands& o, const Types& types,
                       Stream& stream) {
   const auto rows = static_cast<int32_t>(p.rows), inner = static_cast<int32_t>(p.inner);
-  const Walk walk{
-      {static_cast<uint32_t>(inner), static_cast<uint32_t>(rows), static_cast<uint32_t>(p.outer)},
-      {1, inner, rows * inner},
-      {0, 1, 0}};
+  const Walk walk{{static_cast<uint32_t>(inner), static_cast<uint32_t>(rows), static_cast<uint32_t>(p.outer)},
+                  {1, inner, rows * inner},
+                  {0, 1, 0}};
   run_as_pointwise(p, o, types, stream, walk, rows);
 }
 
 std::unique_ptr<solver::Invoker<NormApplyProblem>> pointwise_invoker(const NormApplyProblem& p, cl::Device&,
-                                                                  const Config&) {
-  return solver::make_invoker<NormApplyProblem>([p, types = Types(p)](Stream& stream, const MemoryOperands& o,
-                                                    MemRef) { run_as_pointwise(p, o, types, stream); });
+                                                                     const Config&) {
+  return solver::make_invoker<NormApplyProblem>(
+      [p, types = Types(p)](Stream& stream, const MemoryOperands& o, MemRef) {
+        run_as_pointwise(p, o, types, stream);
+      });
 }
 
 struct Plan {
@@ -75,8 +76,7 @@ struct Plan {
 
 Params params_of(const NormApplyProblem& p) {
   Params params;
-  params.outer = static_cast<uint32_t>(p.outer),
-  params.rows = static_cast<uint32_t>(p.rows);
+  params.outer = static_cast<uint32_t>(p.outer), params.rows = static_cast<uint32_t>(p.rows);
   params.inner = static_cast<uint32_t>(p.inner);
   return params;
 }
@@ -143,11 +143,13 @@ double rows_estimate(const NormApplyProblem& p, const cl::Device& device) {
   return is_cpu(device) ? estimate<95>(p, device) : estimate<110>(p, device);
 }
 
-const SolverRow<NormApplyProblem> kRowsForm{"rows", rows_applicable, rows_estimate, rows_configs, invoker<plan_rows>};
+const SolverRow<NormApplyProblem> kRowsForm{"rows", rows_applicable, rows_estimate, rows_configs,
+                                            invoker<plan_rows>};
 const SolverRow<NormApplyProblem> kColumnsForm{"columns", columns_applicable, estimate<110>, columns_configs,
-                              invoker<plan_columns>};
+                                               invoker<plan_columns>};
 // Also what the others are checked against: the generated kernel of an expression.
-const SolverRow<NormApplyProblem> kPointwiseForm{"pointwise", solver::always<NormApplyProblem>, estimate<100>, solver::one_config<NormApplyProblem>, pointwise_invoker};
+const SolverRow<NormApplyProblem> kPointwiseForm{"pointwise", solver::always<NormApplyProblem>, estimate<100>,
+                                                 solver::one_config<NormApplyProblem>, pointwise_invoker};
 
 std::vector<const solver::Solver<NormApplyProblem>*> apply_solvers() {
   static const solver::RowSolver<NormApplyProblem> rows(kRowsForm), columns(kColumnsForm),
@@ -156,7 +158,7 @@ std::vector<const solver::Solver<NormApplyProblem>*> apply_solvers() {
 }
 
 MemoryOperands operands_of(const at::Tensor& y, const at::Tensor& x, const at::Tensor* dy,
-                                    const at::Tensor& coefficients) {
+                           const at::Tensor& coefficients) {
   MemoryOperands o;
   o.in0 = buffer_of(x), o.in2 = buffer_of(coefficients), o.out0 = buffer_of(y);
   if (dy) o.in1 = buffer_of(*dy);

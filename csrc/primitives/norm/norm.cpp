@@ -148,13 +148,14 @@ uint64_t workspace(const NormPassProblem& p, const cl::Device& device, const Con
 
 template <Planner planner>
 std::unique_ptr<solver::Invoker<NormPassProblem>> invoker(const NormPassProblem& p, cl::Device& device,
-                                                        const Config& config) {
+                                                          const Config& config) {
   const Plan plan = planner(p, device, config);
   cl::Kernel& kernel = kernel_of(p, device, plan.kernel);
   if (plan.splits == 1)
-    return solver::make_invoker<NormPassProblem>([p, plan, &kernel](Stream& stream, const MemoryOperands& o, MemRef) {
-      enqueue(p, plan, kernel, o, o.out0, stream);
-    });
+    return solver::make_invoker<NormPassProblem>(
+        [p, plan, &kernel](Stream& stream, const MemoryOperands& o, MemRef) {
+          enqueue(p, plan, kernel, o, o.out0, stream);
+        });
   cl::Kernel& merge = kernel_of(p, device, is_backward(p) ? "norm_sums_merge" : "norm_stats_merge");
   Finish finish;
   finish.rows = plan.layout.rows, finish.splits = plan.splits;
@@ -173,13 +174,11 @@ std::unique_ptr<solver::Invoker<NormPassProblem>> invoker(const NormPassProblem&
 }
 
 Applicability rows_applicable(const NormPassProblem& p, const cl::Device&) {
-  return p.columns ? Applicability::no("elements of a row are not neighbours")
-                             : Applicability::yes();
+  return p.columns ? Applicability::no("elements of a row are not neighbours") : Applicability::yes();
 }
 Applicability wide_applicable(const NormPassProblem& p, const cl::Device& device) {
   if (is_cpu(device)) return Applicability::no("for GPU-class devices");
-  if (p.length % kNeighbours != 0)
-    return Applicability::no("the length of a run is no multiple of four");
+  if (p.length % kNeighbours != 0) return Applicability::no("the length of a run is no multiple of four");
   return rows_applicable(p, device);
 }
 Applicability columns_applicable(const NormPassProblem& p, const cl::Device&) {
@@ -217,13 +216,18 @@ std::vector<Config> columns_configs(const NormPassProblem& p, const cl::Device& 
   return list;
 }
 
-const SolverRow<NormPassProblem> kRowsForm{"rows",       rows_applicable,           rows_estimate,
-                           rows_configs, invoker<plan_rows<false>>, workspace<plan_rows<false>>};
-const SolverRow<NormPassProblem> kWideForm{"rows_wide",  wide_applicable,          wide_estimate,
-                           rows_configs, invoker<plan_rows<true>>, workspace<plan_rows<true>>};
-const SolverRow<NormPassProblem> kColumnsForm{"columns",       columns_applicable,    rows_estimate,
-                              columns_configs, invoker<plan_columns>, workspace<plan_columns>};
-const SolverRow<NormPassProblem> kReferenceForm{"reference", solver::always<NormPassProblem>, reference_estimate, solver::one_config<NormPassProblem>, invoker<plan_reference>};
+const SolverRow<NormPassProblem> kRowsForm{
+    "rows",       rows_applicable,           rows_estimate,
+    rows_configs, invoker<plan_rows<false>>, workspace<plan_rows<false>>};
+const SolverRow<NormPassProblem> kWideForm{
+    "rows_wide",  wide_applicable,          wide_estimate,
+    rows_configs, invoker<plan_rows<true>>, workspace<plan_rows<true>>};
+const SolverRow<NormPassProblem> kColumnsForm{
+    "columns",       columns_applicable,    rows_estimate,
+    columns_configs, invoker<plan_columns>, workspace<plan_columns>};
+const SolverRow<NormPassProblem> kReferenceForm{"reference", solver::always<NormPassProblem>,
+                                                reference_estimate, solver::one_config<NormPassProblem>,
+                                                invoker<plan_reference>};
 
 Plan first_guess(const NormPassProblem& p, const cl::Device& device) {
   if (p.columns) return plan_columns(p, device, {});

@@ -5,8 +5,8 @@
 
 #include "cl/kernel.h"
 #include "codegen/pointwise.h"
-#include "primitives/norm/problem.h"
 #include "primitives/common/team.h"
+#include "primitives/norm/problem.h"
 #include "runtime/family.h"
 #include "runtime/tensor.h"
 
