@@ -1,5 +1,5 @@
-"""What calls on tiny tensors cost the host, and how much of it is not the driver's: `a + b` of 16 elements, a convolution
-and a batch norm of a training step.
+"""What calls on tiny tensors cost the host, and how much of it is not the driver's: `a + b` of 16 elements, and a
+convolution and a batch norm of a training step.
 
 An OpenCL layer (driver_time.c; it needs a C compiler and a loader that takes layers, which NVIDIA's does not) measures
 the time within clEnqueueNDRangeKernel and clSetKernelArg; what remains of an op is Python, PyTorch's dispatcher and
