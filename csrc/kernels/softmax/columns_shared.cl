@@ -2,6 +2,8 @@
 // dimension and TEAM_GROUP / team.lanes along the inner ones, a group for each such block.
 #include "softmax/softmax.clh"
 
+#define TEAM_GROUP 256
+
 #define COLUMN_OF_GROUP                                                                                    \
   const int lanes = team.lanes, width = TEAM_GROUP / lanes, lane = get_local_id(0) / width;              \
   const int blocks = (p.inner + width - 1) / width, outer = get_group_id(0) / blocks;                       \
