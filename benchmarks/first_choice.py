@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 GOAL, GOAL_SHARE = 1.3, 0.9  # times the best; of the problems
@@ -95,23 +96,32 @@ def _calls(batch: int, device: Any, quick: bool) -> Iterator[Callable[[], Any]]:
     def tensor(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
         return torch.randn(shape).to(device, dtype).requires_grad_(grad)
 
+    def gradients(result: torch.Tensor) -> None:
+        torch.autograd.backward(result.sum())
+
+    def multiply(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+        tensor(m, k, dtype=dtype) @ tensor(k, n, dtype=dtype)
+
+    def linear(m: int, n: int, k: int) -> None:
+        gradients(F.linear(tensor(m, k, grad=True), tensor(n, k, grad=True)))
+
     for m, n, k in (SQUARE + PRODUCTS)[::step]:
-        yield lambda m=m, n=n, k=k: tensor(m, k) @ tensor(k, n)
-        yield lambda m=m, n=n, k=k: F.linear(tensor(m, k, grad=True), tensor(n, k, grad=True)).sum().backward()
+        yield partial(multiply, m, n, k, torch.float32)
+        yield partial(linear, m, n, k)
     for n in (128, 512, 1024)[::step]:
-        yield lambda n=n: tensor(n, n, dtype=torch.bfloat16) @ tensor(n, n, dtype=torch.bfloat16)
+        yield partial(multiply, n, n, n, torch.bfloat16)
     yield lambda: tensor(12, 197, 64) @ tensor(12, 64, 197)
     yield lambda: tensor(64, 16, 16) @ tensor(64, 16, 16)
 
     def convolve(c: int, k: int, size: int, stride: int, image: int, groups: int) -> None:
         x, w = tensor(batch, c, image, image, grad=c > 3), tensor(k, c // groups, size, size, grad=True)
-        F.conv2d(x, w, None, stride, size // 2, 1, groups).sum().backward()
+        gradients(F.conv2d(x, w, None, stride, size // 2, 1, groups))
 
     for c, k, size, stride, image, groups in (RESNET18 + RESNET50 + MOBILENET)[::step]:
-        yield lambda a=(c, k, size, stride, image, groups): convolve(*a)
+        yield partial(convolve, c, k, size, stride, image, groups)
 
     def train(f: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Callable[[], None]:
-        return lambda: f(tensor(*shape, grad=True)).sum().backward()
+        return lambda: gradients(f(tensor(*shape, grad=True)))
 
     memory_bound = [
         train(lambda x: torch.softmax(x, 1), 1024, 1024),
@@ -180,7 +190,7 @@ def judge_all(options: argparse.Namespace) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     for call in _calls(options.batch, device, options.quick):
         call()
-    torch.ocl.synchronize()
+    torch.accelerator.synchronize(device)
     keys = dlbackend.solvers.problems()
     found = []
     for i, key in enumerate(keys):
