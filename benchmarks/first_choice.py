@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 GOAL, GOAL_SHARE = 1.3, 0.9  # times the best; of the problems
@@ -95,23 +96,32 @@ def _calls(batch: int, device: Any, quick: bool) -> Iterator[Callable[[], Any]]:
     def tensor(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
         return torch.randn(shape).to(device, dtype).requires_grad_(grad)
 
+    def gradients(result: torch.Tensor) -> None:
+        torch.autograd.backward(result.sum())
+
+    def multiply(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+        tensor(m, k, dtype=dtype) @ tensor(k, n, dtype=dtype)
+
+    def linear(m: int, n: int, k: int) -> None:
+        gradients(F.linear(tensor(m, k, grad=True), tensor(n, k, grad=True)))
+
     for m, n, k in (SQUARE + PRODUCTS)[::step]:
-        yield lambda m=m, n=n, k=k: tensor(m, k) @ tensor(k, n)
-        yield lambda m=m, n=n, k=k: F.linear(tensor(m, k, grad=True), tensor(n, k, grad=True)).sum().backward()
+        yield partial(multiply, m, n, k, torch.float32)
+        yield partial(linear, m, n, k)
     for n in (128, 512, 1024)[::step]:
-        yield lambda n=n: tensor(n, n, dtype=torch.bfloat16) @ tensor(n, n, dtype=torch.bfloat16)
+        yield partial(multiply, n, n, n, torch.bfloat16)
     yield lambda: tensor(12, 197, 64) @ tensor(12, 64, 197)
     yield lambda: tensor(64, 16, 16) @ tensor(64, 16, 16)
 
     def convolve(c: int, k: int, size: int, stride: int, image: int, groups: int) -> None:
         x, w = tensor(batch, c, image, image, grad=c > 3), tensor(k, c // groups, size, size, grad=True)
-        F.conv2d(x, w, None, stride, size // 2, 1, groups).sum().backward()
+        gradients(F.conv2d(x, w, None, stride, size // 2, 1, groups))
 
     for c, k, size, stride, image, groups in (RESNET18 + RESNET50 + MOBILENET)[::step]:
-        yield lambda a=(c, k, size, stride, image, groups): convolve(*a)
+        yield partial(convolve, c, k, size, stride, image, groups)
 
     def train(f: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Callable[[], None]:
-        return lambda: f(tensor(*shape, grad=True)).sum().backward()
+        return lambda: gradients(f(tensor(*shape, grad=True)))
 
     memory_bound = [
         train(lambda x: torch.softmax(x, 1), 1024, 1024),
@@ -139,16 +149,16 @@ def _calls(batch: int, device: Any, quick: bool) -> Iterator[Callable[[], Any]]:
     yield from memory_bound[::step]
 
 
-def _times(key: str, index: int) -> dict[str, float]:
-    """Measures all of a problem's solutions; their microseconds by solver and config."""
+def _times(key: str, index: int, exhaustive: bool) -> dict[str, float]:
+    """Measures a problem's solutions, all or those that are not hopeless; microseconds by solver and config."""
     from dlbackend import _C
 
-    _C.tune_problem(key, index, True)
+    _C.tune_problem(key, index, exhaustive)
     rows = (line.split("\t") for line in _C.solutions(key, index).splitlines())
     return {f"{row[0]} {row[1]}": float(row[4]) for row in rows if row[4] != "-"}
 
 
-def _judge(key: str, index: int) -> dict[str, Any] | None:
+def _judge(key: str, index: int, repeats: int) -> dict[str, Any] | None:
     """How the first choice does; None where there is nothing to choose."""
     from dlbackend import _C
 
@@ -156,12 +166,11 @@ def _judge(key: str, index: int) -> dict[str, Any] | None:
     if len(rows) < 2:
         return None
     first = f"{rows[0][0]} {rows[0][1]}"
-    times = _times(key, index)
-    # What interrupts makes single measurements longer: the shortest of several counts, of all solutions alike.
-    for _ in range(2):
-        if first in times and times[first] <= GOAL * min(times.values()):
-            break
-        again = _times(key, index)
+    times = _times(key, index, True)
+    # What else the machine does makes measurements longer: the shortest of several counts, of all solutions alike.
+    # Problems get as many whatever the first said: to measure again only what looks bad would make the share better.
+    for _ in range(repeats):
+        again = _times(key, index, False)
         times = {name: min(times.get(name, time), time) for name, time in {**times, **again}.items()}
     best = min(times, key=lambda name: times[name])
     ratio = times[first] / times[best] if first in times else float("inf")
@@ -181,14 +190,14 @@ def judge_all(options: argparse.Namespace) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     for call in _calls(options.batch, device, options.quick):
         call()
-    torch.ocl.synchronize()
+    torch.accelerator.synchronize(device)
     keys = dlbackend.solvers.problems()
     found = []
     for i, key in enumerate(keys):
-        print(f"\r{i + 1} of {len(keys)} problems", end="", file=sys.stderr, flush=True)
-        if (row := _judge(key, index)) is not None:
+        if sys.stderr.isatty():
+            print(f"\r{i + 1} of {len(keys)} problems", end="", file=sys.stderr, flush=True)
+        if (row := _judge(key, index, options.repeats)) is not None:
             found.append(row)
-    print(file=sys.stderr)
     return found
 
 
@@ -215,6 +224,7 @@ def main() -> None:
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--batch", type=int, default=2, help="of the convolutions")
     parser.add_argument("--quick", action="store_true", help="a third of the problems")
+    parser.add_argument("--repeats", type=int, default=4, help="measurements more of each problem")
     parser.add_argument("--worst", type=int, default=10, help="how many of the worst choices to show")
     parser.add_argument("--json", default="", help="file for the results")
     parser.add_argument("--here", default="", help=argparse.SUPPRESS)  # the file for what this process finds
