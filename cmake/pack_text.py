@@ -1,4 +1,4 @@
-"""Packs as text, which is what the repository keeps, and as the binary that csrc/cl/pack.h reads.
+"""Packs as text, which is what the repository keeps, and as the binary that csrc/cl/stores/pack.h reads.
 
     python cmake/pack_text.py packs/DEVICE.txt build/packs/DEVICE.pack      # what the build does
     python cmake/pack_text.py --to-text DEVICE.pack packs/DEVICE.txt
@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-# csrc/cl/store_record.h and csrc/cl/pack.cpp; numbers are little-endian.
+# csrc/cl/stores/record.h and csrc/cl/stores/pack.cpp; numbers are little-endian.
 PACK_MAGIC, RECORD_MAGIC, FIND = b"DLBPACK2", b"DLBREC02", 2
 PACK_HEADER = struct.Struct("<8sQ")  # magic, entries; then the hash of both
 RECORD_HEADER = struct.Struct("<8sIIQ")  # magic, kind, bytes of key and payload; then three hashes

@@ -51,7 +51,7 @@ def find_stats() -> dict[str, float]: ...
 def force_solver(specification: str) -> None: ...  # as DLBACKEND_SOLVER; "" gives the choice back
 def solver_names() -> list[str]: ...  # "op:name"
 def explain_problem(key: str, device: int = 0) -> str: ...  # the solver taken, and why others are not
-def solutions(key: str, device: int = 0) -> str: ...  # see csrc/solver/find.h
+def solutions(key: str, device: int = 0) -> str: ...  # see csrc/solver/inspect.h
 def tune_problem(key: str, device: int = 0, exhaustive: bool = True) -> None: ...  # measures solvers now
 def device_rates(device: int = 0) -> dict[str, Any]: ...  # by which estimates go: see csrc/solver/device_rates.h
 def measure_rates(device: int = 0) -> dict[str, Any]: ...  # measures and stores them, for later processes

@@ -1,4 +1,4 @@
-// cl/store_record.h: a record comes back as it was written, and any damage to it is found.
+// cl/stores/record.h: a record comes back as it was written, and any damage to it is found.
 #include "cl/stores/record.h"
 
 #include <doctest/doctest.h>

@@ -31,8 +31,8 @@ bool has_body(const codegen::ReduceOp& op, c10::ScalarType compute);
 // Enqueues the reduction. Elements are converted to the compute dtype as they are loaded; nothing is copied
 // to cast or to make contiguous. Reductions of nothing give what `finish` makes of the initial accumulator.
 // Raises NotImplementedError for dtypes that the op has no body for. There are no atomics; splits depend on
-// shapes alone, and for large reductions of registered ops on the solver that was found (solver/find.h says
-// how to have the same one always).
+// shapes alone, and for large reductions of registered ops on the solver that was found (solver/settings.h
+// says how to have the same one always).
 void run_reduce(const ReduceArguments& arguments);
 
 // The kernel of a key's program; built on first use, found without a lock after that.
