@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <ranges>
 #include <sstream>
 #include <stdexcept>
 
@@ -85,7 +84,8 @@ RegisterOps::Entry::Entry(const ReduceOp& op, const char* overloads, const char*
     : row{.reduce = &op, .overloads = overload_names(overloads), .promotion = promotion} {}
 
 RegisterOps::RegisterOps(RowKind kind, std::initializer_list<Entry> ops) {
-  for (OpRow row : std::views::transform(ops, &Entry::row)) {
+  for (const Entry& entry : ops) {
+    OpRow row = entry.row;
     row.kind = kind;
     add_row(std::move(row));
   }
