@@ -45,6 +45,8 @@ struct Worker {
         task();
       } catch (const std::exception& error) {
         cl::log(1, std::string("background task failed,") + error.what());
+      } catch (...) {  // of no C++ type that says more; the thread must live on
+        cl::log(1, "background task failed");
       }
       lock.lock();
       busy = false;

@@ -28,11 +28,6 @@ const std::vector<const AnySolver*>& Op::solvers() const {
   return solvers_;
 }
 
-void insert_solver(const Op& op, const AnySolver& solver) {
-  op.solvers();
-  op.solvers_.insert(op.solvers_.begin(), &solver);
-}
-
 const std::vector<const Op*>& ops() {
   return registered();
 }

@@ -78,7 +78,6 @@ class Op {
   Op(const char* name, Tf32Setting tf32, size_t problem_bytes, size_t operand_bytes);
 
  private:
-  friend void insert_solver(const Op& op, const AnySolver& solver);
   virtual std::vector<const AnySolver*> make_solvers() const = 0;
 
   const char* const name_;
@@ -95,9 +94,6 @@ const std::vector<const Op*>& ops();
 const Op* find_op(const std::string& name);
 // The op that a key begins with. Throws std::invalid_argument when there is none.
 const Op& op_of_key(const std::string& key);
-
-// Puts a solver before the others of an op: for tests, before the op's first use.
-void insert_solver(const Op& op, const AnySolver& solver);
 
 inline std::string key(const Problem& problem) {
   return problem.op->key(problem);
