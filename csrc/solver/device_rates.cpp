@@ -51,7 +51,10 @@ DeviceRates derive_gpu(const cl::Device& device, const cl::ComputeUnit& unit) {
   rates.float32 = 2.0 * unit.lanes * clock * device.compute_units;
   rates.bytes = kGpuBytesPerOperation * rates.float32;
   rates.launch_us = 4;
-  rates.float64 = rates.float32 / (device.fp64 ? 16 : 64);  // 2 where it is made for that, 32 or 64 elsewhere
+  // Half where a GPU is made for it, 1/32 or 1/64 elsewhere. The larger one is taken for a guess: by too
+  // small a one tiles would be left out that may be the fastest, by too large a one some are measured in
+  // vain.
+  rates.float64 = rates.float32 / (device.fp64 ? 2 : 64);
   rates.int32 = rates.float32 / 2;
   const bool tensor_cores =
       device.tensor_cores != cl::TensorCores::kNone;        // emulated ones stand for real ones

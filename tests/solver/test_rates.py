@@ -97,7 +97,7 @@ def test_first_choice_queues_measuring(tmp_path, mode):
 
 
 def test_larger_problems_are_estimated_to_take_longer():
-    small, large = torch.ones(64, 64).to("ocl"), torch.ones(512, 512).to("ocl")
+    small, large = torch.ones(64, 64).to("ocl"), torch.ones(2048, 2048).to("ocl")
     small @ small, large @ large
     keys = [key for key in dlbackend.solvers.problems() if key.startswith("gemm")]
     least = {}

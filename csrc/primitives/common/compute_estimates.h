@@ -17,8 +17,13 @@ inline double cycles_microseconds(double launches, double cycles, const cl::Devi
 // way: most of its time it waits for memory.
 inline double reference_microseconds(double operations, c10::ScalarType dtype, const cl::Device& device) {
   const DeviceRates& rates = rates_of(device);
-  const double times = device.cls == cl::DeviceClass::kCpu ? 320 : 1000;  // of what registers allow
-  return 2 * rates.launch_us + times * operations / rates.plain(dtype);
+  const bool cpu = device.cls == cl::DeviceClass::kCpu;
+  const double times = cpu ? 320 : 1000;  // of what registers allow
+  // On a GPU each work-item waits for its elements one after the other, which takes as long as several
+  // kernels take to start. Without that, small problems would be left to a kernel that is there to check
+  // others.
+  const double launches = cpu ? 2 : 7;
+  return launches * rates.launch_us + times * operations / rates.plain(dtype);
 }
 
 }  // namespace dlb::solver

@@ -87,7 +87,7 @@ inline Config config_of(const GpuPlan& plan) {
 
 // Configs of tiles: `first`, then the best of each other tile and unlike divisions of the reduction,
 // leaving out what cannot win.
-std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans);
+std::vector<Config> gpu_configs(const GpuPlan& first, std::vector<GpuPlan> plans, c10::ScalarType type);
 
 // Whether a config, perhaps one that gpu_configs() leaves out, can run a reduction of depth k with so many
 // results.

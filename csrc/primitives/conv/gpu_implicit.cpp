@@ -382,7 +382,7 @@ class Implicit final : public ConvSolver {
                : partial_bytes(p.dtype) * config.as<GpuTileConfig>().splits * outputs_of(p);
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
-    return gpu_configs(plan(p, device, mma_), all_plans(p, device, mma_));
+    return gpu_configs(plan(p, device, mma_), all_plans(p, device, mma_), p.dtype);
   }
   bool has_config(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
     return has_gpu_config(config, mma_, depth_of(p, roles_of(p)), outputs_of(p), can_split(p), p.dtype,

@@ -5,6 +5,7 @@
 
 #include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
+#include "primitives/common/gpu_tile.h"
 #include "primitives/common/kernel_source.h"
 #include "primitives/conv/inner_gemm.h"
 #include "primitives/conv/shape.h"
@@ -230,7 +231,8 @@ class Unfold final : public ConvSolver {
     const double gemm = inner_gemm_estimate(r.gemm, device) * r.repeats;
     constexpr double kGaps = 8;  // times what copying takes: columns are written with gaps
     const DeviceRates& rates = rates_of(device);
-    if (device.cls != cl::DeviceClass::kCpu) return rates.launch_us + kGaps * bytes / rates.bytes + gemm;
+    if (device.cls != cl::DeviceClass::kCpu)
+      return kGpuTileLaunches * rates.launch_us + kGaps * bytes / rates.bytes + gemm;
     // rows of pixels whose channels are neighbours: each pixel lies in another cache line
     const bool scattered = p.xs[1] == 1 && p.c > 1 && p.out_pixels() > 1;
     const double each = scattered ? 12 : p.direction == ConvDirection::kInputGrad ? 1.5 : 1.0;

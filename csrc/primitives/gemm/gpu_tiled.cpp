@@ -162,7 +162,8 @@ class Tiled final : public GemmSolver {
     const DeviceRates& rates = rates_of(device);
     return gpu_configs(plan(p, device, mma_, rates),
                        mma_ ? plans(p, {mma_large_tile(p.dtype), kMmaWideTile, kMmaSquareTile}, device, rates)
-                            : plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device, rates));
+                            : plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device, rates),
+                       p.dtype);
   }
   bool has_config(const GemmProblem& p, const cl::Device& device, const Config& config) const override {
     return has_gpu_config(config, mma_, p.k, double(p.batch) * p.m * p.n, true, p.dtype, device);
