@@ -27,3 +27,16 @@ set_target_properties(torch::torch_python PROPERTIES
   INTERFACE_INCLUDE_DIRECTORIES "${TORCH_DIR}/include;${TORCH_DIR}/include/torch/csrc/api/include")
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_MINOR "${TORCH_VERSION}")
 add_compile_definitions(DLB_TORCH_MINOR="${TORCH_MINOR}")
+
+# A torch that was built without distributed has c10d's headers but none of its symbols.
+set(TORCH_HAS_DISTRIBUTED OFF)
+execute_process(
+  COMMAND "${Python_EXECUTABLE}" -c
+"import mmap, sys
+with open(sys.argv[1], 'rb') as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
+    sys.exit(m.find(b'_ZN4c10d7BackendC2Eii') < 0)" "${TORCH_LIB_DIR}/libtorch_cpu.so"
+  RESULT_VARIABLE _rc)
+if(_rc EQUAL 0 AND EXISTS "${TORCH_DIR}/include/torch/csrc/distributed/c10d/Backend.hpp")
+  set(TORCH_HAS_DISTRIBUTED ON)
+endif()
+message(STATUS "torch.distributed: ${TORCH_HAS_DISTRIBUTED}")

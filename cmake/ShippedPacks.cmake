@@ -1,4 +1,4 @@
-# Makes the packs that the package ships (csrc/cl/pack.h) out of their texts in packs/, which cmake/pack_text.py
+# Makes the packs that the package ships (csrc/cl/stores/pack.h) out of their texts in packs/, which cmake/pack_text.py
 # describes. A pack of the same name in packs/ is taken as it is: one that holds programs too, made for a release.
 
 function(shipped_packs result)

@@ -20,7 +20,7 @@ def literal(text: str) -> str:
 
 def expand(name: str, sources: dict[str, str], seen: set[str]) -> str:
     text = sources[name]
-    once = text.replace("#pragma once\n", "", 1)
+    once = re.sub(r"^#pragma once\n", "", text, count=1, flags=re.MULTILINE)
     if once != text:
         if name in seen:
             return ""

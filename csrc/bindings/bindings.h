@@ -2,6 +2,8 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <chrono>
+
 #include "runtime/stream.h"
 
 // Devices, streams, memory and generators.
@@ -15,6 +17,12 @@ void bind_solvers(pybind11::module_& m);
 
 // Stores on disk, packs, and the programs in them; for command-line tools and tests.
 void bind_stores(pybind11::module_& m);
+
+// make_oclgloo(), where torch has distributed.
+void bind_distributed(pybind11::module_& m);
+
+// Ends the threads of process groups, at exit; waits for pending collectives, but not longer than that.
+void stop_distributed(std::chrono::milliseconds limit) noexcept;
 
 // The device of that index; below 0 stands for the current one.
 inline c10::DeviceIndex index_or_current(int index) {

@@ -1,24 +1,30 @@
 // Python bindings: dlbackend._C. Loading it registers kernels and allocators but opens no driver.
 #include <torch/csrc/utils/pybind.h>
 
+#include "api/dlbackend.h"
 #include "bindings/bindings.h"
 #include "cl/device.h"
 #include "cl/log.h"
-#include "cl/stores/driver_cache.h"
 #include "cl/stores/paths.h"
 #include "ops/fallback.h"
+#include "runtime/autograd_threads.h"
 #include "runtime/hooks.h"
 #include "runtime/stream.h"
-#include "solver/background.h"
 
 namespace py = pybind11;
 
 namespace {
 
+constexpr std::chrono::seconds kAutogradLimit{10};  // as long as PyTorch itself waits for these threads
+
+// Collectives that no peer has joined until then are left behind: a process must end.
+constexpr std::chrono::seconds kCollectivesLimit{5};
+
+// At Python's exit the engine's threads still run, and need the interpreter.
 void shutdown() {
-  dlb::solver::stop_background();
-  dlb::finish_all_queues();
-  dlb::cl::record_driver_folders();
+  stop_distributed(kCollectivesLimit);
+  dlb::wait_for_autograd_threads(kAutogradLimit);
+  dlb::shutdown();
 }
 
 }  // namespace
@@ -50,4 +56,5 @@ PYBIND11_MODULE(_C, m) {
   bind_solvers(m);
   bind_ops(m);
   bind_stores(m);
+  bind_distributed(m);
 }

@@ -100,7 +100,7 @@ py::list op_table() {
 }
 
 DType dtype_named(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(DType::C128); ++i)
+  for (size_t i = 0; i < dlb::codegen::kDTypes; ++i)
     if (name == dlb::codegen::name_of(static_cast<DType>(i))) return static_cast<DType>(i);
   throw py::value_error("there is no element type " + name);
 }

@@ -17,18 +17,19 @@ const char* type_name(const dlb::cl::Device& device) {
 }
 
 py::dict memory_stats(int index) {
+  using c10::CachingAllocator::Stat;
   using c10::CachingAllocator::StatArray;
   const auto stats = dlb::allocator()->getDeviceStats(index_or_current(index));
   py::dict result;
+  auto add_one = [&](const std::string& key, const Stat& stat) {
+    result[(key + ".current").c_str()] = stat.current;
+    result[(key + ".peak").c_str()] = stat.peak;
+    result[(key + ".allocated").c_str()] = stat.allocated;
+    result[(key + ".freed").c_str()] = stat.freed;
+  };
   auto add = [&](const char* name, const StatArray& array) {
     static constexpr const char* kPools[] = {"all", "small_pool", "large_pool"};
-    for (size_t pool = 0; pool < 3; ++pool) {
-      const std::string key = std::string(name) + "." + kPools[pool];
-      result[(key + ".current").c_str()] = array[pool].current;
-      result[(key + ".peak").c_str()] = array[pool].peak;
-      result[(key + ".allocated").c_str()] = array[pool].allocated;
-      result[(key + ".freed").c_str()] = array[pool].freed;
-    }
+    for (size_t pool = 0; pool < 3; ++pool) add_one(std::string(name) + "." + kPools[pool], array[pool]);
   };
   add("allocation", stats.allocation);
   add("segment", stats.segment);
@@ -39,6 +40,10 @@ py::dict memory_stats(int index) {
   add("active_bytes", stats.active_bytes);
   add("inactive_split_bytes", stats.inactive_split_bytes);
   add("requested_bytes", stats.requested_bytes);
+  add_one("oversize_allocations", stats.oversize_allocations);
+  add_one("oversize_segments", stats.oversize_segments);
+  result["max_split_size"] = stats.max_split_size;
+  result["num_sync_all_streams"] = stats.num_sync_all_streams;
   result["num_alloc_retries"] = stats.num_alloc_retries;
   result["num_ooms"] = stats.num_ooms;
   result["num_device_alloc"] = stats.num_device_alloc;
@@ -78,8 +83,8 @@ void bind_properties(py::module_& m) {
       .def_readonly("max_alloc", &dlb::cl::Device::max_alloc)
       .def_readonly("local_mem", &dlb::cl::Device::local_mem)
       .def_readonly("compute_units", &dlb::cl::Device::compute_units)
-      .def_readonly("has_fp64", &dlb::cl::Device::fp64)
-      .def_readonly("has_fp16", &dlb::cl::Device::fp16)
+      .def_property_readonly("has_fp64", [](const dlb::cl::Device& device) { return bool(device.fp64); })
+      .def_property_readonly("has_fp16", [](const dlb::cl::Device& device) { return bool(device.fp16); })
       .def_property_readonly(
           "has_tensor_cores",
           [](const dlb::cl::Device& device) { return device.tensor_cores != dlb::cl::TensorCores::kNone; })

@@ -45,7 +45,7 @@ py::dict find_stats() {
   return result;
 }
 
-// By name, and whether they were measured.
+// The rates by name, and whether they were measured.
 py::dict rates_dict(const dlb::solver::DeviceRates& rates) {
   py::dict result;
   for (const auto& field : dlb::solver::kRateFields) result[field.name] = rates.*field.rate;

@@ -122,8 +122,8 @@ void bind_driver_cache(py::module_& m) {
   m.def("driver_cache", &dlb::cl::own_driver_programs, py::return_value_policy::reference);
 }
 
-// `progress` is called with the number of programs done, by a thread that builds; false, or an error in it,
-// ends.
+// A thread that builds calls `progress` with the number of programs done. No more are built when it returns
+// false or raises.
 size_t prefetch(int device, const std::vector<std::pair<std::string, std::string>>& programs,
                 unsigned threads, const std::function<bool(size_t)>& progress) {
   std::vector<dlb::cl::ProgramSource> sources;
@@ -144,7 +144,7 @@ size_t prefetch(int device, const std::vector<std::pair<std::string, std::string
   return ready;
 }
 
-// Of the calling thread; begin_recording() to end_recording().
+// The calling thread's recording, from begin_recording() to end_recording().
 thread_local std::unique_ptr<dlb::cl::Recording> t_recording;
 
 void begin_recording() {

@@ -15,6 +15,10 @@ std::string with_device_options(const Device& device, const std::string& options
 // the file of the numbered source of one that does not build. Throws Error.
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key);
 
+// Whether the driver builds the source with the device's own options. The program is stored as others are,
+// but kernel_stats() does not count it. Throws Error where something else than the source is at fault.
+bool builds(Device& device, const std::string& source);
+
 // Compiles a program with all its kernels, as `options` say (the device's own included), and stores it in the
 // disk cache, unless it is there. Throws Error.
 void compile_into_cache(Device& device, const std::string& source, const std::string& options);

@@ -4,8 +4,8 @@ namespace dlb::cl {
 
 struct BuildMode {
   bool awaited = true;  // somebody waits for the programs
-  bool elsewhere =
-      false;  // other processes may compile them (cl/compile_process.h): their start pays for many
+  // Other processes may compile the programs (cl/compile_process.h). Starting those pays when there are many.
+  bool elsewhere = false;
 };
 // The calling thread's mode.
 BuildMode build_mode() noexcept;
@@ -21,7 +21,8 @@ class WithBuildMode {
   const BuildMode before_;
 };
 
-// Lives while a program is built or loaded, and notes it where the thread's mode says that somebody waits.
+// Lives while a program is built or loaded. Where somebody waits for the program, as the thread's mode says,
+// it keeps seconds_since_urgent_build() at 0.
 class UrgentBuild {
  public:
   UrgentBuild() noexcept;

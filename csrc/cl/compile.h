@@ -28,7 +28,7 @@ struct Compiled {
   cl_program program;
   double seconds;  // that the driver took
 };
-// As build_source(), counted and logged.
+// As build_source(), timed.
 Compiled compile(Device& device, const std::string& source, const std::string& options, const Hash128& key);
 
 // Counts and logs a program that was compiled in so many seconds, here or by another process.

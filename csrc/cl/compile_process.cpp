@@ -12,14 +12,13 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
 #include "cl/log.h"
+#include "cl/settings.h"
 #include "cl/stores/paths.h"
 
 extern char** environ;
@@ -31,8 +30,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kMostProcesses = 4, kCoresPerProcess = 4;
 constexpr uint64_t kDeviceMemoryPerProcess = uint64_t{8} << 30;  // a context takes up to 0.5 GiB of it
-constexpr int kMostSeconds = 300;                                // for one program
-constexpr unsigned kMostFailures = 3;                            // processes lost before no more are started
+constexpr int kMostSeconds = 300;                                // after which a program counts as failed
+constexpr unsigned kMostFailures = 3;  // no more processes are started after so many were lost
 
 bool send_all(int socket, const void* data, size_t size) {
   const char* at = static_cast<const char*>(data);
@@ -44,8 +43,8 @@ bool send_all(int socket, const void* data, size_t size) {
   return true;
 }
 
-// Starts a process; its socket, or -1. It leaves its parent at once (main.cpp), so that what is waited for
-// here is short, and no child of ours is left over.
+// Starts a process and returns its socket, or -1. The process forks and ends at once (main.cpp), so that the
+// wait here is short and this process keeps no child.
 int start_process() {
   const std::string program = package_dir() + "/dlbackend-compiler";
   if (package_dir().empty() || ::access(program.c_str(), X_OK) != 0) return -1;
@@ -93,7 +92,7 @@ class Pool {
     stopped_ = true;
     for (const Idle& idle : idle_) ::close(idle.socket);
     idle_.clear();
-    for (const int socket : busy_) ::shutdown(socket, SHUT_RDWR);  // who waits for it closes it
+    for (const int socket : busy_) ::shutdown(socket, SHUT_RDWR);  // the thread that waits for it closes it
     free_.notify_all();
   }
   bool stopped() noexcept {
@@ -111,7 +110,7 @@ class Pool {
 
   bool usable() const { return !stopped_ && failures_ < kMostFailures; }
 
-  // A process that is free, or a new one; -1 where there can be none.
+  // The socket of a process that is free, or of a new one; -1 where there can be none.
   int take(unsigned most) {
     std::unique_lock<std::mutex> lock(mutex_);
     free_.wait(lock, [&] { return !usable() || !idle_.empty() || busy_.size() + starting_ < most; });
@@ -123,7 +122,7 @@ class Pool {
         busy_.insert(last.socket);
         return last.socket;
       }
-      ::close(last.socket);  // it may be about to end
+      ::close(last.socket);  // it was idle for so long that it may be about to end
     }
     starting_++;
     lock.unlock();
@@ -184,20 +183,9 @@ bool receive_all(int socket, void* data, size_t size, int seconds) {
 }
 
 unsigned compile_processes(const Device& device) {
-  static const int set = [] {
-    const char* value = std::getenv("DLBACKEND_COMPILE_PROCESSES");
-    if (!value || !*value) return -1;
-    char* end = nullptr;
-    const long number = std::strtol(value, &end, 10);
-    if (*end || number < 0 || number > 64) {
-      std::fprintf(stderr, "dlbackend: DLBACKEND_COMPILE_PROCESSES=%s is ignored; it is a number up to 64\n",
-                   value);
-      return -1;
-    }
-    return static_cast<int>(number);
-  }();
+  static const std::optional<unsigned> chosen = settings::compile_processes();
   if (cache_dir().empty() || pool().failed()) return 0;
-  if (set >= 0) return static_cast<unsigned>(set);
+  if (chosen) return *chosen;
   if (device.host_memory || device.late_code) return 0;
   const auto by_memory =
       static_cast<unsigned>(std::min<uint64_t>(device.global_mem / kDeviceMemoryPerProcess, 64));

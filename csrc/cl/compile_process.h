@@ -11,9 +11,9 @@
 
 namespace dlb::cl {
 
-// How many may compile for this device: DLBACKEND_COMPILE_PROCESSES, else by the host's cores and the
-// device's memory (each holds a context there); 0 for CPUs, whose cores compile anyway, where there is no
-// cache on disk, and once they turned out not to start.
+// How many processes may compile for this device: DLBACKEND_COMPILE_PROCESSES, else a number that depends on
+// the host's cores and on the device's memory, where each holds a context. 0 for CPUs, whose own cores
+// compile anyway, where there is no cache on disk, and after processes failed to start.
 unsigned compile_processes(const Device& device);
 
 // Has a program compiled, which is then in the program cache. Waits for a process to be free. Returns the
@@ -22,7 +22,7 @@ unsigned compile_processes(const Device& device);
 std::optional<double> compile_elsewhere(const Device& device, const std::string& source,
                                         const std::string& options);
 
-// Ends the processes; who waits for one gets nothing, and no more are started.
+// Ends the processes and starts no more. Threads that wait for one get nothing, as if compiling had failed.
 void stop_compile_processes() noexcept;
 bool compile_processes_stopped() noexcept;
 

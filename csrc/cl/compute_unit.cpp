@@ -1,3 +1,4 @@
+// Vendors' numbers of lanes, which OpenCL does not report.
 #include "cl/compute_unit.h"
 
 namespace dlb::cl {
@@ -12,9 +13,9 @@ cl_uint number(const Device& device, cl_device_info what) {
 }  // namespace
 
 ComputeUnit compute_unit_of(const Device& device) {
-  // No driver tells how wide a unit is. What drivers call a compute unit is their vendor's: a multiprocessor
-  // of NVIDIA's since Maxwell, a compute unit of AMD's, an execution unit of Intel's.
-  constexpr cl_uint kNvidia = 0x10de, kIntel = 0x8086;  // PCI's numbers
+  // No driver reports how wide a unit is, and each vendor calls something else a compute unit: a
+  // multiprocessor at NVIDIA (since Maxwell), a compute unit at AMD, an execution unit at Intel.
+  constexpr cl_uint kNvidia = 0x10de, kIntel = 0x8086;  // the vendors' numbers in PCI
   constexpr uint32_t kNvidiaLanes = 128, kIntelLanes = 8;
   ComputeUnit unit;
   unit.clock_mhz = number(device, CL_DEVICE_MAX_CLOCK_FREQUENCY);

@@ -7,8 +7,8 @@
 namespace dlb::cl {
 
 struct ComputeUnit {
-  uint32_t clock_mhz = 0;  // the highest; 0 where the driver does not say
-  uint32_t lanes = 64;     // of a GPU: float32 multiply-adds that a unit begins in a cycle
+  uint32_t clock_mhz = 0;  // the highest clock; 0 where the driver does not report it
+  uint32_t lanes = 64;     // float32 multiply-adds that a unit of a GPU begins in a cycle
 };
 
 // Asks the driver. Throws Error.

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <vector>
 
@@ -16,6 +16,7 @@
 #include <unistd.h>
 #endif
 
+#include "cl/log.h"
 #include "cl/settings.h"
 
 namespace dlb::cl {
@@ -30,10 +31,9 @@ bool get_amx_bf16() {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kTileBf16)) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
-// DLBACKEND_CPU_BF16 chooses less than there is: "vectors" or "none".
+// What the CPU has, or less where DLBACKEND_CPU_BF16 asks for less.
 Bf16 get_bf16() {
-  const char* most = std::getenv("DLBACKEND_CPU_BF16");
-  const std::string chosen = most ? most : "";
+  const std::string chosen = settings::cpu_bf16();
   const bool vectors = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2");
   if (!vectors || chosen == "none") return Bf16::kNone;
@@ -52,51 +52,46 @@ T info(cl_device_id id, cl_device_info what) {
   return value;
 }
 
-std::string info_string(cl_device_id id, cl_device_info what) {
+// The text that `get(bytes, memory, &size)` reads, without the characters of `ending` that it ends with.
+template <class Get>
+std::string read_text(std::string_view ending, Get&& get) {
   size_t size = 0;
-  DLB_CL(clGetDeviceInfo, id, what, 0, nullptr, &size);
+  get(0, nullptr, &size);
   std::string text(size, '\0');
-  DLB_CL(clGetDeviceInfo, id, what, size, text.data(), nullptr);
-  while (!text.empty() && (text.back() == '\0' || text.back() == ' ')) text.pop_back();
+  get(size, text.data(), nullptr);
+  text.resize(text.find_last_not_of(ending) + 1);
   return text;
+}
+
+std::string info_string(cl_device_id id, cl_device_info what) {
+  return read_text(std::string_view("\0 ", 2), [&](size_t bytes, void* memory, size_t* size) {
+    DLB_CL(clGetDeviceInfo, id, what, bytes, memory, size);
+  });
 }
 
 std::string platform_string(cl_platform_id id, cl_platform_info what) {
-  size_t size = 0;
-  DLB_CL(clGetPlatformInfo, id, what, 0, nullptr, &size);
-  std::string text(size, '\0');
-  DLB_CL(clGetPlatformInfo, id, what, size, text.data(), nullptr);
-  while (!text.empty() && text.back() == '\0') text.pop_back();
-  return text;
-}
-
-bool has_word(const std::string& list, const std::string& word) {
-  std::istringstream words(list);
-  for (std::string w; words >> w;)
-    if (w == word) return true;
-  return false;
+  return read_text(std::string_view("\0", 1), [&](size_t bytes, void* memory, size_t* size) {
+    DLB_CL(clGetPlatformInfo, id, what, bytes, memory, size);
+  });
 }
 
 DeviceClass class_of(cl_device_type type) {
-  const char* set = std::getenv("DLBACKEND_DEVICE_CLASS");
-  const std::string forced = set ? set : "";
+  const std::string forced = settings::device_class();
   if (forced == "cpu") return DeviceClass::kCpu;
   if (forced == "gpu") return DeviceClass::kGpu;
-  if (!forced.empty())
-    std::fprintf(stderr, "dlbackend: DLBACKEND_DEVICE_CLASS=%s is ignored; it is cpu or gpu\n", set);
   return (type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
 }
 
-// DLBACKEND_VECTOR_FLOATS says otherwise than the driver.
+// What the driver reports, unless DLBACKEND_VECTOR_FLOATS overrides it.
 uint32_t vector_floats_of(cl_device_id id) {
-  if (const uint64_t chosen = positive_setting("DLBACKEND_VECTOR_FLOATS", "floats"))
-    return static_cast<uint32_t>(chosen);
+  if (const uint64_t chosen = settings::vector_floats()) return static_cast<uint32_t>(chosen);
   return std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT));
 }
 
-// DLBACKEND_DEVICE_CACHE says otherwise than the driver. Without either, nothing is too large for the cache.
+// What the driver reports, unless DLBACKEND_DEVICE_CACHE overrides it. Where both are silent nothing counts
+// as too large for the cache.
 uint64_t cache_of(cl_device_id id) {
-  if (const uint64_t chosen = positive_setting("DLBACKEND_DEVICE_CACHE", "bytes")) return chosen;
+  if (const uint64_t chosen = settings::device_cache()) return chosen;
   const auto bytes = info<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
   return bytes ? bytes : std::numeric_limits<uint64_t>::max();
 }
@@ -104,10 +99,7 @@ uint64_t cache_of(cl_device_id id) {
 TensorCores tensor_cores_of(const Device& device) {
   constexpr cl_device_info kComputeCapabilityMajor = 0x4000;  // of cl_nv_device_attribute_query
   constexpr cl_uint kAmpere = 8;  // the first with mma of bfloat16, of TF32 and of 16 half along k
-  const char* set = std::getenv("DLBACKEND_TENSOR_CORES");
-  const std::string chosen = set ? set : "";
-  if (!chosen.empty() && chosen != "none" && chosen != "emulated")
-    std::fprintf(stderr, "dlbackend: DLBACKEND_TENSOR_CORES=%s is ignored; it is none or emulated\n", set);
+  const std::string chosen = settings::tensor_cores();
   if (chosen == "none" || device.cls != DeviceClass::kGpu) return TensorCores::kNone;
   if (chosen == "emulated") return TensorCores::kEmulated;
   cl_uint major = 0;
@@ -137,17 +129,16 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->vector_floats = vector_floats_of(id);
   device->base_align = std::max<cl_uint>(64, info<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8);
   const std::string extensions = info_string(id, CL_DEVICE_EXTENSIONS);
-  device->fp64 = has_word(extensions, "cl_khr_fp64");
-  device->fp16 = has_word(extensions, "cl_khr_fp16");
-  device->int64_atomics = has_word(extensions, "cl_khr_int64_base_atomics");
+  for (Feature* feature : {&device->fp64, &device->fp16, &device->int64_atomics})
+    feature->find_in(extensions);
   device->host_memory = (device->type & CL_DEVICE_TYPE_CPU) != 0;
   const bool pocl = device->platform_name == "Portable Computing Language";
   device->flush_needed = !pocl;
   device->late_code = pocl;
   device->clang_on_host = pocl && device->host_memory;
   device->tensor_cores = tensor_cores_of(*device);
-  // Never the driver's default language version: it differs between drivers and their releases.
-  // Warnings (a loop that was not vectorised) would go to the user's terminal on some drivers.
+  // The language version is named because its default differs between drivers and their releases. Warnings
+  // are turned off because some drivers print them (a loop that was not vectorised) to the user's terminal.
   device->build_options = "-cl-std=CL1.2 -w";
   const auto fp = info<cl_device_fp_config>(id, CL_DEVICE_SINGLE_FP_CONFIG);
   if (fp & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT)
@@ -177,7 +168,7 @@ std::vector<cl_device_id> devices_of(cl_platform_id platform) {
   return devices;
 }
 
-// One broken device or driver does not hide the others.
+// Runs look(), and reports what it throws: one broken device or driver must not hide the others.
 template <class F>
 void unless_it_fails(const std::string& what, F&& look) {
   try {
@@ -230,10 +221,10 @@ bool matches(const Device& device, size_t position, const std::string& wanted) {
 }
 
 Devices select(Devices all) {
-  const char* chosen = std::getenv("DLBACKEND_DEVICES");
+  const std::optional<std::string> chosen = settings::devices();
   if (!chosen) return all;
   std::vector<size_t> order;
-  std::istringstream words(lower(chosen));
+  std::istringstream words(lower(*chosen));
   for (std::string word; std::getline(words, word, ',');) {
     const std::string wanted = stripped(word);
     if (wanted.empty()) continue;
@@ -244,7 +235,7 @@ Devices select(Devices all) {
       if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
     }
     if (!known)
-      std::fprintf(stderr, "dlbackend: DLBACKEND_DEVICES=%s: no OpenCL device is \"%s\"\n", chosen,
+      std::fprintf(stderr, "dlbackend: DLBACKEND_DEVICES=%s: no OpenCL device is \"%s\"\n", chosen->c_str(),
                    wanted.c_str());
   }
   Devices selected;
@@ -286,12 +277,13 @@ int device_count() noexcept {
   try {
     return static_cast<int>(devices().size());
   } catch (...) {
+    log_dropped("looking for devices");
     return 0;
   }
 }
 
 Device& device(int index) {
-  api();  // says why there is no device when there is no library, or after a fork
+  api();  // throws with the reason when there is no library, or after a fork
   const int count = device_count();
   if (index < 0 || index >= count) throw Error(CL_INVALID_DEVICE, no_device(index));
   return *devices()[static_cast<size_t>(index)];
@@ -303,9 +295,9 @@ std::string no_device(int index) {
     return "ocl:" + std::to_string(index) + " does not exist: this process sees " + std::to_string(count) +
            " OpenCL device(s). `python -m dlbackend info` lists them; DLBACKEND_DEVICES selects and orders "
            "them.";
-  const char* chosen = std::getenv("DLBACKEND_DEVICES");
+  const std::optional<std::string> chosen = settings::devices();
   return "No OpenCL device found" +
-         (chosen ? ": DLBACKEND_DEVICES=" + std::string(chosen) + " selects none" : std::string()) +
+         (chosen ? ": DLBACKEND_DEVICES=" + *chosen + " selects none" : std::string()) +
          ". `python -m dlbackend doctor` says what is missing.";
 }
 

@@ -5,21 +5,23 @@
 #include <mutex>
 #include <string>
 
+#include "cl/feature.h"
 #include "cl/library.h"
 
 namespace dlb::cl {
 
-// Kernel families come in two shapes: long vector loops without barriers for CPUs, many work-items for the
-// rest. DLBACKEND_DEVICE_CLASS=gpu (or cpu) gives every device that class, to test the kernels of GPUs on a
-// CPU driver; they are slow there.
+// Most kernels are written twice: as long vector loops without barriers for CPUs, and with many work-items
+// for all other devices. DLBACKEND_DEVICE_CLASS gives every device one class, so that the kernels of GPUs can
+// be tested, slowly, on the driver of a CPU.
 enum class DeviceClass : uint8_t { kCpu, kGpu };
 
 // Instructions of x86-64 for bfloat16: none, AVX512_BF16 on vectors, AMX on tiles.
 enum class Bf16 : uint8_t { kNone, kVectors, kTiles };
 
-// Matrix instructions of a GPU's work-items together: none, NVIDIA's mma of PTX, or the same computed in
-// plain OpenCL C, which DLBACKEND_TENSOR_CORES=emulated gives other devices to test the kernels that need
-// them. DLBACKEND_TENSOR_CORES=none takes them away.
+// Matrix instructions that the work-items of a GPU execute together: none, mma of NVIDIA's PTX, or the same
+// computed in plain OpenCL C. DLBACKEND_TENSOR_CORES=emulated gives the last to devices without the
+// instructions, to test the kernels that need them, and DLBACKEND_TENSOR_CORES=none takes the instructions
+// away.
 enum class TensorCores : uint8_t { kNone, kMma, kEmulated };
 
 struct Device {
@@ -38,23 +40,27 @@ struct Device {
   size_t max_work_group = 1;   // work-items
   uint32_t base_align = 128;   // bytes, of a buffer
   uint32_t vector_floats = 1;  // of the widest vector that one instruction computes
-  bool fp64 = false;           // cl_khr_fp64
-  bool fp16 = false;           // cl_khr_fp16 is listed; half is a storage type everywhere
-  bool int64_atomics = false;
 
-  // Quirks, by platform: what the driver does that others do not.
-  bool host_memory = false;    // the device computes in host memory, so copies are memcpy
-  bool flush_needed = true;    // enqueued work may sit in the driver until clFlush
-  bool late_code = false;      // kernels get machine code per work-group size at their first launch
-  bool clang_on_host = false;  // kernels are compiled by clang for the CPU that this process runs on
+  // Tested as booleans. Half needs no feature as a storage type: this one is arithmetic in it.
+  Feature fp64{*this, "cl_khr_fp64", "kernel void probe(global double* x) { x[0] += 0.5; }"};
+  Feature fp16{*this, "cl_khr_fp16", "kernel void probe(global half* x) { x[0] += x[1]; }"};
+  Feature int64_atomics{*this, "cl_khr_int64_base_atomics",
+                        "kernel void probe(volatile global long* x) { atom_cmpxchg(x, 0L, 1L); }"};
+
+  // Quirks are what a platform's driver does that others do not. They are found by the platform's name, which
+  // no file outside of this folder looks at.
+  bool host_memory = false;    // the device computes in host memory, so a copy is a memcpy
+  bool flush_needed = true;    // the driver may not start enqueued work before clFlush
+  bool late_code = false;      // a kernel's first launch with a work-group size compiles its machine code
+  bool clang_on_host = false;  // clang compiles the kernels for the CPU that this process runs on
   TensorCores tensor_cores = TensorCores::kNone;
 
   std::string build_options;  // passed to every build
   std::string cache_tag;      // identifies device, driver and platform in disk caches
 
   // The instructions for bfloat16 that kernels may use: those of the host's CPU where the driver's compiler
-  // is known to be clang, tiles where Linux lets this process have their state, which the first call asks
-  // for. Thread-safe.
+  // is known to be clang. Tiles need Linux's permission to keep their state, which the first call asks for.
+  // Thread-safe.
   Bf16 bf16() const;
 
   // The context, created on first call. Thread-safe. Throws Error.
@@ -65,15 +71,15 @@ struct Device {
   cl_context context_ = nullptr;
 };
 
-// PyTorch keeps both the number of devices and their indices in eight bits with a sign. What a machine has
-// beyond that is left out.
+// PyTorch keeps both the number of devices and their indices in a signed byte. Devices beyond these are left
+// out.
 constexpr size_t kMostDevices = 127;
-constexpr size_t kDeviceIndices = kMostDevices + 1;  // from 0, also of devices that are not there
+constexpr size_t kDeviceIndices = kMostDevices + 1;  // the length of tables that a device's index indexes
 
-// Number of devices; 0 when there is no OpenCL. Never throws. One that does not tell what it is, is left out
-// with a line on stderr. Ordered GPUs first, then accelerators, then
-// CPUs, in the platforms' order; DLBACKEND_DEVICES ("1,0", "nvidia", "cpu": indices of that order or parts of
-// names, by comma) selects and reorders.
+// The number of devices, 0 when there is no OpenCL. A device whose properties cannot be read is left out,
+// with a line on stderr. GPUs come first, then accelerators, then CPUs, each in the platforms' order.
+// DLBACKEND_DEVICES selects and reorders: it names indices of that order or parts of names, by comma, as
+// "1,0", "nvidia" or "cpu".
 int device_count() noexcept;
 
 // The device of that index. Throws Error with no_device() for one out of range.

@@ -11,7 +11,7 @@ namespace dlb::cl {
 
 namespace {
 
-constexpr uint32_t kFlushEvery = 16;  // launches: keeps the device busy without paying a flush for each
+constexpr uint32_t kFlushEvery = 16;  // launches, so that the device is busy and few launches pay for a flush
 
 std::atomic<uint64_t> g_buffer_epoch{1};
 
@@ -56,7 +56,7 @@ void Kernel::make() {
   make_room(*program_);
 }
 
-// The driver keeps what is still in a queue.
+// Commands that are still in a queue keep the driver's kernel alive.
 Kernel::~Kernel() {
   const cl_kernel handle = handle_.load();
   if (handle && !in_bad_fork()) api().clReleaseKernel(handle);

@@ -20,11 +20,12 @@ struct Local {
   size_t bytes;
 };
 
-// Throws Error, in PyTorch's words, for a buffer of another device, which drivers do not survive. Kernels do
-// so for arguments that changed. Costs nothing where there is one device only.
+// Throws Error, in PyTorch's words, for a buffer of another device: drivers crash on those. Kernels check
+// each buffer that they are given anew. Costs nothing where there is one device only.
 void check_buffer(Device& device, cl_mem buffer);
 
-// Invalidates what kernels remember of their buffer arguments; called when a buffer is released.
+// Makes all kernels set their buffer arguments anew. It is called when a buffer is released, because the next
+// buffer may get the same handle.
 void forget_buffer_arguments() noexcept;
 
 // A program being built or built, with its kernels.
@@ -34,7 +35,8 @@ struct ProgramEntry;
 class Kernel {
  public:
   Kernel(Device& device, cl_kernel handle, const std::string& name);
-  Kernel(Device& device, ProgramEntry& program, const std::string& name);  // made when it is needed
+  // Of a program that may not be built yet: the first launch makes the driver's kernel.
+  Kernel(Device& device, ProgramEntry& program, const std::string& name);
   ~Kernel();
   Kernel(const Kernel&) = delete;
 
@@ -56,7 +58,7 @@ class Kernel {
     throttle(queue);
   }
 
-  // Takes the arguments one after the other where their number is only known at run time.
+  // Takes arguments one after the other, for kernels whose number of arguments is only known at run time.
   class Arguments {
    public:
     template <class T>
@@ -88,7 +90,8 @@ class Kernel {
     throttle(queue);
   }
 
-  // False where a recording gave it out and nothing has launched it since, and where its program was evicted.
+  // Whether the driver's kernel exists. It does not while a recording's kernel was never launched, and after
+  // the program was evicted.
   bool is_made() const { return handle_.load(std::memory_order_acquire) != nullptr; }
   const std::string& name() const { return name_; }
   Device& device() const { return device_; }
@@ -122,7 +125,8 @@ class Kernel {
     }
   }
   friend ProgramEntry;
-  // With the driver's kernel there, which another thread may release while nobody holds the lock.
+  // Locks the kernel with the driver's kernel made. While nobody holds the lock another thread may release
+  // that again, hence the loop.
   std::unique_lock<std::mutex> lock_made() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!handle_.load(std::memory_order_acquire)) {
@@ -132,9 +136,9 @@ class Kernel {
     }
     return lock;
   }
-  void attach(cl_kernel handle);
-  void detach();
-  void make();  // the program, where a recording left it unbuilt or it was evicted, and the driver's kernel
+  void attach(cl_kernel handle);  // takes over the driver's kernel
+  void detach();                  // releases it
+  void make();                    // builds the program where that is not built, and attaches its kernel
   void begin_arguments();
   void set_argument(cl_uint position, size_t size, const void* value, bool is_buffer);
   void enqueue(Queue& queue, const Range& range);

@@ -3,14 +3,16 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "cl/log.h"
+#include "cl/settings.h"
 #include "cl/stores/paths.h"
 
 namespace dlb::cl {
@@ -43,7 +45,7 @@ void preload_intel_runtime(const std::string& dir) {
 }
 
 std::vector<std::string> candidates() {
-  if (const char* chosen = std::getenv("DLBACKEND_OPENCL_LIBRARY"); chosen && *chosen) return {chosen};
+  if (const std::string chosen = settings::opencl_library(); !chosen.empty()) return {chosen};
   const std::string prefix = python_prefix();
   if (!prefix.empty() && ::access((prefix + "/lib/libintelocl.so").c_str(), R_OK) == 0)
     preload_intel_runtime(prefix + "/lib");
@@ -56,22 +58,34 @@ std::vector<std::string> candidates() {
   return names;
 }
 
-// A loader without a single platform is no use when another candidate has one.
+// Whether the library has a platform. One without any is taken only when no other candidate has one.
 bool has_platform(const Api& api) {
   cl_uint n = 0;
   return api.clGetPlatformIDs(0, nullptr, &n) == CL_SUCCESS && n > 0;
 }
 
-// NVIDIA's driver makes as many connections to the device for a context as this says, eight unless it is set:
-// 110 of the 335 ms in which a first operation is done. With two it is 295; copies overlap with kernels, and
-// kernels of two streams with each other, as well as before. With one, 270, they would not.
+// For each context NVIDIA's driver makes as many connections to the device as CUDA_DEVICE_MAX_CONNECTIONS
+// says, by default eight. They take 110 of the 335 ms of a process's first operation. With two connections
+// that takes 295 ms, and copies overlap with kernels, and kernels of two streams with each other, as well as
+// with eight. With one it would take 270 ms, but nothing would overlap.
 void limit_connections() {
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "2", 0);
+  settings::set_default_cuda_connections(2);
+}
+
+// PoCL starts a thread for each core of the machine. Where the process may use fewer of them (taskset, a
+// container's or a batch system's set of cores), more threads than cores only take turns, and work that is
+// divided among as many parts is done more often than needed.
+void limit_threads() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return;  // also with more than 1024 cores
+  const int usable = CPU_COUNT(&set);
+  if (usable < ::sysconf(_SC_NPROCESSORS_ONLN)) settings::set_default_pocl_threads(usable);
 }
 
 Library load() {
   prepare_driver_caches();
   limit_connections();
+  limit_threads();
   Library first;
   std::string failure;
   for (const std::string& name : candidates()) {
@@ -123,8 +137,8 @@ const char* advice(cl_int code) {
   }
 }
 
-// Of commands only: a compiler that lacks memory gets none from tensors that are freed. CL_OUT_OF_RESOURCES
-// is also what some drivers say of kernels that fail otherwise.
+// Whether a command found no memory. Other calls do not count: freeing tensors gives a compiler no memory.
+// Nor does CL_OUT_OF_RESOURCES, with which some drivers also report kernels that fail for other reasons.
 bool is_want_of_memory(cl_int code, std::string_view call) {
   return (code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_HOST_MEMORY) &&
          (call.starts_with("clEnqueue") || call == "clFinish" || call == "clWaitForEvents");
@@ -154,6 +168,7 @@ bool library_available() noexcept {
   try {
     return !in_bad_fork() && library().handle != nullptr;
   } catch (...) {
+    log_dropped("loading OpenCL");
     return false;
   }
 }

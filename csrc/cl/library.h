@@ -49,17 +49,19 @@ bool library_available() noexcept;
 // Path or name of the loaded library, empty before the first successful load.
 std::string library_name();
 
-// True in a process forked from one that had used OpenCL.
+// True in a process forked from one that had used OpenCL: no OpenCL function may be called there.
 bool in_bad_fork() noexcept;
 
 // "CL_OUT_OF_RESOURCES" for -5 and so on.
 const char* status_name(cl_int code);
 
-// Throws Error for a failed call; `context` says what it was done for (a kernel's or op's name). Where the
-// driver had no memory for a command, what on_out_of_memory() was given throws instead.
+// Throws Error for a failed call. `context` says what the call was for, such as a kernel's or op's name.
+// Where the driver had no memory for a command, the function that was given to on_out_of_memory() throws
+// instead.
 [[noreturn]] void throw_error(cl_int code, const char* call, const std::string& context = {});
 
-// The layer that knows PyTorch throws its exception for want of memory.
+// Sets the function that throws when a command finds no memory. The runtime sets one that throws PyTorch's
+// exception, which this layer does not know.
 void on_out_of_memory(void (*throws)(const std::string& message)) noexcept;
 
 inline void check(cl_int code, const char* call) {

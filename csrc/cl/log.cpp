@@ -3,16 +3,15 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
+#include <exception>
+
+#include "cl/settings.h"
 
 namespace dlb::cl {
 namespace {
 
 std::atomic<int>& verbosity_cell() {
-  static std::atomic<int> level{[] {
-    const char* text = std::getenv("DLBACKEND_VERBOSE");
-    return text ? std::atoi(text) : 0;
-  }()};
+  static std::atomic<int> level{settings::verbose()};
   return level;
 }
 
@@ -28,6 +27,17 @@ void set_verbosity(int level) {
 
 void log(int level, const std::string& line) {
   if (verbosity() >= level) std::fprintf(stderr, "dlbackend,%s\n", line.c_str());
+}
+
+void log_dropped(const char* what) noexcept {
+  if (verbosity() < 1) return;
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "dlbackend,%s failed,%s\n", what, error.what());
+  } catch (...) {
+    std::fprintf(stderr, "dlbackend,%s failed\n", what);
+  }
 }
 
 }  // namespace dlb::cl

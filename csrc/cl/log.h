@@ -12,4 +12,8 @@ void set_verbosity(int level);
 // Prints "dlbackend,<line>" where verbosity() is at least `level`.
 void log(int level, const std::string& line);
 
+// For catch blocks that go on without what failed: logs "<what> failed" at level 1, with the exception's
+// text.
+void log_dropped(const char* what) noexcept;
+
 }  // namespace dlb::cl

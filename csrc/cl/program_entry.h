@@ -20,21 +20,22 @@ struct ProgramEntry {
   Device& device;
   const Hash128 key;
   const ProgramSource source;  // with all options
-  std::atomic<uint64_t> used;  // about the number of the process's last launch of one of the kernels
-  std::atomic<bool> held{false};
-  std::mutex mutex;
-  // All below under the mutex.
+  // Count of the process's launches when one of the kernels was last launched; the smallest is evicted first.
+  std::atomic<uint64_t> used;
+  std::atomic<bool> held{false};  // the driver has the program
+  std::mutex mutex;               // guards all that follows
   cl_program program = nullptr;
   std::unique_ptr<Error> failure;  // a program that does not build is not built again
   std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels;
 
   ProgramEntry(Device& device, const Hash128& key, ProgramSource source);
 
-  // Builds or loads the program unless it is there. Throws Error.
+  // Builds or loads the program unless it is made already. Throws Error.
   void make();
-  // Makes the driver's kernel of the program, which is there, unless it is there too. Throws Error.
+  // Makes the driver's kernel unless it exists. The program must be made. Throws Error.
   void make(Kernel& kernel);
-  // Releases what the driver has. What waits in a queue keeps what it needs; the next launch makes it again.
+  // Releases the driver's program and kernels. The driver keeps what commands in its queues need, and the
+  // next launch makes the program again.
   void release();
 };
 

@@ -10,6 +10,7 @@
 
 #include "cl/build.h"
 #include "cl/compile.h"
+#include "cl/log.h"
 #include "cl/program_entry.h"
 #include "cl/settings.h"
 #include "cl/statistics.h"
@@ -21,7 +22,8 @@ namespace {
 
 std::atomic<size_t> g_programs_held{0};
 
-// Entries are never removed, as others keep their kernels; what the driver has of them is.
+// Entries are never removed, because callers keep their kernels. Only the driver's programs and kernels are
+// released.
 struct ProgramTable {
   std::mutex mutex;
   std::unordered_map<Hash128, std::unique_ptr<ProgramEntry>, Hash128Hasher> entries;
@@ -43,7 +45,7 @@ ProgramEntry& entry_for(Device& device, const std::string& source, const std::st
 size_t most_programs() {
   static const size_t most = [] {
     constexpr size_t kDefault = 2048;
-    const uint64_t chosen = positive_setting("DLBACKEND_MAX_PROGRAMS", "programs");
+    const uint64_t chosen = settings::max_programs();
     return chosen ? static_cast<size_t>(chosen) : kDefault;
   }();
   return most;
@@ -70,7 +72,7 @@ void ProgramEntry::make() {
 
 void ProgramEntry::make(Kernel& kernel) {
   if (kernel.handle_.load()) return;
-  check_room(device);  // for the machine code, which the first launch makes
+  check_room(device);  // the kernel's first launch compiles machine code, which needs room on disk
   kernel.attach(kernel_of(program, kernel.name()));
 }
 
@@ -95,7 +97,7 @@ void make_room(const ProgramEntry& wanted) {
     for (const auto& [key, entry] : program_table().entries)
       if (entry->held && entry.get() != &wanted) held.emplace_back(entry->used.load(), entry.get());
   }
-  const size_t left = most - most / 8 - 1;  // beside the wanted one
+  const size_t left = most - most / 8 - 1;  // how many stay, beside the wanted one
   if (held.size() < most) return;
   std::sort(held.begin(), held.end());
   for (size_t i = 0; i < held.size() - left; ++i) {
@@ -133,7 +135,7 @@ std::shared_ptr<Kernel> get_own_kernel(Device& device, const std::string& source
   cl_program program = build(device, source, all_options, hash128(all_options + "\n" + source));
   try {
     auto kernel = std::make_shared<Kernel>(device, kernel_of(program, name), name);
-    api().clReleaseProgram(program);  // the kernel keeps it
+    api().clReleaseProgram(program);  // the driver's kernel still holds it
     return kernel;
   } catch (...) {
     api().clReleaseProgram(program);
@@ -158,7 +160,8 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
         }
         make_room(entry);
         ready++;
-      } catch (...) {  // the first use throws it again
+      } catch (...) {
+        log_dropped("building a program ahead");  // its first use throws the error again
       }
       std::lock_guard<std::mutex> lock(mutex);
       done++;
@@ -168,7 +171,7 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
   };
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
   const size_t helpers = std::min<size_t>(threads, programs.size());
-  device.context();  // throws here, not in a thread
+  device.context();  // makes a device that does not work throw here and not in a thread
   const WithBuildMode mode({.awaited = true, .elsewhere = true});
   run_on_threads(helpers, work);
   return ready;

@@ -1,4 +1,4 @@
-// Logs of profiled queues.
+// The logs of profiled queues, and reading the two clocks.
 #include "cl/queue.h"
 
 #include <sys/syscall.h>
@@ -11,7 +11,7 @@
 namespace dlb::cl {
 namespace {
 
-constexpr size_t kMostPending = 2 * kMostInFlight;  // events held: older ones than this are long done
+constexpr size_t kMostPending = 2 * kMostInFlight;  // events that are held; commands before these are done
 
 int64_t host_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -69,7 +69,7 @@ void Command::begin(CommandKind kind, const char* name, uint64_t bytes) noexcept
   record.solver = context.solver;
   record.thread = thread;
   before_ = event_ = nullptr;
-  // A library's event is that of its last kernel only.
+  // A library's event is that of its last kernel, so a marker notes where its first one begins.
   if (kind == CommandKind::kLibrary) api().clEnqueueMarkerWithWaitList(handle_, 0, nullptr, &before_);
   record.enqueue_start = host_now();
 }
@@ -86,8 +86,9 @@ void Command::end() noexcept {
 }
 
 ClockPair read_clocks(cl_command_queue queue) {
-  // Where processes share a GPU, a marker may wait for the others' slices of some milliseconds, and the
-  // device's clock is known to half of the wait; in a slice of this process's own it waits for 20 us.
+  // The device's clock is known to half of the time that the marker waits: 20 us in a time slice of this
+  // process, but some milliseconds where it waits for the slices of other processes that use the GPU. Hence
+  // several tries.
   constexpr int kTries = 8;
   constexpr int64_t kGoodEnough = 60'000, kMostTime = 100'000'000;  // ns
   ClockPair best;
@@ -100,7 +101,7 @@ ClockPair read_clocks(cl_command_queue queue) {
     DLB_CL(clEnqueueMarkerWithWaitList, queue, 0, nullptr, &marker);
     api().clWaitForEvents(1, &marker);
     const int64_t after = host_now();
-    // Not when it was queued: NVIDIA takes that from another clock than starts and ends, milliseconds apart.
+    // The time at which it was queued is of no use: NVIDIA takes it from another clock than starts and ends.
     if (read_time(marker, CL_PROFILING_COMMAND_END, end) && after - before < least) {
       least = after - before;
       best = {before + least / 2, end};

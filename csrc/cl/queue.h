@@ -20,9 +20,13 @@ struct Range {
   size_t global[3] = {1, 1, 1};
   size_t local[3] = {1, 1, 1};
   static Range linear(size_t groups, size_t local) { return {1, {groups * local, 1, 1}, {local, 1, 1}}; }
+  // Work-groups of one work-item, in three dimensions.
+  static Range grid(int64_t x, int64_t y, int64_t z) {
+    return {3, {static_cast<size_t>(x), static_cast<size_t>(y), static_cast<size_t>(z)}, {1, 1, 1}};
+  }
 };
 
-// kLibrary: kernels that a library enqueues, as one.
+// kLibrary stands for all kernels that one call of a library enqueues.
 enum class CommandKind : uint8_t { kKernel, kLibrary, kWrite, kRead, kCopy, kFill };
 
 // One command that a profiled queue ran.
@@ -31,9 +35,9 @@ struct CommandRecord {
   const char* name = nullptr;    // of the kernel or library function; lives as long as the process
   const char* solver = nullptr;  // whose kernel it is, null for none; lives as long as the process
   uint64_t op = 0;               // CommandContext::op
-  uint64_t bytes = 0;            // that a transfer moves
-  Range range;                   // of a kernel
-  int32_t thread = 0;            // that enqueued it
+  uint64_t bytes = 0;            // moved by a transfer
+  Range range;                   // work-items of a kernel
+  int32_t thread = 0;            // the system's id of the thread that enqueued it
   int64_t enqueue_start = 0, enqueue_end = 0;  // host ns since 1970
   uint64_t start = 0, end = 0;                 // device ns
 };
@@ -65,10 +69,10 @@ class CommandLog {
   std::vector<CommandRecord> finished_;
 };
 
-// What is needed to enqueue, and to tell where a late error came from.
+// The driver's queue, and what is kept to tell where an error that the driver reports late came from.
 struct Queue {
   std::atomic<cl_command_queue> handle{
-      nullptr};                           // changes where the stream goes over to a profiling queue or back
+      nullptr};                           // changes when the stream moves to a profiling queue or back
   std::atomic<CommandLog*> log{nullptr};  // null unless profiled
   Device* device = nullptr;
   // Names of the last kernels, newest at (launches - 1) % 8. Threads that share the queue may race for a
@@ -87,7 +91,7 @@ constexpr uint32_t kMostInFlight = 4096;
 // so that what this thread enqueues next comes after it.
 class Command {
  public:
-  // Of something that is not logged: a marker or barrier.
+  // For a marker or barrier, which is not logged.
   explicit Command(Queue& queue) : queue_(queue), handle_(queue.handle.load(std::memory_order_acquire)) {}
   Command(Queue& queue, CommandKind kind, const char* name, uint64_t bytes = 0)
       : queue_(queue),
@@ -115,8 +119,9 @@ class Command {
   Queue& queue_;
   CommandLog* const log_ = nullptr;
   const cl_command_queue handle_;
-  cl_event before_, event_;              // with a log
-  std::optional<CommandRecord> record_;  // with a log
+  // Used only while the queue has a log.
+  cl_event before_, event_;
+  std::optional<CommandRecord> record_;
 };
 
 // While it lives, what the thread enqueues is this solver's, where the queue is profiled. The name lives as
@@ -143,8 +148,8 @@ struct ClockPair {
   int64_t host = 0;  // since 1970
   uint64_t device = 0;
 };
-// Of a profiling queue, right to the microseconds that an empty queue takes for a marker. Waits for the
-// queue. Throws Error.
+// Reads both clocks by a marker in a profiling queue, to within the microseconds that an empty queue takes
+// for the marker. Waits for the queue. Throws Error.
 ClockPair read_clocks(cl_command_queue queue);
 
 }  // namespace dlb::cl

@@ -1,4 +1,4 @@
-// Notes the programs that a recording thread asks for.
+// Collects the programs that a recording thread asks for.
 #include "cl/recording.h"
 
 #include "cl/library.h"

@@ -1,17 +1,132 @@
-// Reads settings, and says what is ignored.
+// Reads environment variables, and says on stderr which of them are ignored.
 #include "cl/settings.h"
 
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
-namespace dlb::cl {
+namespace dlb::cl::settings {
+namespace {
 
-uint64_t positive_setting(const char* name, const char* things) {
-  const char* set = std::getenv(name);
-  const long long chosen = set ? std::atoll(set) : 0;
-  if (set && *set && chosen <= 0)
-    std::fprintf(stderr, "dlbackend: %s=%s is ignored; it is a number of %s\n", name, set, things);
-  return chosen > 0 ? static_cast<uint64_t>(chosen) : 0;
+std::optional<std::string> read(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
-}  // namespace dlb::cl
+std::string text(const char* name) {
+  return read(name).value_or("");
+}
+
+void report_ignored(const char* name, const std::string& value, const std::string& expected) {
+  std::fprintf(stderr, "dlbackend: %s=%s is ignored; it is %s\n", name, value.c_str(), expected.c_str());
+}
+
+std::string one_of(const char* name, std::string_view first, std::string_view second) {
+  std::string value = text(name);
+  if (value.empty() || value == first || value == second) return value;
+  report_ignored(name, value, std::string(first) + " or " + std::string(second));
+  return "";
+}
+
+uint64_t positive(const char* name, const char* things) {
+  const std::string value = text(name);
+  const long long number = std::atoll(value.c_str());
+  if (!value.empty() && number <= 0) report_ignored(name, value, std::string("a number of ") + things);
+  return number > 0 ? static_cast<uint64_t>(number) : 0;
+}
+
+}  // namespace
+
+std::optional<std::string> devices() {
+  return read("DLBACKEND_DEVICES");
+}
+std::optional<std::string> cache_dir() {
+  return read("DLBACKEND_CACHE_DIR");
+}
+std::optional<std::string> packs() {
+  return read("DLBACKEND_PACKS");
+}
+
+std::string device_class() {
+  return one_of("DLBACKEND_DEVICE_CLASS", "cpu", "gpu");
+}
+std::string cpu_bf16() {
+  return one_of("DLBACKEND_CPU_BF16", "vectors", "none");
+}
+std::string tensor_cores() {
+  return one_of("DLBACKEND_TENSOR_CORES", "none", "emulated");
+}
+std::string rates() {
+  return one_of("DLBACKEND_RATES", "measured", "derived");
+}
+
+uint64_t device_cache() {
+  return positive("DLBACKEND_DEVICE_CACHE", "bytes");
+}
+uint64_t vector_floats() {
+  return positive("DLBACKEND_VECTOR_FLOATS", "floats");
+}
+uint64_t max_programs() {
+  return positive("DLBACKEND_MAX_PROGRAMS", "programs");
+}
+
+std::optional<unsigned> compile_processes() {
+  constexpr const char* kName = "DLBACKEND_COMPILE_PROCESSES";
+  constexpr long kMost = 64;
+  const std::string value = text(kName);
+  if (value.empty()) return {};
+  char* end = nullptr;
+  const long number = std::strtol(value.c_str(), &end, 10);
+  if (!*end && number >= 0 && number <= kMost) return static_cast<unsigned>(number);
+  report_ignored(kName, value, "a number up to " + std::to_string(kMost));
+  return {};
+}
+int verbose() {
+  return std::atoi(text("DLBACKEND_VERBOSE").c_str());
+}
+
+std::string opencl_library() {
+  return text("DLBACKEND_OPENCL_LIBRARY");
+}
+std::string find_mode() {
+  return text("DLBACKEND_FIND_MODE");
+}
+std::string find_share() {
+  return text("DLBACKEND_FIND_SHARE");
+}
+std::string solver() {
+  return text("DLBACKEND_SOLVER");
+}
+std::string fallback() {
+  return text("DLBACKEND_FALLBACK");
+}
+
+std::string home() {
+  return text("HOME");
+}
+std::string xdg_cache_home() {
+  return text("XDG_CACHE_HOME");
+}
+std::string temporary_folder() {
+  const std::string folder = text("TMPDIR");
+  return folder.empty() ? "/tmp" : folder;
+}
+std::string pocl_cache_dir() {
+  return text("POCL_CACHE_DIR");
+}
+std::string pocl_kernel_cache() {
+  return text("POCL_KERNEL_CACHE");
+}
+
+void set_pocl_cache_dir(const std::string& folder) {
+  ::setenv("POCL_CACHE_DIR", folder.c_str(), 1);
+}
+void set_default_cuda_connections(int connections) {
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(connections).c_str(), 0);
+}
+void set_default_pocl_threads(int threads) {
+  for (const char* name : {"POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT"})  // before PoCL 4, and since
+    ::setenv(name, std::to_string(threads).c_str(), 0);
+}
+
+}  // namespace dlb::cl::settings

@@ -1,11 +1,55 @@
-// Settings from environment variables.
+// The one place that reads environment variables: a function for each. docs/environment.md says what they
+// mean to users. Every call reads the variable again; callers keep what must not change while the process
+// runs.
 #pragma once
 #include <cstdint>
+#include <optional>
+#include <string>
 
-namespace dlb::cl {
+namespace dlb::cl::settings {
 
-// The number above 0 that the variable holds; 0 where it is not set and, with a word on stderr, where it
-// holds no number of `things` above 0.
-uint64_t positive_setting(const char* name, const char* things);
+// Where "not set" and "set to nothing" differ: no value is the former, an empty text the latter.
+std::optional<std::string> devices();    // DLBACKEND_DEVICES; set to nothing it selects no device
+std::optional<std::string> cache_dir();  // DLBACKEND_CACHE_DIR; set to nothing there is no cache
+std::optional<std::string> packs();      // DLBACKEND_PACKS; set to nothing there are no packs
 
-}  // namespace dlb::cl
+// One of the named words. Empty where the variable is not set and, with a line on stderr, where it holds
+// another word.
+std::string device_class();  // DLBACKEND_DEVICE_CLASS: cpu, gpu
+std::string cpu_bf16();      // DLBACKEND_CPU_BF16: vectors, none
+std::string tensor_cores();  // DLBACKEND_TENSOR_CORES: none, emulated
+std::string rates();         // DLBACKEND_RATES: measured, derived
+
+// Numbers above 0. They are 0 where the variable is not set and, with a line on stderr, where it holds
+// something else.
+uint64_t device_cache();   // DLBACKEND_DEVICE_CACHE, bytes
+uint64_t vector_floats();  // DLBACKEND_VECTOR_FLOATS
+uint64_t max_programs();   // DLBACKEND_MAX_PROGRAMS
+
+// DLBACKEND_COMPILE_PROCESSES, 0 to 64. No value where it is not set and, with a line on stderr, where it
+// holds something else.
+std::optional<unsigned> compile_processes();
+int verbose();  // DLBACKEND_VERBOSE; 0 where it is not set
+
+// Texts that their readers parse; empty where the variable is not set.
+std::string opencl_library();  // DLBACKEND_OPENCL_LIBRARY
+std::string find_mode();       // DLBACKEND_FIND_MODE
+std::string find_share();      // DLBACKEND_FIND_SHARE
+std::string solver();          // DLBACKEND_SOLVER
+std::string fallback();        // DLBACKEND_FALLBACK
+
+// Variables of the system and of PoCL; empty where they are not set.
+std::string home();               // HOME
+std::string xdg_cache_home();     // XDG_CACHE_HOME
+std::string temporary_folder();   // TMPDIR, else "/tmp"
+std::string pocl_cache_dir();     // POCL_CACHE_DIR
+std::string pocl_kernel_cache();  // POCL_KERNEL_CACHE
+
+// Sets POCL_CACHE_DIR for the driver, which reads it when the library is loaded.
+void set_pocl_cache_dir(const std::string& folder);
+// Sets CUDA_DEVICE_MAX_CONNECTIONS for NVIDIA's driver, unless the user has set it.
+void set_default_cuda_connections(int connections);
+// Sets how many threads PoCL starts, unless the user has set it.
+void set_default_pocl_threads(int threads);
+
+}  // namespace dlb::cl::settings

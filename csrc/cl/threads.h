@@ -5,11 +5,12 @@
 #include <vector>
 
 #include "cl/build_mode.h"
+#include "cl/log.h"
 
 namespace dlb::cl {
 
-// Runs `work` on the calling thread and on `threads` - 1 more at the same time, fewer where the system gives
-// no more; returns when all have ended. On the other threads `work` must not throw.
+// Runs `work` on the calling thread and at the same time on `threads` - 1 others, or fewer where the system
+// gives no more. Returns when all have ended. On the other threads `work` must not throw.
 template <class Work>
 void run_on_threads(size_t threads, Work& work) {
   std::vector<std::jthread> others;  // joined too when work() throws here
@@ -19,7 +20,8 @@ void run_on_threads(size_t threads, Work& work) {
         const WithBuildMode same(mode);
         work();
       });
-  } catch (const std::system_error&) {  // a limit of threads: those there are do it all
+  } catch (const std::system_error&) {
+    log_dropped("starting another thread");  // those that there are do all the work
   }
   work();
 }

@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "cl/embedded.h"
+
 namespace dlb::codegen {
 namespace {
 
@@ -16,7 +18,7 @@ struct Row {
   bool is_signed;
 };
 
-constexpr std::array<Row, 15> kRows = {{
+constexpr std::array<Row, kDTypes> kRows = {{
     {"bool", "uchar", "int", "long", 1, DClass::Bool, false},
     {"u8", "uchar", "uchar", "long", 1, DClass::Int, false},
     {"i8", "char", "char", "long", 1, DClass::Int, true},
@@ -32,14 +34,19 @@ constexpr std::array<Row, 15> kRows = {{
     {"f64", "double", "double", "double", 8, DClass::Float, true},
     {"c64", "float2", "float2", "float2", 8, DClass::Complex, true},
     {"c128", "double2", "double2", "double2", 16, DClass::Complex, true},
+    {"c32", "uint", "float2", "float2", 4, DClass::Complex, true},
+    {"e4m3", "uchar", "float", "float", 1, DClass::Float, true},
+    {"e5m2", "uchar", "float", "float", 1, DClass::Float, true},
+    {"e4m3z", "uchar", "float", "float", 1, DClass::Float, true},
+    {"e5m2z", "uchar", "float", "float", 1, DClass::Float, true},
 }};
 
 const Row& row(DType type) {
   return kRows[static_cast<size_t>(type)];
 }
 
-// Between compute types. C's own float to integer conversion is undefined out of range and differs between
-// drivers.
+// Converts between compute types. C's own conversion from float to integer is undefined out of range, and
+// drivers differ there.
 std::string convert(DType from, DType to, const std::string& e) {
   if (from == to) return e;
   const DClass source = class_of(from), target = class_of(to);
@@ -66,43 +73,9 @@ std::string convert(DType from, DType to, const std::string& e) {
   return e;
 }
 
-constexpr const char* kFloatToInt =
-    "inline int dlb_f32_to_i32(float x) { return x >= -2147483648.0f && x < 2147483648.0f ? (int)x : "
-    "(int)0x80000000; }\n"
-    "inline long dlb_f32_to_i64(float x) { return x >= -9223372036854775808.0f && x < 9223372036854775808.0f "
-    "? (long)x : "
-    "(long)0x8000000000000000L; }\n";
-constexpr const char* kDoubleToInt =
-    "inline int dlb_f64_to_i32(double x) { return x > -2147483649.0 && x < 2147483648.0 ? (int)x : "
-    "(int)0x80000000; }\n"
-    "inline long dlb_f64_to_i64(double x) { return x >= -9223372036854775808.0 && x < 9223372036854775808.0 "
-    "? (long)x : "
-    "(long)0x8000000000000000L; }\n";
-constexpr const char* kBfloat16 =
-    "inline float dlb_from_bf16(ushort x) { return as_float((uint)x << 16); }\n"
-    "inline ushort dlb_to_bf16(float x) {\n"
-    "  const uint u = as_uint(x);\n"
-    "  return isnan(x) ? (ushort)0x7fc0 : (ushort)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);\n"
-    "}\n";
-// Half as bits in both directions: vload_half takes pointers only, and explicit integer code vectorises
-// everywhere.
-constexpr const char* kHalf =
-    "inline float dlb_from_f16(ushort h) {\n"
-    "  const uint sign = (uint)(h & 0x8000u) << 16, rest = (uint)(h & 0x7fffu) << 13;\n"
-    "  const uint finite = as_uint(as_float(rest) * 0x1p112f);\n"
-    "  return as_float(sign | (rest >= (0x7c00u << 13) ? (rest | 0x7f800000u) : finite));\n"
-    "}\n"
-    "inline ushort dlb_to_f16(float x) {\n"
-    "  const uint u = as_uint(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;\n"
-    "  const uint normal = (a + 0xc8000fffu + ((a >> 13) & 1u)) >> 13;\n"
-    "  const uint subnormal = as_uint(as_float(a) + 0.5f) - 0x3f000000u;\n"
-    "  const uint small = a < 0x38800000u ? subnormal : normal;\n"
-    "  const uint large = a >= 0x477ff000u ? 0x7c00u : small;\n"
-    "  return (ushort)(sign | (a > 0x7f800000u ? 0x7e00u : large));\n"
-    "}\n";
-
 // Complex arithmetic on (real, imaginary) pairs. Division scales by the larger part (Smith's algorithm, CACM
-// 1962).
+// 1962). Powers are defined by the logarithm, of 0 too, as in C: its powers by exponents of negative real
+// part are infinite, and by 0 and imaginary numbers NaN.
 constexpr const char* kComplex =
     "inline T dlb_cmul(T a, T b) { return (T)(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }\n"
     "inline T dlb_cdiv(T a, T b) {\n"
@@ -117,19 +90,17 @@ constexpr const char* kComplex =
     "inline REAL dlb_cabs(T a) { return hypot(a.x, a.y); }\n"
     "inline T dlb_cexp(T a) {\n"
     "  const REAL e = exp(a.x);\n"
+    "  if (fabs(a.x) == INFINITY && !(fabs(a.y) < INFINITY)) return a.x < 0 ? (T)(0, 0) : (T)(e, NAN);\n"
     "  return a.y == 0 ? (T)(e, a.y) : (T)(e * cos(a.y), e * sin(a.y));\n"
     "}\n"
     "inline T dlb_clog(T a) { return (T)(log(dlb_cabs(a)), atan2(a.y, a.x)); }\n"
     "inline T dlb_csqrt(T a) {\n"
     "  if (a.x == 0 && a.y == 0) return (T)(0, a.y);\n"
+    "  if (fabs(a.y) == INFINITY) return (T)(INFINITY, a.y);\n"
     "  const REAL s = sqrt((fabs(a.x) + dlb_cabs(a)) * (REAL)0.5);\n"
     "  return a.x >= 0 ? (T)(s, a.y / (2 * s)) : (T)(fabs(a.y) / (2 * s), copysign(s, a.y));\n"
     "}\n"
-    "inline T dlb_cpow(T a, T b) {\n"
-    "  if (b.x == 0 && b.y == 0) return (T)(1, 0);\n"
-    "  if (a.x == 0 && a.y == 0) return (T)(0, 0);\n"
-    "  return dlb_cexp(dlb_cmul(b, dlb_clog(a)));\n"
-    "}\n";
+    "inline T dlb_cpow(T a, T b) { return dlb_cexp(dlb_cmul(b, dlb_clog(a))); }\n";
 
 }  // namespace
 
@@ -139,6 +110,21 @@ size_t size_of(DType type) {
 DClass class_of(DType type) {
   return row(type).cls;
 }
+DType bits_of(size_t bytes) {
+  switch (bytes) {
+    case 1:
+      return DType::U8;
+    case 2:
+      return DType::U16;
+    case 4:
+      return DType::U32;
+    case 8:
+      return DType::U64;
+    default:
+      return DType::C128;
+  }
+}
+
 bool is_signed(DType type) {
   return row(type).is_signed;
 }
@@ -146,7 +132,8 @@ const char* name_of(DType type) {
   return row(type).name;
 }
 DType compute_type(DType type) {
-  return type == DType::F16 || type == DType::BF16 ? DType::F32 : type;
+  if (type == DType::C32) return DType::C64;
+  return class_of(type) == DClass::Float && size_of(type) < 4 ? DType::F32 : type;
 }
 const char* storage_name(DType type) {
   return row(type).storage;
@@ -164,7 +151,14 @@ std::string load(DType from, DType to, const std::string& e) {
       return convert(DType::F32, to, "dlb_from_f16(" + e + ")");
     case DType::BF16:
       return convert(DType::F32, to, "dlb_from_bf16(" + e + ")");
-    case DType::Bool:  // memory may hold any byte: normalise
+    case DType::E4M3:
+    case DType::E5M2:
+    case DType::E4M3Z:
+    case DType::E5M2Z:
+      return convert(DType::F32, to, std::string("dlb_from_") + name_of(from) + "(" + e + ")");
+    case DType::C32:
+      return convert(DType::C64, to, "dlb_from_c32(" + e + ")");
+    case DType::Bool:  // memory may hold any byte, of which all but 0 mean true
       return convert(DType::Bool, to, "((" + e + ") != 0)");
     default:
       return convert(from, to, e);
@@ -177,6 +171,13 @@ std::string store(DType from, DType to, const std::string& e) {
       return "dlb_to_f16(" + convert(from, DType::F32, e) + ")";
     case DType::BF16:
       return "dlb_to_bf16(" + convert(from, DType::F32, e) + ")";
+    case DType::E4M3:
+    case DType::E5M2:
+    case DType::E4M3Z:
+    case DType::E5M2Z:
+      return std::string("dlb_to_") + name_of(to) + "(" + convert(from, DType::F32, e) + ")";
+    case DType::C32:
+      return "dlb_to_c32(" + convert(from, DType::C64, e) + ")";
     case DType::Bool:
       return "(uchar)" + convert(from, to, "(" + e + ")");
     default:
@@ -189,19 +190,14 @@ std::string load_at(DType from, DType to, const std::string& pointer, const std:
 }
 
 std::string prelude(DType compute, const DType* used, size_t count) {
-  bool f64 = compute == DType::F64 || compute == DType::C128, f16 = false, bf16 = false;
-  for (size_t i = 0; i < count; ++i) {
-    f64 |= used[i] == DType::F64 || used[i] == DType::C128;
-    f16 |= used[i] == DType::F16;
-    bf16 |= used[i] == DType::BF16;
-  }
-  std::string text;
-  if (f64) text += "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n";
-  text += "#pragma OPENCL FP_CONTRACT OFF\n";
-  text += kFloatToInt;
-  if (f64) text += kDoubleToInt;
-  if (f16) text += kHalf;
-  if (bf16) text += kBfloat16;
+  bool f64 = compute == DType::F64 || compute == DType::C128;
+  for (size_t i = 0; i < count; ++i) f64 |= used[i] == DType::F64 || used[i] == DType::C128;
+  std::string text = "#pragma OPENCL FP_CONTRACT OFF\n";
+  text += cl::embedded_source("common/types.clh");
+  bool narrow = false;
+  for (size_t i = 0; i < count; ++i) narrow |= used[i] >= DType::C32;
+  if (narrow) text += cl::embedded_source("common/types_narrow.clh");
+  if (f64) text += cl::embedded_source("common/types_fp64.clh");
   text += std::string("#define T ") + compute_name(compute) + "\n";
   text += std::string("#define DLB_COMPUTE_") + name_of(compute) + "\n";
   const bool wide = compute == DType::F64 || compute == DType::C128;

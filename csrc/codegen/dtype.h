@@ -7,8 +7,32 @@
 
 namespace dlb::codegen {
 
-// Storage types. As a compute type, Bool is an int that holds 0 or 1, and F16 and BF16 do not occur.
-enum class DType : uint8_t { Bool, U8, I8, I16, U16, I32, U32, I64, U64, F16, BF16, F32, F64, C64, C128 };
+// Storage types. As a compute type, Bool is an int that holds 0 or 1, and those of fewer than 32 bits do not
+// occur. C32 is a pair of halves. The types of 8 bits are float8_e4m3fn, _e5m2, _e4m3fnuz and _e5m2fnuz,
+// which are only converted.
+enum class DType : uint8_t {
+  Bool,
+  U8,
+  I8,
+  I16,
+  U16,
+  I32,
+  U32,
+  I64,
+  U64,
+  F16,
+  BF16,
+  F32,
+  F64,
+  C64,
+  C128,
+  C32,
+  E4M3,
+  E5M2,
+  E4M3Z,
+  E5M2Z
+};
+constexpr size_t kDTypes = 20;
 
 // Which of an op's bodies applies.
 enum class DClass : uint8_t { Bool, Int, Float, Complex };
@@ -16,9 +40,11 @@ enum class DClass : uint8_t { Bool, Int, Float, Complex };
 size_t size_of(DType type);  // bytes
 DClass class_of(DType type);
 bool is_signed(DType type);
+DType bits_of(size_t bytes);      // of that size, for kernels that only move elements: unsigned up to 8 bytes
 const char* name_of(DType type);  // "f32", for kernel names and keys
 
-// The type that arithmetic on `type` is done in: float for half and bfloat16, itself otherwise.
+// The type that arithmetic on `type` is done in: float (or a pair) for those of fewer than 32 bits, itself
+// otherwise.
 DType compute_type(DType type);
 
 // OpenCL C type of a value in memory ("ushort" for bf16) and in registers ("float", "int" for bool, "float2"

@@ -11,7 +11,7 @@ namespace dlb::codegen {
 // call themselves: "dlb_exp".
 std::vector<std::string> functions_used(std::string_view text);
 
-// Whether there are any. Allocates nothing.
+// Whether the text calls any of these functions. Allocates nothing.
 bool uses_functions(std::string_view text);
 
 // The groups that define those functions, and the groups that these need, in an order that compiles. Stands

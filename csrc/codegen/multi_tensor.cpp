@@ -28,7 +28,7 @@ struct Writer {
   // The kernel's parameters, and what the skeleton declares from them.
   std::string arguments() const {
     const std::string scalar = scalar_name(key.compute);
-    std::string s = "DLB_SEGMENTS, global const ulong* ring, const dlb_multi p", constants;
+    std::string s = "DLB_SEGMENTS, global const ulong* ring, const MultiTensorParams p", constants;
     for (size_t i = key.outputs; i < count; ++i) {
       if (key.source[i] != Source::Value) continue;
       s += ", const " + scalar + " v" + num(i);
@@ -79,16 +79,15 @@ struct Writer {
                   }));
   }
 
-  // Of complex numbers vectors would be wider than any device loads at once.
+  // Vectors of complex numbers would be wider than any device loads at once.
   bool vectorisable() const {
     for (size_t i = 0; i < count; ++i)
       if (is_list(i) && !fits_vectors(key.types[i])) return false;
     return true;
   }
   std::string gpu_macros() const {
-    std::string s = define("DLB_WORK_ITEMS", num(kMultiGroup)) + define("DLB_CHUNK", num(kMultiChunk));
-    if (!vectorisable()) return s;
-    return s + define("DLB_VECTORS", num(kGpuVector)) +
+    if (!vectorisable()) return "";
+    return define("DLB_VECTORS", num(kGpuVector)) +
            text.vector_macros([&](size_t i) { return is_list(i); }, [&](size_t i) { return memory(i); });
   }
 

@@ -7,14 +7,15 @@
 #include <string>
 
 #include "codegen/pointwise.h"
+#include "kernels/foreach/params.h"
 
 namespace dlb::codegen {
 
-constexpr size_t kMaxSegments = 8;  // m0..m7 of multi_tensor.clh
+constexpr size_t kMaxSegments = params::MULTI_TENSOR_SEGMENTS;
 constexpr size_t kMaxMultiOperands = 16;
 constexpr size_t kMaxMultiScalars = 12;
-constexpr uint32_t kMultiChunk = 4096;  // GPU: elements of a work-group
-constexpr uint32_t kMultiGroup = 256;   // GPU: work-items of a work-group
+constexpr uint32_t kMultiChunk = params::MULTI_TENSOR_CHUNK;
+constexpr uint32_t kMultiGroup = params::MULTI_TENSOR_GROUP;
 
 // Where an operand's element comes from.
 enum class Source : uint8_t {
@@ -51,11 +52,7 @@ struct MultiTensorKey {
   }
 };
 
-// Run-time arguments; dlb_multi of multi_tensor.clh.
-struct MultiTensorParams {
-  uint64_t total, per_item, table, lists;
-  uint32_t tensors, padding;
-};
+using params::MultiTensorParams;
 
 // The kernel's source; its one kernel is called dlb_multi_NAME. Arguments: the segments, the ring with table
 // and lists, MultiTensorParams, then the Value operands and the Value scalars as scalar_name(compute). The

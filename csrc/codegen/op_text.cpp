@@ -19,7 +19,12 @@ std::string OpText::declare_results() const {
   return compute_name(result_type(op_, compute_)) + (" " + each(outputs_, name, ", ")) + "; ";
 }
 std::string OpText::stored(size_t o) const {
-  return store(result_type(op_, compute_), types_[o], "y" + num(o));
+  const DType type = result_type(op_, compute_);
+  std::string value = "y" + num(o);
+  if (rounded_ != DType::F32 && type == DType::F32 && class_of(types_[o]) == DClass::Float &&
+      types_[o] != rounded_)
+    value = codegen::load(rounded_, type, store(type, rounded_, value));
+  return store(type, types_[o], value);
 }
 std::string OpText::body() const {
   const std::string text = op_.body(class_of(compute_));
@@ -54,7 +59,7 @@ std::string OpText::vector_type(size_t i) const {
 
 std::string OpText::vector_macros(const std::function<bool(size_t)>& moves,
                                   const std::function<std::string(size_t)>& memory) const {
-  // Joins f(i) of the inputs that have vectors.
+  // Joins f(i) for the inputs i that are loaded as vectors.
   const auto inputs = [&](auto&& f) {
     return each(count_ - outputs_, [&](size_t k) {
       const size_t i = outputs_ + k;

@@ -11,8 +11,15 @@ namespace dlb::codegen {
 // One op on operands of given types, outputs first. Input i is called x0, x1 .. in the order of the inputs.
 class OpText {
  public:
-  OpText(const PointwiseOp& op, DType compute, const DType* types, size_t outputs, size_t inputs)
-      : op_(op), compute_(compute), types_(types), outputs_(outputs), count_(outputs + inputs) {}
+  // `rounded`: see PointwiseKey.
+  OpText(const PointwiseOp& op, DType compute, const DType* types, size_t outputs, size_t inputs,
+         DType rounded = DType::F32)
+      : op_(op),
+        compute_(compute),
+        rounded_(rounded),
+        types_(types),
+        outputs_(outputs),
+        count_(outputs + inputs) {}
 
   std::string input_name(size_t i) const;
   // "const T x0 = <element `index` of the pointer `memory`>; " for operand i.
@@ -21,7 +28,7 @@ class OpText {
   static std::string constant(const std::string& name, const std::string& value);
   // "T y0, y1; "
   std::string declare_results() const;
-  // y<output> as it is stored.
+  // The expression that stores y<output>.
   std::string stored(size_t output) const;
   // The body as statements that assign y0 ..
   std::string body() const;
@@ -39,7 +46,7 @@ class OpText {
   std::string vector_type(size_t i) const;
 
   const PointwiseOp& op_;
-  DType compute_;
+  DType compute_, rounded_;
   const DType* types_;
   size_t outputs_, count_;
 };

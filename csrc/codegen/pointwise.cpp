@@ -15,10 +15,11 @@
 namespace dlb::codegen {
 namespace {
 
-// On CPUs, bytes of results: a line; what is computed at one place before the next; the least run that is
-// computed at several places in turns.
+// A CPU computes a long run at several places in turns, which keeps more of its prefetchers busy. In bytes of
+// results: a cache line, what is computed at one place before it goes to the next, and the shortest run that
+// is so divided.
 constexpr size_t kLine = 64, kChunk = 512, kLongRun = 1 << 17;
-constexpr size_t kStreams = 2;  // places
+constexpr size_t kStreams = 2;  // the number of places
 
 // Whether a body divides or calls a function, the device's or one of ours, so that in a cache its arithmetic
 // takes longer than its loads. C() makes literals.
@@ -39,7 +40,7 @@ struct Writer {
       : key(key),
         op(*key.op),
         count(size_t{key.outputs} + key.inputs),
-        text(op, key.compute, key.types.data(), key.outputs, key.inputs) {}
+        text(op, key.compute, key.types.data(), key.outputs, key.inputs, key.rounded) {}
 
   bool has_buffer(size_t i) const { return key.inner[i] != Inner::Value; }
   std::string buffer(size_t i) const { return "b" + num(i); }
@@ -59,7 +60,7 @@ struct Writer {
       return std::string("global ") + (i < key.outputs ? "" : "const ") + storage_name(key.types[i]) + "* " +
              buffer(i) + ", ";
     });
-    s += "const dlb_params p";
+    s += "const PointwiseParams p";
     std::string constants;
     for (size_t i = 0; i < count; ++i) {
       if (has_buffer(i)) continue;
@@ -120,8 +121,7 @@ struct Writer {
     const bool cpu = key.cls == cl::DeviceClass::kCpu;
     std::string s = prelude(key.compute, key.types.data(), count) + device_macro(key.cls) + divider_source();
     s += functions_source("DLB_INLINE " + std::string(op.body(class_of(key.compute)))) + text.function();
-    s += define("DLB_KERNEL", std::string("pointwise_") + op.name) +
-         define("DLB_OPERANDS", num(kMaxOperands)) + define("DLB_RANK", num(kMaxRank));
+    s += define("DLB_KERNEL", std::string("pointwise_") + op.name);
     s += arguments() + loads();
     s += define("DLB_EACH_BUFFER(DO)", each_buffer([](size_t i) { return "DO(" + num(i) + ") "; }));
     if (op.error) s += define("DLB_REPORTS", "1");
@@ -181,7 +181,7 @@ size_t std::hash<dlb::codegen::PointwiseKey>::operator()(
   uint64_t h = reinterpret_cast<uint64_t>(key.op) * 0x9E3779B97F4A7C15ull;
   h ^= static_cast<uint64_t>(key.cls) | static_cast<uint64_t>(key.compute) << 8 |
        static_cast<uint64_t>(key.outputs) << 16 | static_cast<uint64_t>(key.inputs) << 24 |
-       static_cast<uint64_t>(key.vectorised) << 32;
+       static_cast<uint64_t>(key.vectorised) << 32 | static_cast<uint64_t>(key.rounded) << 40;
   for (size_t i = 0; i < dlb::codegen::kMaxOperands; i += 4) {
     uint64_t pack = 0;
     for (size_t j = i; j < i + 4; ++j)

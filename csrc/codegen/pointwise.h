@@ -8,11 +8,12 @@
 
 #include "cl/device.h"
 #include "codegen/dtype.h"
+#include "kernels/pointwise/params.h"
 
 namespace dlb::codegen {
 
-constexpr size_t kMaxOperands = 12;
-constexpr size_t kMaxRank = 10;  // of the collapsed iteration; more is iterated by the host
+constexpr size_t kMaxOperands = params::POINTWISE_OPERANDS;
+constexpr size_t kMaxRank = params::POINTWISE_RANK;
 constexpr size_t kMaxScalars = 6;
 constexpr uint32_t kGpuVector = 4;  // elements per work-item of the vectorised GPU form
 
@@ -28,10 +29,14 @@ struct PointwiseOp {
   bool bool_result = false;  // y's are truth values (int), not T
   bool real_result = false;  // y's are REAL where T is complex (abs, angle)
   uint8_t scalars = 0;
-  // What is wrong with the data, for ops that can find out on the device: bodies are statements that also set
+  // A number as x1 keeps digits that a common dtype of 16 bits lacks, as on the CPU.
+  bool exact_number = false;
+  bool rounded_scalars = false;  // scalars are rounded to such a dtype
+  // A message for ops that check their data on the device: bodies are statements that also set
   // `bad` (0 or 1), and the next synchronising call raises RuntimeError with this message.
   const char* error = nullptr;
   bool from_text = false;  // made at run time of a program's own text, and in no table
+  bool moves = false;      // takes and gives types that have no arithmetic, too
 
   const char* body(DClass cls) const {
     const char* const bodies[] = {on_bool, on_int, on_float, on_complex};
@@ -54,38 +59,27 @@ struct PointwiseKey {
   DType compute = DType::F32;
   uint8_t outputs = 1;
   uint8_t inputs = 0;
-  uint8_t vectorised = 0;                   // GPU: kGpuVector elements per work-item
+  uint8_t vectorised = 0;  // GPU: kGpuVector elements per work-item
+  // F16 or BF16: results have no more digits than that in wider floating point outputs. Else F32.
+  DType rounded = DType::F32;
   std::array<DType, kMaxOperands> types{};  // outputs first
   std::array<Inner, kMaxOperands> inner{};
 
   bool operator==(const PointwiseKey&) const = default;
 };
 
-// Division by a run-time constant d, for n < 2^31: q = (mul_hi(n, magic) + n) >> shift (Granlund and
-// Montgomery, "Division by invariant integers using multiplication", PLDI 1994).
-struct Divider {
-  uint32_t divisor = 1, magic = 0, shift = 0;
-};
+using params::Divider;
+using params::PointwiseParams;
+
 Divider make_divider(uint32_t divisor);
 
-// Run-time arguments, laid out exactly as the kernel declares them (after the buffers, before the scalars).
-struct PointwiseParams {
-  int64_t offset[kMaxOperands];            // elements from the start of the buffer
-  int32_t stride[kMaxOperands][kMaxRank];  // elements; 0 for Value operands
-  Divider size[kMaxRank];                  // innermost first
-  uint32_t rank;
-  uint32_t count;     // elements in all (GPU, vectorised: groups of kGpuVector)
-  uint32_t per_item;  // CPU: consecutive elements of one work-item
-  uint32_t streamed;  // CPU, where can_stream(): whether results go past the cache
-};
-
-// GPUs: whether the vectorised form takes operands of that type that are not a Value or Zero: of complex
-// numbers kGpuVector would be wider than any device loads at once.
+// GPUs: whether the vectorised form takes operands of that type that are neither a Value nor Zero. A vector
+// of kGpuVector complex numbers would be wider than any device loads at once.
 bool fits_vectors(DType type);
 
-// CPUs: whether the kernel can write its results past the cache, as the caller asks where they are larger
-// than that: no line is read before it is written, and what others will read stays. Not of ops that call math
-// functions, which memory does not bound.
+// CPUs: whether the kernel can write its results past the cache. Callers ask for that where results are
+// larger than the cache: no line is read before it is written, and what others will read stays cached. Ops
+// that call math functions cannot, because memory does not bound them.
 bool can_stream(const PointwiseKey& key);
 
 // The kernel's source; its one kernel is called pointwise_NAME. Arguments: a buffer per operand that is not a
@@ -94,7 +88,7 @@ bool can_stream(const PointwiseKey& key);
 // latter need dlb_report, which the caller puts in front.
 std::string pointwise_source(const PointwiseKey& key);
 
-// The C declarations of Divider and dlb_divide.
+// The OpenCL C declarations of Divider and dlb_divide.
 std::string divider_source();
 
 // "#define DLB_CPU 1" or "#define DLB_GPU 1".

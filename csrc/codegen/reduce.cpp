@@ -12,7 +12,8 @@
 namespace dlb::codegen {
 namespace {
 
-// On CPUs: from how many elements on the parts of a run that are read in turns may share sets of a cache.
+// A CPU reads long runs at several places in turns. From so many elements on, the places may fall into the
+// same sets of a cache and evict each other's lines.
 constexpr size_t kLongRun = 1 << 16;
 
 DType result_dtype(ResultType result, DType compute) {
@@ -30,7 +31,7 @@ DType result_dtype(ResultType result, DType compute) {
   }
 }
 
-// Whether ACC is double.
+// Whether accumulators of type ACC are double.
 bool wide_sums(DType compute, cl::DeviceClass cls) {
   return compute == DType::F32 && cls == cl::DeviceClass::kCpu;
 }
@@ -164,7 +165,7 @@ struct Writer {
                return std::string("global ") + (i < first_input ? "" : "const ") +
                       storage_name(key.types[i]) + "* b" + num(i) + ", ";
              }) +
-        "global uchar* bytes, const dlb_reduce p" +
+        "global uchar* bytes, const ReduceParams p" +
         each(op.scalars,
              [&](size_t i) { return std::string(", const ") + scalar_name(key.compute) + " v" + num(i); }) +
         "\n";
@@ -266,7 +267,7 @@ struct Writer {
            "#undef DLB_KERNEL\n#undef DLB_ELEMENT\n";
   }
 
-  // CPUs: up to four places that are read in turns, as offsets fI from where operand I's pointer is.
+  // CPUs: up to four places are read in turns. Their offsets from operand I's pointer are called fI.
   std::string place_macros() const {
     const auto all = [&](auto&& f) { return each(count, [&](size_t i) { return f(num(i)); }) + "\n"; };
     std::string s = "#define DLB_PLACES_DECLARE " +
@@ -285,7 +286,7 @@ struct Writer {
                 return "f" + o + "[s] = (k) * p.operand[" + o + "].stride[d]; ";
               }) +
          "}\n";
-    // Between these two, the pointers are those of place s.
+    // Between these two macros the pointers are those of place s.
     const auto pointer = [&](size_t i) {
       return std::string("global ") + (i < first_input ? "" : "const ") + storage_name(key.types[i]) + "* ";
     };
@@ -317,8 +318,7 @@ struct Writer {
     std::string s = prelude(key.compute, used.data(), count + 1) + device_macro(key.cls) +
                     limit_macros(key.compute) + divider_source();
     s += wide ? "#define ACC double\n" : "#define ACC T\n";
-    s += "#define DLB_OPERANDS " + num(count) + "\n#define DLB_RANK " + num(kMaxReduceRank) +
-         "\n#define DLB_GROUP " + num(kReduceGroup) + "\n#define DLB_LANES " + num(lanes) +
+    s += "#define REDUCE_OPERANDS " + num(count) + "\n#define DLB_LANES " + num(lanes) +
          "\n#define DLB_COLUMNS " + num(columns) + "\n#define DLB_WIDE " + num(key.wide) + "\n";
     s += accumulator_macros() + pointer_macros() + element_macros() + functions();
     s += cl::embedded_source("reduce/reduce.clh");

@@ -10,16 +10,17 @@
 #include "cl/device.h"
 #include "codegen/dtype.h"
 #include "codegen/pointwise.h"
+#include "kernels/reduce/params.h"
 
 namespace dlb::codegen {
 
-constexpr size_t kMaxReduceOperands = 10;
-constexpr size_t kMaxReduceRank = 8;  // kept and reduced dimensions together, after collapsing
+constexpr size_t kMaxReduceOperands = params::MOST_REDUCE_OPERANDS;
+constexpr size_t kMaxReduceRank = params::REDUCE_RANK;
 constexpr size_t kMaxFields = 8;
 constexpr size_t kMaxResults = 8;
-constexpr size_t kReduceGroup = 256;    // work-items of a GPU work-group
+constexpr size_t kReduceGroup = params::REDUCE_GROUP;
 constexpr size_t kColumnBytes = 16384;  // CPU: accumulators of one block of columns
-// CPU: independent accumulators along the reduction, and the widest block of columns.
+// CPU: how many independent accumulators run along the reduction, or side by side over columns.
 size_t reduce_lanes(DType compute);
 
 // One field of an accumulator. `type` is C: T, REAL (the real type of T), ACC (double where T is float and
@@ -39,7 +40,7 @@ struct ReduceBody {
   // b's cover later elements.
   const char* combine = nullptr;
   const char* finish = nullptr;  // sets y0.. from a0.. and the number of elements n (long)
-  // Optional. step() may keep another form than combine() expects, for at most 64 steps; this turns it over.
+  // Optional. step() may keep another form than combine() expects, for at most 64 steps; this converts it.
   const char* settle = nullptr;
 
   constexpr size_t field_count() const {
@@ -110,27 +111,12 @@ enum class ReduceForm : uint8_t {
 };
 const char* name_of(ReduceForm form);  // the kernel's name
 
-// Run-time arguments, laid out exactly as the kernels declare them; only the used operands are passed.
-struct ReduceParams {
-  int64_t size[kMaxReduceRank];  // kept dimensions first, each innermost first, then the reduced ones
-  int64_t outputs, count;        // results, and elements reduced into each
-  int64_t per_split, per_item;   // elements of one split; CPU: results (or blocks of columns) of a work-item
-  Divider divider[kMaxReduceRank];
-  uint32_t kept, rank;
-  uint32_t splits;  // above 1: accumulators go to the workspace, [split][output]
-  uint32_t block;   // CPU: columns of a block
-  uint32_t lanes;   // GPU: work-items per result, a power of two
-  // GPU: neighbouring work-items walk the reduction, not the results. Scans: only accumulate chunks.
-  uint32_t along;
-  uint32_t padding[2];
-  int64_t workspace;  // bytes from the start of the workspace's buffer
-  struct Operand {
-    int64_t offset;                  // elements from the start of the buffer
-    int64_t stride[kMaxReduceRank];  // elements
-  } operand[kMaxReduceOperands];
+using params::ReduceParams;
 
-  size_t bytes(size_t operands) const { return offsetof(ReduceParams, operand) + operands * sizeof(Operand); }
-};
+// What a kernel of so many operands takes of the parameters.
+constexpr size_t params_bytes(size_t operands) {
+  return offsetof(ReduceParams, operand) + operands * sizeof(params::ReduceOperand);
+}
 
 // Whether the GPU program has the vector form: vectors of complex numbers are wider than any load.
 bool has_vector_form(const ReduceKey& key);

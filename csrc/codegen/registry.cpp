@@ -20,7 +20,7 @@ const OpRow* find(std::string_view id) {
   return it == table().end() ? nullptr : &it->second;
 }
 
-// One more than the largest N of the names <letter>N in the text.
+// One more than the largest N among the names <letter>N in the text, so the number of such names.
 size_t count_names(std::string_view text, char letter) {
   const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   size_t count = 0;

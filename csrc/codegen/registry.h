@@ -24,7 +24,7 @@ struct OpRow {
   const PointwiseOp* pointwise = nullptr;  // one of the two
   const ReduceOp* reduce = nullptr;
   std::vector<std::string> overloads{};  // that run it, such as "aten::add.out"
-  std::string promotion{};               // how the dtype that it computes in and the result's follow
+  std::string promotion{};               // how dtypes are promoted: a word of docs/op-table.md
   const char* setup = nullptr;           // see MultiTensorKey
   const char* after = nullptr;
 

@@ -18,9 +18,9 @@ namespace {
 using namespace dlb::cl;
 
 constexpr int kSocket = STDIN_FILENO;
-constexpr uint32_t kMostBytes = 64 << 20;  // of a source; more is not a request
+constexpr uint32_t kMostBytes = 64 << 20;  // a text that claims to be longer is no request
 
-// What the program had open is not ours to keep open.
+// Closes the files that the starting process had open, which this process must not keep open.
 void close_inherited() {
 #ifdef SYS_close_range
   if (::syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0) == 0) return;
@@ -44,7 +44,9 @@ CompileReply compile(const std::string& tag, const std::string& options, const s
       reply.compiled = 1;
       break;
     }
-  } catch (...) {  // who asked compiles it too, and reports
+  } catch (...) {
+    // This process has nowhere to report to. The requester falls back to compiling itself, and raises the
+    // error.
   }
   reply.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return reply;
@@ -54,8 +56,8 @@ CompileReply compile(const std::string& tag, const std::string& options, const s
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  if (::fork() != 0) ::_exit(0);  // nobody's child: nobody has to wait for it
-  ::setsid();                     // the user's Ctrl-C is for the program
+  if (::fork() != 0) ::_exit(0);  // the starting process need not wait for the one that goes on
+  ::setsid();                     // the user's Ctrl-C must reach the program only
   close_inherited();
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null >= 0) {
@@ -72,5 +74,5 @@ int main(int argc, char** argv) {
     const CompileReply reply = compile(tag, options, source);
     if (::send(kSocket, &reply, sizeof reply, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof reply)) break;
   }
-  ::_exit(0);  // without the drivers' destructors, which may wait
+  ::_exit(0);  // skips the drivers' destructors, which may wait
 }

@@ -7,25 +7,17 @@
 #include <numeric>
 
 #include "codegen/pointwise.h"
+#include "kernels/cat/params.h"
 #include "ops/common/structured.h"
 #include "ops/index/access.h"
 #include "primitives/common/split.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
 
-constexpr uint32_t kInputs = 8;  // INPUTS of the kernel
-
-// As the kernel declares it.
-struct Blocks {
-  int64_t offset[kInputs], pitch[kInputs], start[kInputs];
-  uint32_t first[kInputs + 1];
-  codegen::Divider length[kInputs];
-  uint32_t inputs, padding;
-  int64_t out_offset, out_pitch;
-};
+constexpr uint32_t kInputs = params::CAT_INPUTS;
 
 // A tensor as `rows` rows of `length` neighbouring elements, `pitch` apart, in elements.
 struct Rows {
@@ -64,7 +56,7 @@ class Concatenation {
                      [&](int64_t a, int64_t b) { return out.stride(a) > out.stride(b); });
     split_ = static_cast<size_t>(std::find(order_.begin(), order_.end(), dim) - order_.begin());
     form_ = as_rows(out, order_, split_);
-    blocks_.out_offset = operand_of(out).offset;
+    blocks_.out_offset = buffer_of(out).offset;
     if (form_) blocks_.out_pitch = form_->pitch;
   }
 
@@ -80,11 +72,11 @@ class Concatenation {
     const size_t bytes = widen();
     cl::Device& device = stream_.device();
     const Split split = split_work(device, blocks_.first[blocks_.inputs]);
-    family_kernel(device, "cat/cat.cl", "dlb_cat", codegen::DType::U8, {}, element_option(bytes))
+    fetch_kernel(device, "cat/cat.cl", "dlb_cat", codegen::DType::U8, {}, width_option(bytes))
         .launch(stream_.queue(), split.range, mem_[0], mem_[1], mem_[2], mem_[3], mem_[4], mem_[5], mem_[6],
-                mem_[7], operand_of(out_).mem, blocks_);
+                mem_[7], buffer_of(out_).mem, blocks_);
     blocks_.inputs = 0;
-    blocks_.out_offset = operand_of(out_).offset;
+    blocks_.out_offset = buffer_of(out_).offset;
     blocks_.out_pitch = form_->pitch;
   }
 
@@ -98,9 +90,9 @@ class Concatenation {
         int64_t{blocks_.first[blocks_.inputs]} + input.numel() >= (int64_t{1} << 31))
       flush();
     const uint32_t k = blocks_.inputs++;
-    const Operand operand = operand_of(input);
-    mem_[k] = operand.mem;
-    blocks_.offset[k] = operand.offset;
+    const Buffer buffer = buffer_of(input);
+    mem_[k] = buffer.mem;
+    blocks_.offset[k] = buffer.offset;
     blocks_.pitch[k] = rows->pitch;
     blocks_.length[k].divisor = static_cast<uint32_t>(rows->length);
     // What lies inside the row besides this dimension is the same for all inputs.
@@ -134,7 +126,7 @@ class Concatenation {
   std::optional<Rows> form_;
   Stream& stream_;
   int64_t start_ = 0;
-  Blocks blocks_{};
+  params::CatParams blocks_{};
   cl_mem mem_[kInputs];
 };
 

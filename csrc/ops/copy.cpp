@@ -11,6 +11,7 @@
 
 #include "cl/recording.h"
 #include "ops/common/pointwise.h"
+#include "ops/transpose.h"
 #include "runtime/host_allocator.h"
 #include "runtime/transfer.h"
 
@@ -20,13 +21,18 @@ namespace {
 using codegen::PointwiseOp;
 
 constexpr PointwiseOp kCopy{
-    .name = "copy", .on_float = "x0", .on_int = "x0", .on_bool = "x0", .on_complex = "x0"};
+    .name = "copy", .on_float = "x0", .on_int = "x0", .on_bool = "x0", .on_complex = "x0", .moves = true};
 constexpr PointwiseOp kCopyConj{.name = "copy_conj", .on_complex = "(T)(x0.x, -x0.y)"};
 constexpr PointwiseOp kCopyNeg{
     .name = "copy_neg", .on_float = "-x0", .on_int = "-x0", .on_bool = "x0", .on_complex = "-x0"};
 constexpr PointwiseOp kCopyNegConj{.name = "copy_neg_conj", .on_complex = "(T)(-x0.x, x0.y)"};
-constexpr PointwiseOp kFill{
-    .name = "fill", .on_float = "s0", .on_int = "s0", .on_bool = "s0", .on_complex = "s0", .scalars = 1};
+constexpr PointwiseOp kFill{.name = "fill",
+                            .on_float = "s0",
+                            .on_int = "s0",
+                            .on_bool = "s0",
+                            .on_complex = "s0",
+                            .scalars = 1,
+                            .moves = true};
 
 const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
                                        {{kCopy, "_copy_from _copy_from_and_resize", "result"},
@@ -41,6 +47,9 @@ bool same_layout_dense(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
+  if (c10::isFloat8Type(source.scalar_type()) && source.scalar_type() == destination.scalar_type())
+    return copy_on_device(source.view(at::kByte), destination.view(at::kByte));
+  if (copy_transposed(source, destination)) return;
   auto iter = at::TensorIteratorConfig()
                   .add_output(destination)
                   .add_const_input(source)
@@ -197,10 +206,12 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
 }
 
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
-  // Raises as the CPU does when the value does not fit the dtype.
-  AT_DISPATCH_V2(self.scalar_type(), "fill_out", AT_WRAP([&] { (void)value.to<scalar_t>(); }),
-                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kHalf, at::kBFloat16, at::kBool,
-                 AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
+  // Raises as the CPU does when the value does not fit the dtype; there one element of 16 bits may be
+  // infinite.
+  if (self.numel() != 1 || !at::isReducedFloatingType(self.scalar_type()))
+    AT_DISPATCH_V2(self.scalar_type(), "fill_out", AT_WRAP([&] { (void)value.to<scalar_t>(); }),
+                   AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kHalf, at::kBFloat16, at::kBool,
+                   AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kComplexHalf);
   const c10::DeviceGuard guard(self.device());
   auto iter = at::TensorIteratorConfig()
                   .set_check_mem_overlap(false)

@@ -6,11 +6,11 @@
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <set>
 
+#include "cl/settings.h"
 #include "runtime/generator.h"
 #include "runtime/stream.h"
 
@@ -20,8 +20,7 @@ namespace {
 enum class Mode { kWarn, kSilent, kError };
 
 Mode mode() {
-  const char* chosen = std::getenv("DLBACKEND_FALLBACK");
-  const std::string text = chosen ? chosen : "warn";
+  const std::string text = cl::settings::fallback();
   if (text == "silent") return Mode::kSilent;
   if (text == "error") return Mode::kError;
   TORCH_CHECK(text == "warn" || text.empty(), "DLBACKEND_FALLBACK must be warn, silent or error, not '", text,
@@ -94,7 +93,7 @@ void check_one_device(const std::string& name, const c10::OperatorHandle& op,
 
 }  // namespace
 
-void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void cpu_fallback_as(c10::DispatchKey key, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
   TORCH_CHECK_NOT_IMPLEMENTED(mode() != Mode::kError, name, " has no kernel for these arguments on ocl, and ",
                               "DLBACKEND_FALLBACK=error forbids running it on the CPU");
@@ -102,7 +101,11 @@ void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   count_and_warn(name);
   replace_generators(op, *stack);
   // A view op must share memory with its input, which a copy on the CPU cannot.
-  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/true, key);
+}
+
+void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  cpu_fallback_as(c10::DispatchKey::CPU, op, stack);
 }
 
 std::map<std::string, uint64_t> fallback_report() {

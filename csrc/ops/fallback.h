@@ -14,6 +14,9 @@ namespace dlb {
 // DLBACKEND_FALLBACK: "warn" (default, once per op), "silent", or "error" (raises NotImplementedError).
 void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+// The same for tensors of another layout, whose kernels the CPU has under `key` (SparseCPU, SparseCsrCPU).
+void cpu_fallback_as(c10::DispatchKey key, const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
 // Typed entry for a kernel that handles only some dtypes: runs aten::<name>.<overload> on the CPU.
 template <class Result, class... Args>
 Result call_cpu_fallback(const char* name, const char* overload, Args... args) {

@@ -6,10 +6,11 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include "kernels/loss/params.h"
 #include "ops/common/structured.h"
 #include "primitives/common/team.h"
 #include "runtime/device_error.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -18,13 +19,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// As nll_params in loss/loss.cl.
-struct Params {
-  int64_t x, target, weight = -1, out = 0, total = 0, partial = 0;
-  int64_t sample_stride = 0, class_stride = 1, spatial_stride = 1;
-  int64_t ignore_index;
-  int32_t spatial = 1, classes = 1, count, per_part = 1, reduction, site;
-};
+using Params = params::NllParams;
 
 // Whether height and width can be walked as one dimension.
 bool merges(const Tensor& scores) {
@@ -57,7 +52,8 @@ struct Nll {
                 scores.scalar_type(), " but found ", weight.scalar_type());
     check_device_supports(device, type, op);
     const int64_t class_dim = scores.dim() == 1 ? 0 : 1;
-    params.x = scores.numel() ? operand_of(scores).offset : 0;
+    params.weight = -1, params.spatial_stride = 1, params.spatial = 1, params.per_part = 1;
+    params.x = scores.numel() ? buffer_of(scores).offset : 0;
     params.classes = static_cast<int32_t>(scores.size(class_dim));
     params.class_stride = scores.stride(class_dim);
     if (class_dim) params.sample_stride = scores.stride(0);
@@ -66,15 +62,15 @@ struct Nll {
       params.spatial_stride = scores.size(3) == 1 ? scores.stride(2) : scores.stride(3);
     }
     params.count = static_cast<int32_t>(target.numel());
-    params.target = params.count ? operand_of(target).offset : 0;
-    if (weight.defined()) params.weight = operand_of(weight).offset;
+    params.target = params.count ? buffer_of(target).offset : 0;
+    if (weight.defined()) params.weight = buffer_of(weight).offset;
     params.reduction = static_cast<int32_t>(reduction);
     params.ignore_index = ignore_index;
     params.site = site;
   }
 
   cl::Kernel& kernel(const char* name) const {
-    return family_kernel(device, "loss/loss.cl", name, codegen::compute_type(type), {type, index_type});
+    return fetch_kernel(device, "loss/loss.cl", name, codegen::compute_type(type), {type, index_type});
   }
   cl_mem weight_mem() const { return weight.defined() ? mem_of(weight).mem : nullptr; }
 };
@@ -86,14 +82,14 @@ void forward(const Tensor& scores, const Tensor& target, const Tensor& weight, i
   if (reduction == at::Reduction::None) {
     total_weight.zero_();
     if (p.count == 0) return;
-    p.out = operand_of(output).offset;
+    p.out = buffer_of(output).offset;
     const Team team = make_team(nll.device, p.count, 4, 1);
     nll.kernel("nll_none")
         .launch(nll.stream.queue(), range_of(nll.device, team), mem_of(scores).mem, mem_of(nll.target).mem,
                 nll.weight_mem(), mem_of(output).mem, nll.stream.error_buffer(), p, team);
     return;
   }
-  const Operand out = operand_of(output), total = operand_of(total_weight);
+  const Buffer out = buffer_of(output), total = buffer_of(total_weight);
   p.out = out.offset, p.total = total.offset;
   const bool cpu = nll.device.cls == cl::DeviceClass::kCpu;
   const int32_t wanted = std::clamp<int32_t>(p.count / 2048, 1, cpu ? nll.device.compute_units * 4 : 128);
@@ -103,7 +99,7 @@ void forward(const Tensor& scores, const Tensor& target, const Tensor& weight, i
                                    scores.options()
                                        .memory_format(std::nullopt)
                                        .dtype(nll.type == codegen::DType::F64 ? at::kDouble : at::kFloat));
-  const Operand partials = operand_of(partial);
+  const Buffer partials = buffer_of(partial);
   p.partial = partials.offset;
   Team team = make_team(nll.device, parts, p.per_part);
   if (cpu) team.per_item = 1;
@@ -122,7 +118,7 @@ void backward(const Tensor& grad_output, const Tensor& grad_input, const Tensor&
   Nll nll(grad_input, target, weight, reduction, ignore_index, "nll_loss_backward");
   Params& p = nll.params;
   const Tensor grad = grad_output.contiguous();
-  const Operand out = operand_of(grad), total = operand_of(total_weight);
+  const Buffer out = buffer_of(grad), total = buffer_of(total_weight);
   p.out = out.offset, p.total = total.offset;
   const Team team = make_team(nll.device, p.count, 4, 1);
   nll.kernel("nll_backward")

@@ -11,9 +11,10 @@
 #include <ATen/ops/replication_pad3d_meta.h>
 #include <torch/library.h>
 
+#include "kernels/pad/params.h"
 #include "ops/common/structured.h"
 #include "primitives/common/lines.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -23,33 +24,6 @@ using at::IntArrayRef;
 using at::Tensor;
 
 enum class Mode : int32_t { Replicate, Reflect };
-
-// As pad_axis and pad_params in pad/pad.cl.
-struct Axis {
-  int32_t in = 1, out = 1, before = 0;
-};
-struct Params {
-  int64_t x, y;
-  Lines lines;
-  Axis axis[3];
-  int32_t reflect, padding;
-};
-
-// The kernel moves bits: any type of that size.
-codegen::DType bits_of(size_t bytes) {
-  switch (bytes) {
-    case 1:
-      return codegen::DType::U8;
-    case 2:
-      return codegen::DType::U16;
-    case 4:
-      return codegen::DType::U32;
-    case 8:
-      return codegen::DType::U64;
-    default:
-      return codegen::DType::C128;
-  }
-}
 
 // x: the input or its gradient, y: the output or its gradient. padding: pairs, the last axis first.
 void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef padding) {
@@ -67,22 +41,24 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef
   const bool adds = cls == codegen::DClass::Float || cls == codegen::DClass::Complex;
   TORCH_CHECK_NOT_IMPLEMENTED(!backward || adds, "\"pad_backward\" not implemented for '",
                               c10::toString(x.scalar_type()), "'");
-  const auto moved = backward ? type : bits_of(x.itemsize());
+  const auto moved = backward ? type : codegen::bits_of(x.itemsize());
   check_device_supports(device, moved, "pad");
   TORCH_CHECK(x.numel() < (int64_t{1} << 31) && y.numel() < (int64_t{1} << 31),
               "pad: tensors of 2^31 elements or more are not supported");
   const View5 xs(x, axes), ys(y, axes);
-  const Operand in = operand_of(x), out = operand_of(y);
-  Params p{in.offset, out.offset, Lines(xs, ys), {}, mode == Mode::Reflect, 0};
+  const Buffer in = buffer_of(x), out = buffer_of(y);
+  constexpr params::PadAxis kAbsent{1, 1, 0};
+  params::PadParams p{
+      in.offset, out.offset, lines_of(xs, ys), {kAbsent, kAbsent, kAbsent}, mode == Mode::Reflect};
   for (int i = 0; i < axes; ++i) {
     const auto at = static_cast<size_t>(2 - i);
     p.axis[at] = {static_cast<int32_t>(xs.size[at + 2]), static_cast<int32_t>(ys.size[at + 2]),
                   static_cast<int32_t>(padding[static_cast<size_t>(2 * i)])};
   }
-  const Team team = p.lines.team(device, backward ? xs : ys, true, 4,
-                                 device.cls == cl::DeviceClass::kCpu ? kMostLineBlock : kGpuBlock);
-  family_kernel(device, "pad/pad.cl", backward ? "pad_backward" : "pad", codegen::compute_type(moved),
-                {moved}, p.lines.options(device, moved))
+  const Team team = walk_lines(p.lines, device, backward ? xs : ys, true, 4,
+                               device.cls == cl::DeviceClass::kCpu ? kMostLineBlock : kGpuBlock);
+  fetch_kernel(device, "pad/pad.cl", backward ? "pad_backward" : "pad", codegen::compute_type(moved), {moved},
+               line_options(p.lines, device, moved))
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
 }
 
@@ -128,6 +104,8 @@ c10::SmallVector<int64_t, 5> padded_sizes(const Tensor& self, IntArrayRef paddin
       self.dim() == axes + 1 || self.dim() == axes + 2, "Expected ", axes + 1, "D or ", axes + 2,
       "D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, but got: ",
       self.sizes());
+  TORCH_CHECK(self.size(self.dim() - axes - 1) > 0, "Expected ", axes + 1, "D or ", axes + 2,
+              "D tensor with at least one channel, but got: ", self.sizes());
   c10::SmallVector<int64_t, 5> sizes(self.sizes().begin(), self.sizes().end());
   for (int64_t i = 0; i < axes; ++i) {
     const auto at = sizes.size() - 1 - static_cast<size_t>(i);

@@ -12,12 +12,14 @@
 #include <ATen/ops/searchsorted.h>
 
 #include <cmath>
+#include <limits>
 
+#include "kernels/random/params.h"
 #include "ops/common/pointwise.h"
 #include "ops/pointwise/rows.h"
 #include "primitives/common/split.h"
 #include "runtime/device_error.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/generator.h"
 #include "runtime/tensor.h"
 
@@ -58,8 +60,8 @@ void fill_random(const at::Tensor& self, const Distribution& d, const Gen& gener
     cl::Device& device = stream.device();
     const DType type = dtype_of(out.scalar_type(), d.kernel + 4);
     check_device_supports(device, type, d.kernel + 4);
-    cl::Kernel& kernel = family_kernel(device, "random/random.cl", d.kernel, d.compute, {type}, d.options);
-    const Operand to = operand_of(out);
+    cl::Kernel& kernel = fetch_kernel(device, "random/random.cl", d.kernel, d.compute, {type}, d.options);
+    const Buffer to = buffer_of(out);
     const int64_t total = out.numel();
     const auto [seed, first] =
         reserve_philox(generator, static_cast<uint64_t>((total + d.lanes - 1) / d.lanes));
@@ -80,9 +82,11 @@ bool is_wide(const at::Tensor& self) {
 template <class... Values>
 void fill_real(const at::Tensor& self, const char* kernel, const Gen& generator, Values... values) {
   if (is_wide(self))
-    fill_random(self, {kernel, DType::F64, "-DWIDE=1", 2}, generator, static_cast<double>(values)...);
+    fill_random(self, {kernel, DType::F64, "-DWIDE=1", params::RANDOM_WIDE_LANES}, generator,
+                static_cast<double>(values)...);
   else
-    fill_random(self, {kernel, DType::F32, "", 4}, generator, static_cast<float>(values)...);
+    fill_random(self, {kernel, DType::F32, "", params::RANDOM_LANES}, generator,
+                static_cast<float>(values)...);
 }
 
 // What the kernels could fill, but PyTorch's do not.
@@ -99,17 +103,37 @@ struct NormalKernel {
   }
 };
 
+// The largest number of a dtype of 16 bits below one of it: the next in the order of bits.
+template <class Number>
+float before(float end) {
+  const Number number = static_cast<Number>(end);
+  const bool zero = static_cast<float>(number) == 0;
+  const auto bits = static_cast<uint16_t>(zero ? 0x8001 : number.x & 0x8000 ? number.x + 1 : number.x - 1);
+  return static_cast<float>(Number(bits, Number::from_bits()));
+}
+float number_before(float end, c10::ScalarType type) {
+  if (type == at::kHalf) return before<c10::Half>(end);
+  if (type == at::kBFloat16) return before<c10::BFloat16>(end);
+  return std::nextafter(end, -std::numeric_limits<float>::infinity());
+}
+
 template <typename RNG>
 struct UniformKernel {
   void operator()(at::TensorIteratorBase& iter, double from, double to, Gen generator) {
     const at::Tensor& self = iter.tensor(0);
     if (is_wide(self)) {
-      fill_random(self, {"dlb_uniform", DType::F64, "-DWIDE=1", 2}, generator, 11u, 0x1p-53, from, to - from);
+      fill_random(self, {"dlb_uniform", DType::F64, "-DWIDE=1", params::RANDOM_WIDE_LANES}, generator, 11u,
+                  0x1p-53, from, to - from,
+                  std::max(from, std::nextafter(to, -std::numeric_limits<double>::infinity())));
       return;
     }
     const int digits = self.scalar_type() == at::kHalf ? 11 : self.scalar_type() == at::kBFloat16 ? 8 : 24;
-    fill_random(self, {"dlb_uniform", DType::F32, "", 4}, generator, static_cast<uint32_t>(32 - digits),
-                std::ldexp(1.0f, -digits), static_cast<float>(from), static_cast<float>(to - from));
+    const auto first = static_cast<float>(rounded_to(from, self.scalar_type()).toDouble());
+    const auto end = static_cast<float>(rounded_to(to, self.scalar_type()).toDouble());
+    fill_random(self, {"dlb_uniform", DType::F32, "", params::RANDOM_LANES}, generator,
+                static_cast<uint32_t>(32 - digits), std::ldexp(1.0f, -digits), first,
+                static_cast<float>(static_cast<double>(end) - first),
+                std::max(first, number_before(end, self.scalar_type())));
   }
 };
 
@@ -128,7 +152,11 @@ struct ExponentialKernel {
                 "Exponential distribution is a continuous probability distribution. dtype must be a floating "
                 "point but you specified ",
                 iter.dtype());
-    fill_real(iter.tensor(0), "dlb_exponential", generator, 1.0 / lambda);
+    fill_real(iter.tensor(0), "dlb_exponential", generator, 1.0 / lambda,
+              std::isinf(lambda)            ? 0.0
+              : iter.dtype() == at::kHalf   ? 0x1p-24
+              : iter.dtype() == at::kDouble ? std::numeric_limits<double>::min()
+                                            : std::numeric_limits<float>::min());
   }
 };
 
@@ -171,9 +199,9 @@ struct BernoulliEachKernel {
       Stream& stream = current_stream(out.device().index());
       const Split split = split_work(stream.device(), (count + 3) / 4, kBlockGrain);
       const auto [seed, first] = reserve_philox(generator, (count + 3) / 4);
-      const Operand to = operand_of(out), from = operand_of(p);
-      family_kernel(stream.device(), "random/mask.cl", "dlb_bernoulli_each", DType::F32,
-                    {dtype_of(out.scalar_type(), "bernoulli"), dtype_of(p.scalar_type(), "bernoulli")})
+      const Buffer to = buffer_of(out), from = buffer_of(p);
+      fetch_kernel(stream.device(), "random/mask.cl", "dlb_bernoulli_each", DType::F32,
+                   {dtype_of(out.scalar_type(), "bernoulli"), dtype_of(p.scalar_type(), "bernoulli")})
           .launch(stream.queue(), split.range, to.mem, to.offset, from.mem, from.offset,
                   static_cast<uint32_t>(count), split.per_item, seed, first, stream.error_buffer(), site);
       if (!out.is_same(dense)) dense.copy_(out);
@@ -184,9 +212,11 @@ struct BernoulliEachKernel {
 // Integers in [base, base + range); range 0: all of int64.
 void fill_integers(const at::Tensor& self, uint64_t range, int64_t base, const Gen& generator) {
   if (range == 0 || range > (uint64_t{1} << 32))
-    fill_random(self, {"dlb_random_integer", DType::I64, "-DINTEGER=1 -DWIDE=1", 2}, generator, range, base);
+    fill_random(self, {"dlb_random_integer", DType::I64, "-DINTEGER=1 -DWIDE=1", params::RANDOM_WIDE_LANES},
+                generator, range, base);
   else
-    fill_random(self, {"dlb_random_integer", DType::I64, "-DINTEGER=1", 4}, generator, range, base);
+    fill_random(self, {"dlb_random_integer", DType::I64, "-DINTEGER=1", params::RANDOM_LANES}, generator,
+                range, base);
 }
 
 template <typename RNG>
@@ -257,6 +287,12 @@ at::Tensor& randperm_out(int64_t n, Gen generator, at::Tensor& out) {
               "Expected a '", out.device().type(), "' generator device but found '",
               generator->device().type(), "'");
   check_implemented(!out.is_complex() && out.scalar_type() != at::kBool, out, "randperm");
+  check_scalar_fits(n > 0 ? n - 1 : n, out.scalar_type());
+  const int64_t exact = out.scalar_type() == at::kHalf    ? 1 << 11
+                        : out.scalar_type() == at::kFloat ? 1 << 24
+                                                          : int64_t{1} << 53;
+  TORCH_CHECK(n <= exact + 1 || !out.is_floating_point() || out.scalar_type() == at::kBFloat16,
+              "n cannot be greater than ", exact + 1, " for ", out.scalar_type(), " type.");
   at::native::resize_output(out, {n});
   if (n == 0) return out;
   const at::Tensor keys = at::empty({n}, out.options().dtype(at::kLong));
@@ -328,9 +364,9 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   check_device_supports(stream.device(), type, "native_dropout");
   const Split split = split_work(stream.device(), (count + 3) / 4, kBlockGrain);
   const auto [seed, first] = reserve_philox(std::nullopt, (count + 3) / 4);
-  const Operand from = operand_of(in), to = operand_of(out), kept = operand_of(mask);
+  const Buffer from = buffer_of(in), to = buffer_of(out), kept = buffer_of(mask);
   auto launch = [&, seed = seed, first = first](auto keep, auto scale) {
-    family_kernel(stream.device(), "random/mask.cl", "dlb_dropout", codegen::compute_type(type), {type, type})
+    fetch_kernel(stream.device(), "random/mask.cl", "dlb_dropout", codegen::compute_type(type), {type, type})
         .launch(stream.queue(), split.range, from.mem, from.offset, to.mem, to.offset, kept.mem, kept.offset,
                 static_cast<uint32_t>(count), split.per_item, seed, first, keep, scale);
   };
@@ -344,6 +380,8 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
 
 at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor& mask, double scale) {
   TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
+  // Promotes, as the product does on the CPU.
+  if (!grad.is_floating_point() && !grad.is_complex()) return grad.mul(mask).mul(scale);
   at::Tensor out;
   auto iter = at::TensorIteratorConfig()
                   .add_owned_output(out)

@@ -7,6 +7,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/roll_native.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/tril_meta.h>
@@ -16,10 +17,9 @@
 
 #include "codegen/pointwise.h"
 #include "ops/common/structured.h"
-#include "ops/fallback.h"
 #include "ops/index/access.h"
 #include "primitives/common/split.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -67,8 +67,8 @@ void fill_sequence(const char* kernel, at::Tensor& out, bool exact,
   const SequenceForm form = sequence_form(device, type, exact);
   const auto count = static_cast<uint32_t>(out.numel());
   const Split split = split_work(device, count);
-  const Operand to = operand_of(dense);
-  family_kernel(device, "range/range.cl", kernel, form.compute, {type}, form.options)
+  const Buffer to = buffer_of(dense);
+  fetch_kernel(device, "range/range.cl", kernel, form.compute, {type}, form.options)
       .launch_with(stream.queue(), split.range, [&](cl::Kernel::Arguments& arguments) {
         arguments.add(to.mem);
         arguments.add(to.offset);
@@ -80,6 +80,11 @@ void fill_sequence(const char* kernel, at::Tensor& out, bool exact,
         }
       });
   hand_over(dense, out);
+}
+
+void check_sequence(const at::Tensor& out, const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(out.scalar_type() != at::kBool && !out.is_complex(), "\"", op,
+                              "\" not implemented for '", c10::toString(out.scalar_type()), "'");
 }
 
 // Number of elements of arange, as numpy's: computed in double, except where int64 is more precise.
@@ -116,6 +121,7 @@ void resize_sequence(at::Tensor& out, int64_t size) {
 
 at::Tensor& arange_out(const c10::Scalar& start, const c10::Scalar& end, const c10::Scalar& step,
                        at::Tensor& out) {
+  check_sequence(out, "arange");
   const bool integral = c10::isIntegralType(out.scalar_type(), false);
   resize_sequence(out, arange_size(start, end, step, out.scalar_type() == at::kLong));
   if (integral)  // each value becomes an integer before the sequence is formed
@@ -166,10 +172,8 @@ at::Tensor& linspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
 
 at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64_t steps, double base,
                          at::Tensor& out) {
+  if (out.is_complex()) return at::pow_out(out, base, linspace_out(start, end, steps, out));
   prepare_steps(out, steps);
-  if (out.is_complex())
-    return call_cpu_fallback<at::Tensor&, const c10::Scalar&, const c10::Scalar&, int64_t, double,
-                             at::Tensor&>("aten::logspace", "out", start, end, steps, base, out);
   const c10::Scalar first = cast_to(start, out.scalar_type()), last = cast_to(end, out.scalar_type());
   if (steps == 1)
     out.fill_(std::pow(base, first.toDouble()));
@@ -208,8 +212,8 @@ void run_triangle(const at::Tensor& self, const at::Tensor& out, int64_t diagona
   const bool cpu = device.cls == cl::DeviceClass::kCpu;
   const auto count = static_cast<uint32_t>(cpu ? out.numel() / columns : out.numel());
   const Split split = split_work(device, count, static_cast<uint32_t>(std::max<int64_t>(1, 8192 / columns)));
-  const Operand from = operand_of(in), to = operand_of(out);
-  family_kernel(device, "range/triangle.cl", "dlb_triangle", DType::U8, {}, element_option(out.itemsize()))
+  const Buffer from = buffer_of(in), to = buffer_of(out);
+  fetch_kernel(device, "range/triangle.cl", "dlb_triangle", DType::U8, {}, width_option(out.itemsize()))
       .launch(stream.queue(), split.range, from.mem, to.mem, from.offset, to.offset, in.stride(-2),
               in.stride(-1), in.dim() > 2 ? in.stride(-3) : int64_t{0},
               codegen::make_divider(static_cast<uint32_t>(rows)),

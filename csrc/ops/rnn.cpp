@@ -4,8 +4,9 @@
 #include <ATen/ops/sum.h>
 #include <torch/library.h>
 
+#include "kernels/rnn/params.h"
 #include "primitives/common/team.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -13,14 +14,6 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-
-constexpr size_t kMaxBuffers = 8;
-
-// As rnn_params in rnn/rnn.cl.
-struct Params {
-  int64_t offset[kMaxBuffers];
-  int32_t size, padding;
-};
 
 Tensor dense(const OptionalTensor& tensor) {
   return tensor && tensor->defined() ? tensor->contiguous() : Tensor();
@@ -37,19 +30,19 @@ void run(const char* kernel, std::initializer_list<const Tensor*> tensors, int64
                               "\" not implemented for '", c10::toString(any.scalar_type()), "'");
   check_device_supports(device, type, kernel);
   TORCH_CHECK(samples * size * 5 < (int64_t{1} << 31), kernel, ": batch times hidden size is too large");
-  Params params{};
+  params::RnnParams params{};
   params.size = static_cast<int32_t>(size);
-  std::array<cl_mem, kMaxBuffers> mems{};
+  std::array<cl_mem, params::RNN_BUFFERS> mems{};
   size_t count = 0;
   for (const Tensor* t : tensors) {
     TORCH_CHECK(!t->defined() || t->scalar_type() == any.scalar_type(), kernel,
                 ": all tensors must have the dtype ", any.scalar_type(), ", got ", t->scalar_type());
-    const Operand operand = t->defined() ? operand_of(*t) : Operand{nullptr, -1};
-    mems[count] = operand.mem, params.offset[count++] = operand.offset;
+    const Buffer buffer = t->defined() ? buffer_of(*t) : Buffer{nullptr, -1};
+    mems[count] = buffer.mem, params.offset[count++] = buffer.offset;
   }
   const bool cpu = device.cls == cl::DeviceClass::kCpu;
   const Team team = cpu ? make_team(device, samples, size * 64, 1) : make_team(device, samples * size, 1, 1);
-  family_kernel(device, "rnn/rnn.cl", kernel, codegen::compute_type(type), {type})
+  fetch_kernel(device, "rnn/rnn.cl", kernel, codegen::compute_type(type), {type})
       .launch_with(stream.queue(), range_of(device, team), [&](cl::Kernel::Arguments& arguments) {
         for (size_t i = 0; i < count; ++i) arguments.add(mems[i]);
         arguments.add(params);

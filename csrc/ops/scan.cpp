@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "cl/rounding.h"
-#include "ops/fallback.h"
 #include "ops/reduce/results.h"
 
 namespace dlb {
@@ -41,7 +40,9 @@ constexpr ReduceOp kCumprod{
   "a0 = isnan(v) || isnan(a0) ? NAN : isinf(hi) && hi == lo ? hi : hi + log1p(exp(lo - hi));"
 constexpr ReduceOp kLogcumsumexp{
     .name = "logcumsumexp",
-    .on_float = folding("ACC", "-INFINITY", DLB_LOGADDEXP("x0"), DLB_LOGADDEXP("b0"))};
+    .on_float = folding("ACC", "-INFINITY", DLB_LOGADDEXP("x0"), DLB_LOGADDEXP("b0")),
+    .on_complex =
+        folding("T", "-INFINITY, 0", "a0 = dlb_clogaddexp(a0, x0);", "a0 = dlb_clogaddexp(a0, b0);")};
 // The last of equals wins, and NaN wins over all.
 #define DLB_TAKE(v, i, better)                                                                               \
   "const int take = isnan(" v ") || (!isnan(a0) && " v better " a0); a0 = take ? " v " : a0; a1 = take ? " i \
@@ -54,22 +55,19 @@ constexpr ReduceBody running(const char* init, const char* step, const char* com
           .combine = combine,
           .finish = "y0 = a0; y1 = a1;"};
 }
-constexpr ReduceBody kRunningMaxInt =
-    running("T_LOWEST", DLB_TAKE_INT("x0", "i", " >="), DLB_TAKE_INT("b0", "b1", " >="));
-constexpr ReduceBody kRunningMinInt =
-    running("T_HIGHEST", DLB_TAKE_INT("x0", "i", " <="), DLB_TAKE_INT("b0", "b1", " <="));
-constexpr ReduceOp kCummax{
-    .name = "cummax",
-    .on_float = running("T_LOWEST", DLB_TAKE("x0", "i", " >="), DLB_TAKE("b0", "b1", " >=")),
-    .on_int = kRunningMaxInt,
-    .on_bool = kRunningMaxInt,
-    .results = {ResultType::Same, ResultType::Index}};
-constexpr ReduceOp kCummin{
-    .name = "cummin",
-    .on_float = running("T_HIGHEST", DLB_TAKE("x0", "i", " <="), DLB_TAKE("b0", "b1", " <=")),
-    .on_int = kRunningMinInt,
-    .on_bool = kRunningMinInt,
-    .results = {ResultType::Same, ResultType::Index}};
+constexpr ReduceOp running_op(const char* name, const ReduceBody& on_float, const ReduceBody& on_int) {
+  return {.name = name,
+          .on_float = on_float,
+          .on_int = on_int,
+          .on_bool = on_int,
+          .results = {ResultType::Same, ResultType::Index}};
+}
+constexpr ReduceOp kCummax =
+    running_op("cummax", running("T_LOWEST", DLB_TAKE("x0", "i", " >="), DLB_TAKE("b0", "b1", " >=")),
+               running("T_LOWEST", DLB_TAKE_INT("x0", "i", " >="), DLB_TAKE_INT("b0", "b1", " >=")));
+constexpr ReduceOp kCummin =
+    running_op("cummin", running("T_HIGHEST", DLB_TAKE("x0", "i", " <="), DLB_TAKE("b0", "b1", " <=")),
+               running("T_HIGHEST", DLB_TAKE_INT("x0", "i", " <="), DLB_TAKE_INT("b0", "b1", " <=")));
 
 const codegen::RegisterOps kRegistered(codegen::RowKind::Scan,
                                        {{kCumsum, "cumsum cumsum.out", "sum"},
@@ -91,7 +89,7 @@ void enqueue(Launch& launch, ReduceForm form, const cl::Range& range, Stream& st
       .launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& arguments) {
         for (size_t i = 0; i < launch.key.operands(); ++i) arguments.add(launch.mem[i]);
         arguments.add(workspace);
-        arguments.add_bytes(&launch.params, launch.params.bytes(launch.key.operands()));
+        arguments.add_bytes(&launch.params, codegen::params_bytes(launch.key.operands()));
       });
 }
 
@@ -201,9 +199,9 @@ void run_scan(const ReduceOp& op, c10::ArrayRef<const at::Tensor*> outputs, cons
   for (size_t i = 0; i < operands.size(); ++i) {
     key.types[i] = dtype_of(operands[i]->scalar_type(), op.name);
     check_device_supports(stream.device(), key.types[i], op.name);
-    const Operand operand = operand_of(*operands[i]);
-    launch.mem[i] = operand.mem;
-    launch.params.operand[i].offset = operand.offset;
+    const Buffer buffer = buffer_of(*operands[i]);
+    launch.mem[i] = buffer.mem;
+    launch.params.operand[i].offset = buffer.offset;
   }
   launch.params.count = self.dim() ? self.size(dim) : 1;
   launch.params.outputs = self.numel() / launch.params.count;
@@ -246,9 +244,6 @@ void running_extremum(const at::Tensor& self, at::Tensor& values, at::Tensor& in
 }
 
 at::Tensor& logcumsumexp_out(const at::Tensor& self, int64_t dim, at::Tensor& out) {
-  if (self.is_complex())
-    return call_cpu_fallback<at::Tensor&, const at::Tensor&, int64_t, at::Tensor&>("aten::_logcumsumexp",
-                                                                                   "out", self, dim, out);
   const c10::DeviceGuard guard(self.device());
   prepare_out(out, self.sizes(), self.options());
   check_overlap(out, self);

@@ -42,13 +42,9 @@ void run(const at::Tensor& x, const at::Tensor* result, const at::Tensor& y, int
   check_device_supports(stream.device(), softmax::compute_of(p), op);
 
   const at::Tensor in = x.contiguous(), forward_result = result ? result->contiguous() : at::Tensor();
-  const auto buffer = [](const at::Tensor& tensor) {
-    const Operand operand = operand_of(tensor);
-    return Buffer{operand.mem, operand.offset};
-  };
   SoftmaxProblem::Operands o;
-  o.in0 = buffer(in), o.out0 = buffer(y);
-  if (result) o.in1 = buffer(forward_result);
+  o.in0 = buffer_of(in), o.out0 = buffer_of(y);
+  if (result) o.in1 = buffer_of(forward_result);
   softmax::run(p, o, stream);
 }
 

@@ -1,7 +1,10 @@
 // sort, topk, kthvalue, median. Every type becomes integer keys whose order is the wanted one (NaN last, -0
 // equal to 0, inverted when descending); the keys are sorted stably, and values are read through the
 // resulting places.
+#include "ops/sort.h"
+
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
@@ -12,12 +15,14 @@
 #include <ATen/ops/where.h>
 
 #include <cmath>
+#include <limits>
 
 #include "ops/common/pointwise.h"
 #include "ops/common/structured.h"
 #include "ops/fallback.h"
-#include "ops/index/compact.h"
-#include "runtime/family.h"
+#include "ops/sort_rows.h"
+#include "primitives/common/team.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -36,14 +41,6 @@ constexpr PointwiseOp kIntKey{.name = "sort_key_int", .on_int = "x0 ^ s0", .scal
 const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
                                        {{kFloatKey, "sort.values_stable topk.values", "fixed"},
                                         {kIntKey, "sort.values_stable topk.values", "fixed"}});
-
-// How a dtype's keys are made.
-struct KeyForm {
-  at::ScalarType bits;  // the integer type of the same size, for floats
-  int64_t infinity;     // 0: an integer type
-  int width;            // bits that keys differ in, the sign included
-  bool wide;            // 64-bit keys
-};
 
 std::optional<KeyForm> key_form(at::ScalarType type) {
   switch (type) {
@@ -69,6 +66,7 @@ std::optional<KeyForm> key_form(at::ScalarType type) {
     case at::kUInt32:
       return KeyForm{type, 0, 33, true};
     case at::kLong:
+    case at::kUInt64:
       return KeyForm{type, 0, 64, true};
     default:
       return std::nullopt;
@@ -86,7 +84,9 @@ at::Tensor make_keys(const at::Tensor& rows, const KeyForm& form, bool descendin
                   .check_all_same_dtype(false)
                   .resize_outputs(false)
                   .build();
-  const int64_t flip = descending ? -1 : 0;
+  // Keys are signed: the sign of what is not is turned round.
+  const int64_t sign = rows.scalar_type() == at::kUInt64 ? std::numeric_limits<int64_t>::min() : 0;
+  const int64_t flip = descending ? ~sign : sign;
   if (form.infinity) {
     const int64_t magnitude = static_cast<int64_t>((uint64_t{1} << (form.width - 1)) - 1);
     run_pointwise(kFloatKey, iter, type, {form.infinity, magnitude, flip});
@@ -95,110 +95,6 @@ at::Tensor make_keys(const at::Tensor& rows, const KeyForm& form, bool descendin
   }
   return keys;
 }
-
-// Sorts the rows of contiguous keys [rows, n]. Result: int32 places [rows, n].
-class RowSorter {
- public:
-  RowSorter(const at::Tensor& keys, const KeyForm& form)
-      : keys_(keys),
-        form_(form),
-        stream_(current_stream(keys.device().index())),
-        rows_(static_cast<uint32_t>(keys.size(0))),
-        n_(static_cast<uint32_t>(keys.size(1))) {}
-
-  at::Tensor sort() {
-    places_ = like(at::kInt, n_);
-    other_keys_ = like(keys_.scalar_type(), n_);
-    other_places_ = like(at::kInt, n_);
-    const bool cpu = stream_.device().cls == cl::DeviceClass::kCpu;
-    const uint32_t units = stream_.device().compute_units;
-    if (cpu ? (rows_ >= units || n_ < 16384) : n_ <= kBitonic)
-      whole_rows(cpu);
-    else
-      by_digits(cpu ? 8 : 4, cpu ? std::max(4096u, (n_ + 2 * units - 1) / (2 * units)) : 64);
-    return places_;
-  }
-
-  // Places of the k smallest of each row [rows, k]; CPUs.
-  at::Tensor select(uint32_t k) {
-    const at::Tensor best = like(keys_.scalar_type(), k);
-    places_ = like(at::kInt, k);
-    const uint32_t per_item = rows_per_item();
-    launch("dlb_select_rows", cl::Range::linear((rows_ + per_item - 1) / per_item, 1), keys_, best, places_,
-           rows_, n_, k, per_item, Bias{this});
-    return places_;
-  }
-
- private:
-  static constexpr uint32_t kBitonic = 1024;  // BITONIC of the kernel
-  struct Bias {
-    const RowSorter* sorter;
-  };
-
-  at::Tensor like(at::ScalarType type, int64_t columns) const {
-    return at::empty({keys_.size(0), columns}, keys_.options().dtype(type));
-  }
-  uint32_t rows_per_item() const {
-    const uint32_t most = stream_.device().compute_units * 4;
-    const uint32_t worth = std::max(1u, 4096 / std::max(1u, n_));
-    return std::max(worth, (rows_ + most - 1) / most);
-  }
-
-  void add(cl::Kernel::Arguments& arguments, const at::Tensor& tensor) const {
-    const Operand operand = operand_of(tensor);
-    arguments.add(operand.mem);
-    arguments.add(operand.offset);
-  }
-  void add(cl::Kernel::Arguments& arguments, Bias) const {
-    const uint64_t bias = uint64_t{1} << (form_.width - 1);
-    if (form_.wide)
-      arguments.add(bias);
-    else
-      arguments.add(static_cast<uint32_t>(bias));
-  }
-  template <class T>
-  void add(cl::Kernel::Arguments& arguments, const T& value) const {
-    arguments.add(value);
-  }
-  // Tensors are passed as buffer and offset.
-  template <class... Args>
-  void launch(const char* name, const cl::Range& range, const Args&... args) {
-    family_kernel(stream_.device(), "sort/sort.cl", name, codegen::DType::U8, {},
-                  form_.wide ? "-DK=ulong" : "-DK=uint")
-        .launch_with(stream_.queue(), range,
-                     [&](cl::Kernel::Arguments& arguments) { (add(arguments, args), ...); });
-  }
-
-  void whole_rows(bool cpu) {
-    const uint32_t per_item = cpu ? rows_per_item() : 1;
-    const cl::Range range =
-        cpu ? cl::Range::linear((rows_ + per_item - 1) / per_item, 1) : cl::Range::linear(rows_, 256);
-    launch("dlb_sort_rows", range, keys_, places_, other_keys_, other_places_, rows_, n_, per_item,
-           Bias{this}, static_cast<uint32_t>(form_.width));
-  }
-
-  void by_digits(int digit_bits, uint32_t per_chunk) {
-    const uint32_t chunks = (n_ + per_chunk - 1) / per_chunk;
-    const at::Tensor counts = at::empty({rows_, (int64_t{chunks} << digit_bits) + 1}, places_.options());
-    const size_t local = stream_.device().cls == cl::DeviceClass::kCpu ? 1 : 64;
-    const cl::Range range = cl::Range::linear((size_t{rows_} * chunks + local - 1) / local, local);
-    int32_t first = 1;
-    for (int shift = 0; shift < form_.width; shift += digit_bits, first = 0) {
-      const auto s = static_cast<uint32_t>(shift);
-      launch("dlb_radix_count", range, keys_, rows_, n_, chunks, per_chunk, Bias{this}, s, counts);
-      exclusive_scan(counts);
-      launch("dlb_radix_move", range, keys_, places_, other_keys_, other_places_, rows_, n_, chunks,
-             per_chunk, Bias{this}, s, counts, first);
-      std::swap(keys_, other_keys_);
-      std::swap(places_, other_places_);
-    }
-  }
-
-  at::Tensor keys_, places_, other_keys_, other_places_;
-  const KeyForm form_;
-  Stream& stream_;
-  const uint32_t rows_, n_;
-};
 
 // Places of the first k elements in order along `dim` (moved last), int32, shaped as self with that dimension
 // last.
@@ -210,8 +106,7 @@ at::Tensor sorted_places(const at::Tensor& self, int64_t dim, bool descending, i
               "sorting 2^31 or more elements is not supported");
   const at::Tensor keys = make_keys(rows, form, descending).view({count, n});
   RowSorter sorter(keys, form);
-  const bool few =
-      k <= 64 && k * 4 <= n && current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
+  const bool few = k * 4 <= n && current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
   at::Tensor places = few ? sorter.select(static_cast<uint32_t>(k)) : sorter.sort().narrow(1, 0, k);
   auto sizes = rows.sizes().vec();
   sizes.back() = k;
@@ -287,6 +182,8 @@ std::tuple<at::Tensor&, at::Tensor&> give(const Picked& picked, int64_t dim, boo
 }
 
 at::Tensor order_of(const at::Tensor& self, int64_t dim) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "complex numbers have no order: got ",
+                              c10::toString(self.scalar_type()));
   return std::get<1>(at::sort(self, /*stable=*/true, dim, /*descending=*/false));
 }
 
@@ -306,13 +203,64 @@ std::tuple<at::Tensor&, at::Tensor&> kthvalue_out(const at::Tensor& self, int64_
   return give(picked, dim, keepdim, values, indices);
 }
 
-// PyTorch's own kernel for all devices, which would come before the fallback, knows CPUs and CUDA alone.
+// The values of sorted rows, and where they were (int32), with `dim` last.
+struct SortedRows {
+  at::Tensor values, places;
+};
+
+SortedRows sorted_rows(const at::Tensor& self, int64_t dim, const char* op) {
+  const auto form = key_form(self.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(form, "\"", op, "\" not implemented for '", c10::toString(self.scalar_type()),
+                              "'");
+  const at::Tensor places = sorted_places(self, dim, false, self.size(dim), *form).contiguous();
+  const at::Tensor rows = self.movedim(dim, -1);
+  at::Tensor values = at::gather(rows, -1, places.to(at::kLong)).contiguous();
+  return {values, places};
+}
+
 std::tuple<at::Tensor&, at::Tensor&> mode_out(const at::Tensor& self, int64_t dim, bool keepdim,
                                               at::Tensor& values, at::Tensor& indices) {
+  TORCH_CHECK(self.scalar_type() == values.scalar_type(), "expected scalar type '", self.scalar_type(),
+              "' but got '", values.scalar_type(), "' for values of mode");
+  TORCH_CHECK(indices.scalar_type() == at::kLong, "expected scalar type 'Long' but got '",
+              indices.scalar_type(), "' for mode indices output");
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  at::native::zero_numel_check_dims(self, dim, "mode()");
   at::assert_no_overlap(self, values);
-  return call_cpu_fallback<std::tuple<at::Tensor&, at::Tensor&>, const at::Tensor&, int64_t, bool,
-                           at::Tensor&, at::Tensor&>("aten::mode", "values", self, dim, keepdim, values,
-                                                     indices);
+  const c10::DeviceGuard guard(self.device());
+  if (self.dim() == 0) {
+    at::native::resize_output(values, {});
+    at::native::resize_output(indices, {});
+    values.copy_(self);
+    indices.zero_();
+    return {values, indices};
+  }
+  auto sizes = self.movedim(dim, -1).sizes().vec();
+  const int64_t n = sizes.back();
+  sizes.back() = 1;
+  const auto plain = self.options().memory_format(std::nullopt);
+  Picked picked{at::empty(sizes, plain), at::empty(sizes, plain.dtype(at::kLong))};
+  if (picked.values.numel() > 0) {
+    const SortedRows sorted = sorted_rows(self, dim, "mode");
+    const auto type = dtype_of(self.scalar_type(), "mode");
+    Stream& stream = current_stream(self.device().index());
+    const auto rows = static_cast<uint32_t>(picked.values.numel());
+    const Team team = make_team(stream.device(), rows, n, 1);
+    const Buffer in = buffer_of(sorted.values), from = buffer_of(sorted.places),
+                 to = buffer_of(picked.values), index = buffer_of(picked.indices);
+    fetch_kernel(stream.device(), "index/unique.cl", "dlb_mode", codegen::compute_type(type), {type})
+        .launch(stream.queue(), range_of(stream.device(), team), in.mem, in.offset, from.mem, from.offset,
+                to.mem, to.offset, index.mem, index.offset, rows, static_cast<uint32_t>(n), team.per_item);
+  }
+  picked = {picked.values.movedim(-1, dim), picked.indices.movedim(-1, dim)};
+  return give(picked, dim, keepdim, values, indices);
+}
+
+std::tuple<at::Tensor, at::Tensor> mode(const at::Tensor& self, int64_t dim, bool keepdim) {
+  const auto plain = self.options().memory_format(std::nullopt);
+  at::Tensor values = at::empty({0}, plain), indices = at::empty({0}, plain.dtype(at::kLong));
+  mode_out(self, dim, keepdim, values, indices);
+  return {values, indices};
 }
 
 // The lower median. A NaN makes it NaN, or is left out (`ignore_nan`).
@@ -353,10 +301,18 @@ at::Tensor median(const at::Tensor& self) {
 
 }  // namespace
 
+at::Tensor ascending_places(const at::Tensor& vector) {
+  const auto form = key_form(vector.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(form, "\"sort\" not implemented for '", c10::toString(vector.scalar_type()),
+                              "'");
+  return sorted_places(vector, 0, false, vector.size(0), *form);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("sort.values_stable", sort_out);
   m.impl("topk.values", topk_out);
   m.impl("kthvalue.values", kthvalue_out);
+  m.impl("mode", mode);
   m.impl("mode.values", mode_out);
   m.impl("median.dim_values", median_out<false>);
   m.impl("nanmedian.dim_values", median_out<true>);

@@ -110,13 +110,14 @@ at::ScalarType output_dtype(const Template& what, size_t output, at::ScalarType 
   return output < what.dtypes.size() ? what.dtypes[output] : compute;
 }
 
-struct Plan {
+// The shapes of a call's operands, what it reduces, and the dtype that it computes in.
+struct Shapes {
   at::DimVector shape;    // of the broadcast inputs
   at::DimVector reduced;  // of reduced outputs
   DimMask mask;
   at::ScalarType compute{};
 
-  Plan(const Template& what, at::TensorList inputs, size_t scalars) {
+  Shapes(const Template& what, at::TensorList inputs, size_t scalars) {
     check_counts(what, inputs.size(), scalars);
     shape = at::DimVector(inputs[0].sizes());
     for (const at::Tensor& input : inputs) shape = at::infer_size_dimvector(shape, input.sizes());
@@ -138,22 +139,22 @@ struct Plan {
   }
 };
 
-std::vector<at::Tensor> make_outputs(const Template& what, const Plan& plan,
+std::vector<at::Tensor> make_outputs(const Template& what, const Shapes& shapes,
                                      const at::TensorOptions& options) {
   std::vector<at::Tensor> outputs;
   for (size_t k = 0; k < what.outputs.size(); ++k) {
-    const at::DimVector& shape = what.outputs[k] ? plan.reduced : plan.shape;
-    outputs.push_back(at::empty(shape, options.dtype(output_dtype(what, k, plan.compute))));
+    const at::DimVector& shape = what.outputs[k] ? shapes.reduced : shapes.shape;
+    outputs.push_back(at::empty(shape, options.dtype(output_dtype(what, k, shapes.compute))));
   }
   return outputs;
 }
 
-void launch(const Template& what, const Plan& plan, at::TensorList inputs, c10::ArrayRef<c10::Scalar> scalars,
-            at::TensorList outputs) {
+void launch(const Template& what, const Shapes& shapes, at::TensorList inputs,
+            c10::ArrayRef<c10::Scalar> scalars, at::TensorList outputs) {
   TORCH_CHECK_VALUE(outputs.size() == what.outputs.size(), "template: ", what.outputs.size(),
                     " outputs are computed, but ", outputs.size(), " tensors given");
   for (size_t k = 0; k < outputs.size(); ++k) {
-    const at::IntArrayRef expected = what.outputs[k] ? plan.reduced : plan.shape;
+    const at::IntArrayRef expected = what.outputs[k] ? shapes.reduced : shapes.shape;
     TORCH_CHECK(outputs[k].sizes() == expected, "template: output ", k, " has shape ", outputs[k].sizes(),
                 ", but its values have shape ", expected);
     TORCH_CHECK(outputs[k].device() == outputs[0].device(), "template: outputs are on different devices");
@@ -165,7 +166,7 @@ void launch(const Template& what, const Plan& plan, at::TensorList inputs, c10::
     for (const at::Tensor& output : outputs) config.add_output(output);
     for (const at::Tensor& input : inputs) config.add_const_input(input);
     auto iter = config.check_all_same_dtype(false).allow_cpu_scalars(true).resize_outputs(false).build();
-    return run_pointwise(rows.pointwise, iter, plan.compute, scalars);
+    return run_pointwise(rows.pointwise, iter, shapes.compute, scalars);
   }
   c10::SmallVector<const at::Tensor*, 8> reduced, mapped, taken;
   std::vector<at::Tensor> broadcast;
@@ -174,10 +175,10 @@ void launch(const Template& what, const Plan& plan, at::TensorList inputs, c10::
   for (const at::Tensor& input : inputs) {
     TORCH_CHECK(input.device() == outputs[0].device(), "template: expected all tensors on ",
                 outputs[0].device(), ", but an input is on ", input.device());
-    broadcast.push_back(input.expand(plan.shape));
+    broadcast.push_back(input.expand(shapes.shape));
     taken.push_back(&broadcast.back());
   }
-  run_reduce({rows.reduce, reduced, mapped, taken, plan.mask, plan.compute, scalars});
+  run_reduce({rows.reduce, reduced, mapped, taken, shapes.mask, shapes.compute, scalars});
 }
 
 // The ops' arguments as a Template: outputs with an empty init are not reduced.
@@ -268,21 +269,21 @@ std::string template_source(const Template& what, c10::ArrayRef<at::ScalarType> 
 
 std::vector<at::Tensor> run_template(const Template& what, at::TensorList inputs,
                                      c10::ArrayRef<c10::Scalar> scalars) {
-  const Plan plan(what, inputs, scalars.size());
+  const Shapes shapes(what, inputs, scalars.size());
   at::TensorOptions options = inputs[0].options();
   for (const at::Tensor& input : inputs)
     if (!input.device().is_cpu()) options = input.options();
-  auto outputs = make_outputs(what, plan, options);
+  auto outputs = make_outputs(what, shapes, options);
   if (options.device().is_meta()) return outputs;
   TORCH_CHECK(options.device().type() == kDeviceType, "template: expected inputs on ocl, but they are on ",
               options.device());
-  launch(what, plan, inputs, scalars, outputs);
+  launch(what, shapes, inputs, scalars, outputs);
   return outputs;
 }
 
 void run_template_out(const Template& what, at::TensorList inputs, c10::ArrayRef<c10::Scalar> scalars,
                       at::TensorList outputs) {
-  launch(what, Plan(what, inputs, scalars.size()), inputs, scalars, outputs);
+  launch(what, Shapes(what, inputs, scalars.size()), inputs, scalars, outputs);
 }
 
 TORCH_LIBRARY_FRAGMENT(dlbackend, m) {

@@ -21,10 +21,11 @@
 #include <ATen/ops/upsample_trilinear3d_meta.h>
 #include <torch/library.h>
 
+#include "kernels/upsample/params.h"
 #include "ops/common/structured.h"
-#include "ops/fallback.h"
+#include "ops/resample.h"
 #include "primitives/common/lines.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -34,22 +35,16 @@ using at::IntArrayRef;
 using at::Tensor;
 using Scale = std::optional<double>;
 
-enum class Mode : int32_t { Nearest, NearestExact, Linear, Cubic };  // as in upsample/upsample.cl
-
-// As resize_axis and resize_params in upsample/upsample.cl.
-struct Axis {
-  int32_t in = 1, out = 1, mode = 0, align_corners = 0;
-  float scale[3] = {1, 0, 0};
-
-  void set_scale(double s) {
-    for (float& part : scale) s -= part = static_cast<float>(s);
-  }
+enum class Mode : int32_t {
+  Nearest = params::RESIZE_NEAREST,
+  NearestExact = params::RESIZE_NEAREST_EXACT,
+  Linear = params::RESIZE_LINEAR,
+  Cubic = params::RESIZE_CUBIC
 };
-struct Params {
-  int64_t x, y;
-  Lines lines;
-  Axis axis[3];
-};
+
+void set_scale(params::ResizeAxis& axis, double scale) {
+  for (float& part : axis.scale) scale -= part = static_cast<float>(scale);
+}
 
 // Input positions per output position. As on the CPU a given scale is not heeded by linear interpolation
 // where the size stays, but by all others. (The CPU's gradient of `nearest` does not heed it there either,
@@ -77,40 +72,64 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_
   TORCH_CHECK(x.numel() < (int64_t{1} << 31) && y.numel() < (int64_t{1} << 31), op,
               ": tensors of 2^31 elements or more are not supported");
   const View5 xs(x, axes), ys(y, axes);
-  const Operand in = operand_of(x), out = operand_of(y);
-  Params p{in.offset, out.offset, Lines(xs, ys), {}};
+  const Buffer in = buffer_of(x), out = buffer_of(y);
+  params::ResizeParams p{in.offset, out.offset, lines_of(xs, ys), {}, 0};
+  for (params::ResizeAxis& axis : p.axis) axis = {1, 1, 0, 0, {1, 0, 0}};
   for (size_t i = 0; i < scales.size(); ++i) {
     const size_t at = 3 - scales.size() + i;
     const double s = step(mode, xs.size[at + 2], ys.size[at + 2], align_corners, scales.begin()[i]);
-    p.axis[at] = {static_cast<int32_t>(xs.size[at + 2]), static_cast<int32_t>(ys.size[at + 2]),
-                  static_cast<int32_t>(mode), align_corners};
-    p.axis[at].set_scale(s);
+    p.axis[at] = {static_cast<int32_t>(xs.size[at + 2]),
+                  static_cast<int32_t>(ys.size[at + 2]),
+                  static_cast<int32_t>(mode),
+                  align_corners,
+                  {}};
+    set_scale(p.axis[at], s);
   }
   // Kernels that interpolate hold weights of all neighbours, which do not fit a GPU's registers.
   const bool copies = !backward && (mode == Mode::Nearest || mode == Mode::NearestExact);
   const int32_t most = device.cls == cl::DeviceClass::kCpu ? kMostLineBlock : copies ? kGpuBlock : 1;
-  const Team team = p.lines.team(device, backward ? xs : ys, !backward, 16, most);
-  family_kernel(device, "upsample/upsample.cl", backward ? "resize_backward" : "resize",
-                codegen::compute_type(type), {type}, p.lines.options(device, type))
+  const Team team = walk_lines(p.lines, device, backward ? xs : ys, !backward, 16, most);
+  fetch_kernel(device, "upsample/upsample.cl", backward ? "resize_backward" : "resize",
+               codegen::compute_type(type), {type}, line_options(p.lines, device, type))
       .launch(stream.queue(), range_of(device, team), in.mem, out.mem, p, team);
 }
 
+void check_float(const Tensor& self, const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"", op, "\" not implemented for '",
+                              c10::toString(self.scalar_type()), "'");
+}
+
+// Interpolated bytes are rounded in a way of their own.
+void resample_bytes(Mode mode, const Tensor& x, const Tensor& y, bool align_corners,
+                    std::initializer_list<Scale> scales) {
+  const auto step_of = [&](int64_t dim, Scale scale) {
+    return step(mode, x.size(dim), y.size(dim), align_corners, scale);
+  };
+  resample(false, x, y,
+           {mode == Mode::Cubic ? Filter::Cubic : Filter::Linear,
+            false,
+            align_corners,
+            {step_of(2, scales.begin()[0]), step_of(3, scales.begin()[1])}});
+}
+
 // The ops of one mode and number of axes; Scales: an optional scale per axis.
-template <const char* const& Name, class Meta, class MetaBackward, Mode M, class... Scales>
+template <class Meta, class MetaBackward, Mode M, class... Scales>
 struct Resize {
   static Tensor& plain(const Tensor& self, IntArrayRef size, Scales... scales, Tensor& out) {
+    if (self.scalar_type() != at::kByte) check_float(self, "upsample");
     OutOp<Meta>(out).meta(self, size, scales...);
     run(false, M, self, out, false, {scales...});
     return out;
   }
   static Tensor& aligned(const Tensor& self, IntArrayRef size, bool align_corners, Scales... scales,
                          Tensor& out) {
-    // Interpolated integers are rounded in ways of their own.
-    if (!self.is_floating_point())
-      return call_cpu_fallback<Tensor&, const Tensor&, IntArrayRef, bool, Scales..., Tensor&>(
-          Name, "out", self, size, align_corners, scales..., out);
+    const bool bytes = sizeof...(Scales) == 2 && self.scalar_type() == at::kByte;
+    if (!bytes) check_float(self, "upsample");
     OutOp<Meta>(out).meta(self, size, align_corners, scales...);
-    run(false, M, self, out, align_corners, {scales...});
+    if (bytes)
+      resample_bytes(M, self, out, align_corners, {scales...});
+    else
+      run(false, M, self, out, align_corners, {scales...});
     return out;
   }
   static Tensor& plain_backward(const Tensor& grad, IntArrayRef size, IntArrayRef input_size,
@@ -138,40 +157,32 @@ void register_aligned(torch::Library& m, const std::string& name) {
   m.impl((name + "_backward.grad_input").c_str(), &Ops::aligned_backward);
 }
 
-constexpr const char* kNone = "";
-constexpr const char* kLinear = "aten::upsample_linear1d";
-constexpr const char* kBilinear = "aten::upsample_bilinear2d";
-constexpr const char* kTrilinear = "aten::upsample_trilinear3d";
-constexpr const char* kBicubic = "aten::upsample_bicubic2d";
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::meta;
-  register_plain<Resize<kNone, structured_upsample_nearest1d, structured_upsample_nearest1d_backward,
-                        Mode::Nearest, Scale>>(m, "upsample_nearest1d");
-  register_plain<Resize<kNone, structured_upsample_nearest2d, structured_upsample_nearest2d_backward,
-                        Mode::Nearest, Scale, Scale>>(m, "upsample_nearest2d");
-  register_plain<Resize<kNone, structured_upsample_nearest3d, structured_upsample_nearest3d_backward,
-                        Mode::Nearest, Scale, Scale, Scale>>(m, "upsample_nearest3d");
-  register_plain<Resize<kNone, structured__upsample_nearest_exact1d,
-                        structured__upsample_nearest_exact1d_backward, Mode::NearestExact, Scale>>(
-      m, "_upsample_nearest_exact1d");
-  register_plain<Resize<kNone, structured__upsample_nearest_exact2d,
-                        structured__upsample_nearest_exact2d_backward, Mode::NearestExact, Scale, Scale>>(
-      m, "_upsample_nearest_exact2d");
   register_plain<
-      Resize<kNone, structured__upsample_nearest_exact3d, structured__upsample_nearest_exact3d_backward,
-             Mode::NearestExact, Scale, Scale, Scale>>(m, "_upsample_nearest_exact3d");
-  register_aligned<Resize<kLinear, structured_upsample_linear1d, structured_upsample_linear1d_backward,
-                          Mode::Linear, Scale>>(m, "upsample_linear1d");
-  register_aligned<Resize<kBilinear, structured_upsample_bilinear2d, structured_upsample_bilinear2d_backward,
+      Resize<structured_upsample_nearest1d, structured_upsample_nearest1d_backward, Mode::Nearest, Scale>>(
+      m, "upsample_nearest1d");
+  register_plain<Resize<structured_upsample_nearest2d, structured_upsample_nearest2d_backward, Mode::Nearest,
+                        Scale, Scale>>(m, "upsample_nearest2d");
+  register_plain<Resize<structured_upsample_nearest3d, structured_upsample_nearest3d_backward, Mode::Nearest,
+                        Scale, Scale, Scale>>(m, "upsample_nearest3d");
+  register_plain<Resize<structured__upsample_nearest_exact1d, structured__upsample_nearest_exact1d_backward,
+                        Mode::NearestExact, Scale>>(m, "_upsample_nearest_exact1d");
+  register_plain<Resize<structured__upsample_nearest_exact2d, structured__upsample_nearest_exact2d_backward,
+                        Mode::NearestExact, Scale, Scale>>(m, "_upsample_nearest_exact2d");
+  register_plain<Resize<structured__upsample_nearest_exact3d, structured__upsample_nearest_exact3d_backward,
+                        Mode::NearestExact, Scale, Scale, Scale>>(m, "_upsample_nearest_exact3d");
+  register_aligned<
+      Resize<structured_upsample_linear1d, structured_upsample_linear1d_backward, Mode::Linear, Scale>>(
+      m, "upsample_linear1d");
+  register_aligned<Resize<structured_upsample_bilinear2d, structured_upsample_bilinear2d_backward,
                           Mode::Linear, Scale, Scale>>(m, "upsample_bilinear2d");
-  register_aligned<Resize<kTrilinear, structured_upsample_trilinear3d,
-                          structured_upsample_trilinear3d_backward, Mode::Linear, Scale, Scale, Scale>>(
-      m, "upsample_trilinear3d");
-  register_aligned<Resize<kBicubic, structured_upsample_bicubic2d, structured_upsample_bicubic2d_backward,
-                          Mode::Cubic, Scale, Scale>>(m, "upsample_bicubic2d");
+  register_aligned<Resize<structured_upsample_trilinear3d, structured_upsample_trilinear3d_backward,
+                          Mode::Linear, Scale, Scale, Scale>>(m, "upsample_trilinear3d");
+  register_aligned<Resize<structured_upsample_bicubic2d, structured_upsample_bicubic2d_backward, Mode::Cubic,
+                          Scale, Scale>>(m, "upsample_bicubic2d");
 }
 
 }  // namespace dlb

@@ -42,7 +42,7 @@ class OclAllocator final : public c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override { return allocate_bytes(bytes, current_device()); }
   c10::DeleterFnPtr raw_deleter() const override {
     return nullptr;
-  }  // a block is not found by its pointer alone
+  }  // PyTorch frees by DataPtr: the pointer alone does not lead to its block
 
   void copy_data(void* destination, const void* source, size_t bytes) const override {
     if (bytes == 0 || cl::Recording::current()) return;
@@ -92,7 +92,7 @@ c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device) {
   if (device < 0) device = current_device();
   const c10::Device where(kDeviceType, device);
   if (bytes == 0) {
-    device_of(device);  // no memory, but the device must exist
+    device_of(device);  // throws for a device that does not exist, also where no memory is wanted
     return {nullptr, nullptr, &c10::detail::deleteNothing, where};
   }
   Block* block = cache_of(device).allocate(bytes, current_stream(device).id());
@@ -117,8 +117,8 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
 
 MemRef resolve(const c10::DataPtr& data, const void* pointer) {
   if (data.get_deleter() != &free_block) [[unlikely]] {
-    // Ops that take no TensorIterator meet tensors of other devices here. Theirs is not known, unless there
-    // is one.
+    // Ops that use no TensorIterator meet tensors of other devices only here. Which device they wanted is not
+    // known here, unless there is just one.
     TORCH_CHECK(data.device().type() == kDeviceType,
                 "Expected all tensors to be on the same device, but found at least two devices, ",
                 c10::Device(kDeviceType, cl::device_count() == 1 ? 0 : -1), " and ", data.device(), "!");

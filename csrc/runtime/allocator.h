@@ -27,28 +27,28 @@ c10::DeviceAllocator* allocator();
 // Allocates on that device, ordered by its current stream.
 c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device);
 
-// Gives a storage of ours that many bytes, keeping what fits of its contents. Throws c10::Error for one that
-// is not resizable.
+// Resizes a storage of ours to so many bytes, and keeps what fits of its contents. Throws c10::Error for a
+// storage that is not resizable.
 void resize_storage(const c10::Storage& storage, size_t bytes);
 
-// What goes with the memory that a DataPtr owns when it is freed; made at the first call, from any thread.
+// An object that lives as long as the memory that a DataPtr owns. The first call, from any thread, makes it.
 // Null when our allocator did not make that memory.
 std::shared_ptr<void> attached(const c10::DataPtr& storage_data, std::shared_ptr<void> (*make)());
 
-// Maps a device pointer back. `storage_data` is the DataPtr that owns it; O(1) when our allocator made it.
-// Throws c10::Error for a pointer that belongs to no live segment, in PyTorch's words for memory of another
-// type of device.
+// The buffer and offset of a device pointer. `storage_data` is the DataPtr that owns it, which makes this
+// O(1) for memory of our allocator. Throws c10::Error for a pointer into no live segment; for memory of
+// another type of device the message is PyTorch's own.
 MemRef resolve(const c10::DataPtr& storage_data, const void* pointer);
 MemRef resolve(const void* pointer);  // O(log segments)
 
-// Lets this process take that fraction of the device's memory from the driver; more is out of memory. What it
-// holds already stays.
+// Lets this process take at most that fraction of the device's memory from the driver; taking more raises
+// OutOfMemoryError. Memory that it holds already stays.
 void limit_memory(c10::DeviceIndex device, double fraction);
 
 // From now on allocations and frees are reported to PyTorch's profilers, which costs 20 ns for the two.
 void start_memory_reports() noexcept;
 
-// The device a live device pointer belongs to. Throws c10::Error when it is not one of ours.
+// The device of a live device pointer. Throws c10::Error for a pointer that is not ours.
 c10::DeviceIndex device_of_pointer(const void* pointer);
 
 }  // namespace dlb

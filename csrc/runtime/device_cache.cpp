@@ -15,7 +15,7 @@ namespace {
 
 using c10::CachingAllocator::StatType;
 
-constexpr size_t kRound = 512;              // every block's size and offset; also NVIDIA's buffer alignment
+constexpr size_t kRound = 512;  // sizes and offsets of blocks are multiples of it, as NVIDIA aligns buffers
 constexpr size_t kSmallLimit = 1ull << 20;  // requests up to this come from small segments
 constexpr size_t kSmallSegment = 2ull << 20;
 constexpr size_t kLargeRound = 2ull << 20;
@@ -43,6 +43,15 @@ void decrease(Stats& stats, bool small, size_t amount) {
   stats[static_cast<size_t>(small ? StatType::SMALL_POOL : StatType::LARGE_POOL)].decrease(amount);
 }
 
+// Makes one block of this one and the next in memory, neither of which is in a pool.
+void absorb_next(Block* block) {
+  Block* next = block->next;
+  block->size += next->size;
+  block->next = next->next;
+  if (next->next) next->next->previous = block;
+  delete next;
+}
+
 bool is_free(const Block* block) {
   return block && !block->allocated && block->pending_events == 0;
 }
@@ -61,7 +70,7 @@ Block* DeviceCache::allocate(size_t requested, c10::StreamId stream) {
   if (!pending_.empty()) process_events(false);
   Block* block = find(size, stream);
   if (!block) block = make_segment(size, stream);
-  if (!block) {  // give back what is cached and try once more
+  if (!block) {  // the driver may give memory once it has back what is cached
     stats_.num_alloc_retries++;
     process_events(true);
     release_cached();
@@ -90,7 +99,7 @@ void DeviceCache::set_limit(size_t bytes) {
 }
 
 void DeviceCache::free(Block* block) {
-  std::shared_ptr<void> attached;  // may own blocks: let go of when the lock is
+  std::shared_ptr<void> attached;  // may own blocks, so it is released after the lock
   std::lock_guard<std::mutex> lock(mutex_);
   attached.swap(block->attached);
   block->allocated = false;
@@ -236,21 +245,13 @@ void DeviceCache::deactivate(Block* block) {
   decrease(stats_.active, block->small, 1);
   decrease(stats_.active_bytes, block->small, block->size);
   if (is_free(block->next)) {
-    Block* next = block->next;
-    remove_free(next);
-    block->size += next->size;
-    block->next = next->next;
-    if (next->next) next->next->previous = block;
-    delete next;
+    remove_free(block->next);
+    absorb_next(block);
   }
   if (is_free(block->previous)) {
-    Block* previous = block->previous;
-    remove_free(previous);
-    previous->size += block->size;
-    previous->next = block->next;
-    if (block->next) block->next->previous = previous;
-    delete block;
-    block = previous;
+    block = block->previous;
+    remove_free(block);
+    absorb_next(block);
   }
   insert_free(block);
 }

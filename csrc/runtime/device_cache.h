@@ -45,19 +45,20 @@ class DeviceCache {
   // what is cached, waits for the device and tries again; then throws c10::OutOfMemoryError.
   Block* allocate(size_t requested, c10::StreamId stream);
 
-  // Gives a block back; while other streams that used it have work to do, it is not given out again.
+  // Gives a block back. It is not given out again before the other streams that used it have done the work
+  // they have now.
   void free(Block* block);
 
-  // What goes with the block when it is freed; made at the first call.
+  // An object that lives until the block is freed. The first call makes it.
   std::shared_ptr<void> attached(Block* block, std::shared_ptr<void> (*make)());
 
-  // Tells that another stream uses the block.
+  // Notes that another stream uses the block.
   void record_stream(Block* block, c10::StreamId stream);
 
   // Waits for the device and releases the segments of which nothing is in use.
   void empty_cache();
 
-  // The most bytes to take from the driver. What is held already stays.
+  // Sets how many bytes may be taken from the driver. Memory that is held already stays.
   void set_limit(size_t bytes);
 
   DeviceStats stats();

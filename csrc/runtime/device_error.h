@@ -10,15 +10,17 @@ namespace dlb {
 // site's choosing. The kernel claims it with atomic_cmpxchg on the low int of the first.
 struct DeviceErrorSite {
   const char* op;  // "index_select"
-  const char*
-      message;  // with two %lld for the values: "index %lld is out of bounds for dimension with size %lld"
-  bool is_index = true;  // raises IndexError; RuntimeError with the bare message otherwise
+  // With two %lld for the values: "index %lld is out of bounds for dimension with size %lld".
+  const char* message;
+  bool is_index = true;  // raises IndexError; otherwise RuntimeError with the bare message
 };
 
-// Registers a site, once per op (keep the result in a static); the number is what the kernel writes.
+// Registers a site and returns the number that the kernel writes. To be called once per op: keep the result
+// in a static.
 int32_t register_error_site(DeviceErrorSite site);
 
-// Raises the recorded error as IndexError or RuntimeError; `words` as read from the error buffer.
+// Raises the error that a kernel recorded as IndexError or RuntimeError. `words` are those of the error
+// buffer.
 [[noreturn]] void raise_device_error(const int64_t words[3]);
 
 // OpenCL C text of `dlb_report(global int* error, int site, long a, long b)`.

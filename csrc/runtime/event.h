@@ -18,7 +18,7 @@ class Event {
 
   // Marks this point of the stream; an earlier mark is forgotten.
   void record(Stream& stream);
-  // Makes later work of the stream wait for the mark. Nothing when never recorded.
+  // Makes later work of the stream wait for the mark. Does nothing when the event was never recorded.
   void block(Stream& stream) const;
   // True when never recorded, or when the work before the mark is done.
   bool query() const;

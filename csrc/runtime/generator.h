@@ -16,7 +16,7 @@ class OclGenerator final : public c10::GeneratorImpl {
   void set_offset(uint64_t offset) override;
   uint64_t get_offset() const override { return offset_; }
   uint64_t current_seed() const override { return seed_; }
-  uint64_t seed() override;  // a non-deterministic one
+  uint64_t seed() override;  // sets and returns a seed that differs from call to call
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 

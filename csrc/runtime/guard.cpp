@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "runtime/allocator.h"
+#include "runtime/autograd_threads.h"
 #include "runtime/event.h"
 #include "runtime/stream.h"
 
@@ -22,7 +23,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return previous;
   }
   c10::Device getDevice() const override { return {kDeviceType, current_device()}; }
-  void setDevice(c10::Device device) const override { set_current_device(device.index()); }
+  void setDevice(c10::Device device) const override {
+    set_current_device(device.index());
+    note_autograd_thread();  // other callers change the device by guards, which exchange it
+  }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     unchecked_set_device(device.index());
   }
@@ -30,7 +34,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return static_cast<c10::DeviceIndex>(cl::device_count());
   }
 
-  // What kernels compute with.
+  // The element types that kernels compute with.
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     c10::DeviceCapability capability;
     auto& bits = capability.capability_data.capability_bits;

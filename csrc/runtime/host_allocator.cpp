@@ -35,7 +35,7 @@ struct PinnedImpl final : Base {
     Stream& stream = current_stream();
     cl_int status = map_new(stream, size, pointer);
     if (status != CL_SUCCESS) {
-      // Give back what is cached, with what copies use until they end, and try once more.
+      // Gives the driver back what is cached, waits for the copies that use it, and tries once more.
       synchronize_device(-1);
       empty_cache();
       synchronize_device(-1);  // unmapping is a command

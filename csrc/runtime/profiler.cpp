@@ -59,7 +59,7 @@ using libkineto::ActivityType;
 using Activity = libkineto::GenericTraceActivity;
 
 // Numbers of the ops that a thread is in, innermost last. Kineto pushes and pops only while it collects, so
-// what a former session left is dropped.
+// the numbers that a former session left are dropped.
 struct OpStack {
   uint64_t session = 0;
   std::vector<uint64_t> ops;
@@ -68,7 +68,7 @@ struct OpStack {
 thread_local OpStack t_ops;
 std::atomic<uint64_t> g_session{0};
 
-// From the device's clock to the host's, which may run at another rate.
+// Converts from the device's clock to the host's, which may run at another rate.
 int64_t to_host(uint64_t device_ns, const Stream::Log& log) {
   const auto since = [&](uint64_t ns) {
     return static_cast<double>(static_cast<int64_t>(ns - log.start.device));
@@ -247,12 +247,12 @@ class Session final : public libkineto::IActivityProfilerSession {
   std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;
 };
 
-// Made when PyTorch profiles for the first time, whatever it does.
+// PyTorch makes one when it profiles for the first time, whatever it profiles.
 struct Profiler final : libkineto::IActivityProfiler {
   Profiler() { start_memory_reports(); }
   const std::string& name() const override { return name_; }
   const std::set<ActivityType>& availableActivities() const override { return types_; }
-  // Null, and so no session, for a profile of the host alone.
+  // Returns null, so that there is no session, for a profile of the host alone.
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(const std::set<ActivityType>& types,
                                                                  const libkineto::Config&) override {
     if (!types.count(ActivityType::CONCURRENT_KERNEL) || cl::in_bad_fork()) return nullptr;

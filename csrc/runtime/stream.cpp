@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cl/kernel.h"
+#include "cl/log.h"
 #include "runtime/device_error.h"
 
 namespace dlb {
@@ -25,7 +26,7 @@ std::array<DeviceStreams, cl::kDeviceIndices>& all_streams() {
   return *all;
 }
 
-// Of an index that is not negative; whether there is such a device does not matter.
+// The streams of an index that is not negative, whether there is such a device or not.
 DeviceStreams& streams_of(c10::DeviceIndex device) {
   return all_streams()[static_cast<size_t>(device)];
 }
@@ -245,7 +246,7 @@ c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id)
 void synchronize_device(c10::DeviceIndex device) {
   if (device < 0) device = t_device;
   device_of(device);
-  std::exception_ptr first;  // nothing is left running by the time that an error is seen
+  std::exception_ptr first;  // rethrown at the end, so that nothing is still running when the caller sees it
   for (auto& slot : streams_of(device).streams) {
     try {
       if (Stream* stream = slot.load(std::memory_order_acquire)) stream->synchronize();
@@ -281,18 +282,30 @@ std::vector<StreamLog> stop_logs() {
   return logs;
 }
 
+std::vector<c10::DeviceIndex> used_devices() {
+  std::vector<c10::DeviceIndex> devices;
+  for_each_stream([&](Stream& stream) {
+    const c10::DeviceIndex device = stream.unwrap().device_index();
+    if (devices.empty() || devices.back() != device) devices.push_back(device);
+  });
+  return devices;
+}
+
 void finish_all_queues() noexcept {
   if (cl::in_bad_fork()) return;
   for (DeviceStreams& streams : all_streams())
     for (auto& slot : streams.streams)
       if (Stream* stream = slot.load(std::memory_order_acquire)) {
-        // Not clFinish: a daemon thread may go on enqueueing, and the queue never be empty.
+        // clFinish might never return: a daemon thread may go on enqueueing.
         const cl_command_queue queue = stream->queue().handle;
         cl_event marker = nullptr;
-        if (cl::api().clEnqueueMarkerWithWaitList(queue, 0, nullptr, &marker) != CL_SUCCESS) continue;
-        cl::api().clFlush(queue);
-        cl::api().clWaitForEvents(1, &marker);
-        cl::api().clReleaseEvent(marker);
+        cl_int status = cl::api().clEnqueueMarkerWithWaitList(queue, 0, nullptr, &marker);
+        if (status == CL_SUCCESS) {
+          cl::api().clFlush(queue);
+          status = cl::api().clWaitForEvents(1, &marker);
+          cl::api().clReleaseEvent(marker);
+        }
+        if (status != CL_SUCCESS) cl::log(1, std::string("work at exit failed,") + cl::status_name(status));
       }
 }
 

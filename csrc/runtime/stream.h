@@ -18,20 +18,22 @@ constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 // One in-order queue of a device. Made on first use, lives as long as the process.
 class Stream {
  public:
-  // Of streams that PyTorch does not know: not in stream_of(), not waited for by synchronize_device().
+  // The id of streams that PyTorch does not know. stream_of() does not find them, and synchronize_device()
+  // does not wait for them.
   static constexpr c10::StreamId kInternal = -1;
 
   Stream(cl::Device& device, c10::StreamId id);
 
-  // For launching kernels.
+  // The queue for launching kernels.
   cl::Queue& queue() { return queue_; }
-  // For enqueueing another command, with cl::Command; counted, so that query() knows when nothing was
-  // enqueued since the last wait.
+  // The queue for enqueueing another command with cl::Command. Uses are counted, so that query() knows when
+  // nothing was enqueued since the last wait.
   cl::Queue& use() {
     uses_.fetch_add(1, std::memory_order_relaxed);
     return queue_;
   }
-  // The same for commands that are not logged, of a stream that is kInternal or whose thread enqueues alone.
+  // The driver's queue, for commands that are not logged. The stream must be kInternal, or no other thread
+  // may enqueue to it meanwhile.
   cl_command_queue handle() { return use().handle; }
   cl::Device& device() const { return device_; }
   c10::StreamId id() const { return id_; }
@@ -42,30 +44,30 @@ class Stream {
   // memory for a kernel, RuntimeError otherwise, both naming the last kernels.
   void synchronize();
 
-  // True when nothing enqueued so far is still to run. Does not wait.
+  // True when all that was enqueued so far is done. Does not wait.
   bool query();
 
-  // The buffer into which kernels record what they find wrong with their data (see device_error.h). Marks it
-  // as to be looked at by the next synchronising call.
+  // The buffer into which kernels record what they find wrong with their data (see device_error.h). The next
+  // synchronising call reads it.
   cl_mem error_buffer();
 
-  // Called after a wait that was not synchronize() (a blocking read): raises what kernels recorded.
+  // Raises what kernels recorded. To be called after a wait other than synchronize(), such as a blocking
+  // read.
   void raise_device_error();
 
-  // Turns a status of a waiting call into an exception that names the kernels that ran last.
+  // Throws for the status of a waiting call that failed. The message names the kernels that ran last.
   void check_wait(cl_int status, const char* call);
 
   // Makes event timestamps available on this queue for good; waits for the work in flight the first time.
   void enable_profiling();
 
-  // Logs every command from now on, with the device's times. Waits for the work in flight, as stop_log()
-  // does.
+  // Logs every command from now on, with the device's times. Like stop_log(), waits for the work in flight.
   void start_log();
   // Whether the queue takes times.
   bool is_profiling() const { return queue_.handle != plain_; }
-  // The commands since start_log(), and the clocks at both its ends; empty when there was none. Goes back to
-  // a queue without profiling, unless enable_profiling() was called. Throws Error for what the driver reports
-  // late.
+  // The commands since start_log(), and the clocks at its start and end. Empty when there was no start_log().
+  // Moves back to a queue without profiling, unless enable_profiling() was called. Throws Error for what the
+  // driver reports late.
   struct Log {
     std::vector<cl::CommandRecord> commands;
     cl::ClockPair start, end;
@@ -87,7 +89,7 @@ class Stream {
   std::unique_ptr<cl::CommandLog> log_;  // kept after stop_log(): another thread may be about to add to it
   cl::ClockPair log_start_;
 
-  // How much was enqueued so far, in commands of any kind.
+  // Counts the commands of any kind that were enqueued so far.
   uint64_t enqueued() const {
     return uses_.load(std::memory_order_relaxed) +
            (uint64_t{queue_.launches.load(std::memory_order_relaxed)} << 32);
@@ -100,8 +102,9 @@ class Stream {
 
 constexpr int kStreamsPerPool = 32;
 
-// The stream of that id; id 0 is the default stream. Throws c10::Error for an id that getNewStream never gave
-// out, and where there is no such device. Here and below a negative device is the thread's current one.
+// The stream with that id; id 0 is the default stream. Throws c10::Error for an id that getNewStream never
+// gave out, and for a device that does not exist. Here and below a negative device stands for the thread's
+// current one.
 Stream& stream_of(c10::DeviceIndex device, c10::StreamId id);
 Stream& stream_of(const c10::Stream& stream);
 
@@ -118,24 +121,29 @@ inline Stream& current_stream() {
 }
 c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id);
 
-// Waits for all streams of a device that were ever used; then raises what the first one that failed raised.
+// Waits for all streams of a device that were ever used, then raises the error of the first stream that
+// failed.
 void synchronize_device(c10::DeviceIndex device);
 
-// Logs the commands of all streams that PyTorch knows, also of those made later. False when this is already
-// so.
+// The devices that have a stream.
+std::vector<c10::DeviceIndex> used_devices();
+
+// Begins to log the commands of all streams that PyTorch knows, and of those made later. False when they are
+// logged already.
 bool start_logs();
 struct StreamLog {
   c10::DeviceIndex device;
   c10::StreamId stream;
   Stream::Log log;
 };
-// Ends it and returns the logs that are not empty. What the driver reports late becomes a warning.
+// Ends what start_logs() began, and returns the logs that are not empty. What the driver reports late becomes
+// a warning.
 std::vector<StreamLog> stop_logs();
 
-// At process exit: waits for all queues of all devices and swallows errors.
+// Waits for all queues of all devices, at process exit. Errors are logged: nobody is left to handle them.
 void finish_all_queues() noexcept;
 
-// cl::device() with PyTorch's exception.
+// As cl::device(), but throws c10::Error for a device that does not exist.
 cl::Device& device_of(c10::DeviceIndex index);
 
 }  // namespace dlb

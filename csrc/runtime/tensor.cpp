@@ -36,9 +36,27 @@ codegen::DType dtype_of(c10::ScalarType type, const char* op) {
       return DType::C64;
     case c10::ScalarType::ComplexDouble:
       return DType::C128;
+    case c10::ScalarType::ComplexHalf:
+      return DType::C32;
     default:
       TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op, "\" is not implemented for '", c10::toString(type),
                                   "' on ocl");
+  }
+}
+
+codegen::DType storage_dtype_of(c10::ScalarType type, const char* op) {
+  using codegen::DType;
+  switch (type) {
+    case c10::ScalarType::Float8_e4m3fn:
+      return DType::E4M3;
+    case c10::ScalarType::Float8_e5m2:
+      return DType::E5M2;
+    case c10::ScalarType::Float8_e4m3fnuz:
+      return DType::E4M3Z;
+    case c10::ScalarType::Float8_e5m2fnuz:
+      return DType::E5M2Z;
+    default:
+      return dtype_of(type, op);
   }
 }
 
@@ -92,6 +110,14 @@ ScalarArg scalar_arg(const c10::Scalar& value, codegen::DType compute) {
   return arg;
 }
 
+c10::Scalar rounded_to(const c10::Scalar& value, c10::ScalarType type) {
+  if (type == c10::ScalarType::Half)
+    return static_cast<float>(c10::Half(static_cast<float>(value.toDouble())));
+  if (type == c10::ScalarType::BFloat16)
+    return static_cast<float>(c10::BFloat16(static_cast<float>(value.toDouble())));
+  return value;
+}
+
 c10::Scalar cpu_scalar(const at::TensorBase& tensor) {
   const void* data = tensor.const_data_ptr();
   switch (tensor.scalar_type()) {
@@ -125,6 +151,16 @@ c10::Scalar cpu_scalar(const at::TensorBase& tensor) {
       return *static_cast<const c10::complex<float>*>(data);
     case c10::ScalarType::ComplexDouble:
       return *static_cast<const c10::complex<double>*>(data);
+    case c10::ScalarType::ComplexHalf:
+      return c10::complex<float>(*static_cast<const c10::complex<c10::Half>*>(data));
+    case c10::ScalarType::Float8_e4m3fn:
+      return static_cast<float>(*static_cast<const c10::Float8_e4m3fn*>(data));
+    case c10::ScalarType::Float8_e5m2:
+      return static_cast<float>(*static_cast<const c10::Float8_e5m2*>(data));
+    case c10::ScalarType::Float8_e4m3fnuz:
+      return static_cast<float>(*static_cast<const c10::Float8_e4m3fnuz*>(data));
+    case c10::ScalarType::Float8_e5m2fnuz:
+      return static_cast<float>(*static_cast<const c10::Float8_e5m2fnuz*>(data));
     default:
       TORCH_CHECK_NOT_IMPLEMENTED(false, "'", tensor.scalar_type(),
                                   "' CPU scalars are not supported beside ocl tensors");

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
+#include "cl/buffer.h"
 #include "codegen/dtype.h"
 #include "runtime/allocator.h"
 #include "runtime/stream.h"
@@ -11,31 +12,30 @@
 namespace dlb {
 
 // The code generator's name for a PyTorch dtype. Raises NotImplementedError for dtypes that kernels do not
-// handle (quantised, float8, complex half), naming the op.
+// handle (quantised, float8), naming the op.
 codegen::DType dtype_of(c10::ScalarType type, const char* op);
 
-// False for float64 and complex128 on a device without cl_khr_fp64.
+// The same with the dtypes that are only stored and converted: float8.
+codegen::DType storage_dtype_of(c10::ScalarType type, const char* op);
+
+// False for float64 and complex128 on a device whose driver does not build kernels with double.
 bool device_computes(c10::Device device, c10::ScalarType type);
 
 // Raises NotImplementedError when the device lacks double precision and the dtype needs it.
 void check_device_supports(const cl::Device& device, codegen::DType type, const char* op);
 
-// Where a tensor's first element lives; `offset` of MemRef is in bytes.
+// The place of a tensor's first element. The offset of a MemRef is in bytes.
 inline MemRef mem_of(const at::TensorBase& tensor) {
   return resolve(tensor.storage().data_ptr(), tensor.const_data_ptr());
 }
 
-// A buffer and an element offset, as kernels take them.
-struct Operand {
-  cl_mem mem;
-  int64_t offset;  // elements
-};
-inline Operand operand_of(const at::TensorBase& tensor) {
+// The same as kernels take it.
+inline Buffer buffer_of(const at::TensorBase& tensor) {
   const MemRef ref = mem_of(tensor);
   return {ref.mem, static_cast<int64_t>(ref.offset / tensor.itemsize())};
 }
 
-// A scalar in the form of codegen::scalar_name(compute).
+// A scalar as kernels take it, of the type codegen::scalar_name(compute).
 struct ScalarArg {
   union {
     int64_t i;
@@ -48,7 +48,10 @@ struct ScalarArg {
 };
 ScalarArg scalar_arg(const c10::Scalar& value, codegen::DType compute);
 
-// Value of a CPU tensor of one element.
+// The value as a number of `type`, where that has 16 bits; else itself.
+c10::Scalar rounded_to(const c10::Scalar& value, c10::ScalarType type);
+
+// The value of a CPU tensor of one element.
 c10::Scalar cpu_scalar(const at::TensorBase& tensor);
 
 }  // namespace dlb

@@ -9,11 +9,11 @@
 namespace dlb {
 namespace {
 
-// A blocking write of pageable memory waits for everything before it in the queue. One more memcpy is cheaper
-// up to here; above, the staging memory itself would be a burden.
+// A blocking write of pageable memory waits for everything before it in the queue. Up to this size one more
+// memcpy is cheaper; above it the staging memory would be too much.
 constexpr size_t kStagingLimit = 64ull << 20;
 
-// The status of the driver's call, which waits when `blocking`.
+// Returns the status of the driver's call, which waits when `blocking`.
 cl_int write(MemRef to, const void* source, size_t bytes, Stream& stream, bool blocking) {
   cl::Command command(stream.use(), cl::CommandKind::kWrite, "Memcpy HtoD", bytes);
   return cl::api().clEnqueueWriteBuffer(command.queue(), to.mem, blocking ? CL_TRUE : CL_FALSE, to.offset,

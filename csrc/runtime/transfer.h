@@ -5,19 +5,20 @@
 
 namespace dlb {
 
-// Host to device. The source may be reused when this returns, unless it is page-locked and `non_blocking`:
-// then the caller keeps it alive and unchanged until the stream has passed (record it with host_allocator()).
-// Pageable sources of usual sizes are staged, so that the call does not wait for earlier work.
+// Copies from host to device. The source may be reused when this returns, unless it is page-locked and the
+// copy `non_blocking`: then the caller keeps it alive and unchanged until the stream has done the copy (by
+// recording it with host_allocator()). Pageable sources of usual sizes are staged, so that the call does not
+// wait for earlier work.
 void copy_to_device(MemRef destination, const void* source, size_t bytes, Stream& stream, bool non_blocking);
 
-// Device to host. Waits for the data, and raises what kernels reported, unless the destination is page-locked
-// and `non_blocking`.
+// Copies from device to host. Waits for the data and raises what kernels reported, unless the destination is
+// page-locked and the copy `non_blocking`.
 void copy_to_host(void* destination, MemRef source, size_t bytes, Stream& stream, bool non_blocking);
 
-// Between two devices, through host memory; waits for the source.
+// Copies between two devices, through host memory. Waits for the source.
 void copy_between_devices(MemRef destination, Stream& to, MemRef source, Stream& from, size_t bytes);
 
-// Sets bytes to the repeated 1 to 16 byte (a power of two) pattern.
+// Fills memory with a repeated pattern of 1, 2, 4, 8 or 16 bytes.
 void fill_device(MemRef destination, const void* pattern, size_t pattern_bytes, size_t bytes, Stream& stream);
 
 }  // namespace dlb

@@ -19,15 +19,15 @@ namespace {
 struct Expected {
   std::mutex mutex;
   std::vector<StoredProblem> problems;
-  bool queued = false;  // a task for them
+  bool queued = false;  // whether a background task for them is queued
 };
 Expected& expected() {
   static auto* instance = new Expected;
   return *instance;
 }
 
-// On a thread that records: asks for the programs of the solution that its estimate puts first, and for those
-// that check it where it was never used.
+// Asks for the programs of the solution with the lowest estimate, and for those that verify it where it was
+// never used. To be called on a thread that records.
 void ask_for_first(const Problem& problem, cl::Device& device) {
   const auto ranking = ranking_of(problem, device);
   if (ranking.empty()) return;
@@ -36,7 +36,7 @@ void ask_for_first(const Problem& problem, cl::Device& device) {
   make_solution(problem, device, solver, solver.first_config_for(problem, device));
 }
 
-// All that was expected so far at once, so that several processes have work.
+// Takes all that was expected so far at once, so that several processes have work.
 void compile_expected() {
   std::vector<StoredProblem> problems;  // of any device
   {
@@ -54,7 +54,7 @@ void compile_expected() {
         if (problem->device != index) return false;
         try {
           ask_for_first(*problem, device);
-        } catch (const std::exception& error) {  // the op itself will tell
+        } catch (const std::exception& error) {  // the op itself will raise it
           log(1, std::string("not compiled ahead,") + error.what());
         }
         return true;

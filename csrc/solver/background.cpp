@@ -43,10 +43,8 @@ struct Worker {
       lock.unlock();
       try {
         task();
-      } catch (const std::exception& error) {
-        cl::log(1, std::string("background task failed,") + error.what());
-      } catch (...) {  // of no C++ type that says more; the thread must live on
-        cl::log(1, "background task failed");
+      } catch (...) {
+        cl::log_dropped("background task");  // the thread goes on with the next one
       }
       lock.lock();
       busy = false;
@@ -69,7 +67,7 @@ void in_background(std::function<void()> task) {
   if (!w.started) try {
       w.thread = std::thread([&w] { w.work(); });
       w.started = true;
-    } catch (const std::system_error& error) {  // a limit of threads: the task is dropped
+    } catch (const std::system_error& error) {  // the system's limit of threads is reached
       cl::log(1, std::string("no background thread,") + error.what());
       return;
     }
@@ -78,7 +76,8 @@ void in_background(std::function<void()> task) {
 }
 
 void wait_while_program_starts(const cl::Device& device) {
-  // CPU-like devices build kernels at their first launch too, on the cores that run them.
+  // On CPU-like devices the first launch of a kernel compiles too, and takes the cores from the kernels that
+  // run there.
   const double quiet = device.cls == cl::DeviceClass::kCpu ? 1.0 : 0.1;
   while (!background_stopping() && cl::seconds_since_urgent_build() < quiet)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -95,7 +94,7 @@ void wait_for_background() {
 }
 
 void stop_background() noexcept {
-  if (cl::in_bad_fork()) return;  // the thread did not come along
+  if (cl::in_bad_fork()) return;  // a forked process has no copy of the thread
   Worker& w = worker();
   {
     std::lock_guard<std::mutex> lock(w.mutex);

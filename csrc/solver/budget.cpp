@@ -15,7 +15,7 @@ constexpr Allowance kCpuAllowance = {
     .burst = 100e3, .worth = 20e3, .marking = 40, .lasting = 1e6, .lasting_runs = 30};
 constexpr Allowance kGpuAllowance = {
     .burst = 10e3, .worth = 5e3, .marking = 150, .lasting = 5e6, .lasting_runs = 30};
-constexpr uint32_t kFirstSearch = 2;  // runs at least before a search
+constexpr uint32_t kFirstSearch = 2;  // a search begins with the second run of a problem at the earliest
 
 std::mutex g_allowance_mutex;
 std::atomic<bool> g_has_allowance{false};
@@ -63,7 +63,7 @@ MeasuringQueue& measuring_queue(const cl::Device& device) {
 }
 
 uint32_t run_to_search_at(const cl::Device& device, double estimate) {
-  find_share();  // throws here, to the user, if the environment's is none
+  find_share();  // throws for a wrong DLBACKEND_FIND_SHARE here, where the error reaches the user
   const double runs = std::ceil(allowance_of(device).worth / std::max(estimate, 1e-3));
   return std::max(kFirstSearch, static_cast<uint32_t>(std::min(runs, 1e9)));
 }

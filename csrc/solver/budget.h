@@ -12,8 +12,8 @@ namespace dlb::solver {
 // Limits beside find_share(), which is low: a program that has its fastest solutions already shall not notice
 // the search, and one that has not gets more, because a solution that takes over pays for more.
 struct Allowance {
-  double burst;  // microseconds of the share that may be saved up
-  double worth;  // microseconds that a problem must have taken in all before a search; compilers take longer
+  double burst;    // how many microseconds of the share may be saved up
+  double worth;    // microseconds that a problem must have taken in all before a search may begin
   double marking;  // microseconds that marks and another queue cost two runs
   // Microseconds that a problem must have taken in all before a program is made for its sizes, which takes
   // the compiler a second or so and gains percents, and runs that it must have had.
@@ -33,10 +33,10 @@ double steady_microseconds();
 class Budget {
  public:
   explicit Budget(Clock clock = steady_microseconds) : clock_(clock), last_(clock()) {}
-  // Takes so many microseconds, and with them the budget may go below zero; false while it is used up. At a
+  // Takes so many microseconds, which may bring the budget below zero. False while it is used up. At a
   // share of 1 nothing is refused.
   bool take(double microseconds, double share, const Allowance& allowance);
-  // More, or with a negative number less, was spent than taken.
+  // Notes that so much more was spent than taken, or with a negative number so much less.
   void spend(double microseconds);
 
  private:

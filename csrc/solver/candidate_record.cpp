@@ -19,7 +19,7 @@ FindRecord record_of(const Problem& problem, const cl::Device& device,
     if (c.time > 0 && c.state != Candidate::kWrong)
       record.results.push_back({revision_name(*c.solver), c.config, c.time,
                                 c.solution ? c.solution->workspace : c.workspace, c.error});
-  // The one taken first: others may be faster by less than it takes to be believed.
+  // The one that was taken comes first: others may have measured faster, but by too little to take over.
   const auto rank = [&](const FindResult& r) {
     for (const auto& c : candidates)
       if (c.state == Candidate::kTaken && revision_name(*c.solver) == r.solver && c.config == r.config)
@@ -37,7 +37,7 @@ void remember(const Problem& problem, const cl::Device& device, const std::strin
   const auto known = forced.empty() ? std::nullopt : load_record(device, key);
   if (!known || known->version != record.version || known->results.empty())
     return store_record(device, key, record);
-  // The first is taken: that stays as it was, unless it is of the forced solver.
+  // The first result of a record is the one to take. It stays first, unless it is of the forced solver.
   const bool newer = known->results.front().solver.rfind(forced + "@", 0) == 0;
   FindRecord both = newer ? record : *known;
   const FindRecord& other = newer ? *known : record;

@@ -12,7 +12,7 @@ struct RankedSolver {
   const AnySolver* solver = nullptr;
   double estimate = 0;
 };
-// All of them, the lowest estimate first.
+// All solvers of the problem that are applicable and allowed, the lowest estimate first.
 std::vector<RankedSolver> ranking_of(const Problem& problem, const cl::Device& device);
 
 // One way to solve a problem while it is being looked at.
@@ -42,15 +42,15 @@ std::string describe(const Candidate& candidate);
 
 // Builds the candidate's solution; one that does not build becomes kFailed.
 void build(const Problem& problem, cl::Device& device, Candidate& candidate);
-// Builds those that have no solution on several threads.
+// Builds, on several threads, the solutions of those that have none.
 void build_all(const Problem& problem, cl::Device& device, std::vector<Candidate>& candidates);
 
-// A solver of the op is applicable where its reason is null; separator before each "name: reason".
+// For each solver of the op the separator and "name: reason", which says whether it is applicable or why not.
 std::string reasons(const Problem& problem, const cl::Device& device, const char* separator);
 
-// Most times the lowest estimate that is measured: between the program's runs, and before its first one. GPUs
-// have lower ones, because estimates are nearer there and each program takes a driver's compiler a quarter of
-// a second or more.
+// Solutions are measured whose estimate is at most so many times the lowest: between the program's runs, and
+// before its first one. GPUs have lower limits, because estimates are more exact there and the driver's
+// compiler takes a quarter of a second or more for each program.
 struct MostEstimate {
   double between, before;
 };

@@ -11,8 +11,8 @@
 namespace dlb::solver {
 namespace {
 
-constexpr size_t kMostSpecialised = 256;  // problems at once that have a program of their own
-constexpr size_t kBuckets = 4096;         // size buckets of a generation
+constexpr size_t kMostSpecialised = 256;  // problems that have a program of their own at one time
+constexpr size_t kBuckets = 4096;         // size buckets in a generation of the map
 
 std::atomic<uint32_t> g_round{0};
 std::atomic<uint32_t> g_generation{0};
@@ -88,7 +88,7 @@ void note_specialised(const Problem& problem, const ChoicePtr& choice) {
   static std::mutex mutex;
   static auto* list = new std::vector<Entry>;
   std::lock_guard<std::mutex> lock(mutex);
-  choice->last_run = ++g_round;  // it is about to
+  choice->last_run = ++g_round;  // the problem is about to run
   list->emplace_back(StoredProblem(problem), choice);
   if (list->size() <= kMostSpecialised) return;
   const auto oldest = std::min_element(list->begin(), list->end(), [](const Entry& a, const Entry& b) {

@@ -16,7 +16,7 @@ struct Choice {
   SolutionPtr taken;
   SolutionPtr reusable;            // the fastest that takes sizes as arguments
   std::shared_ptr<Search> search;  // null when there is none
-  // Runs until the choice is looked at again; at most 0: never.
+  // Runs that are left until the choice is looked at again; 0 or less means never.
   mutable std::atomic<int64_t> runs_to_search{0};
   // Taken from another size of its bucket, without asking the store.
   bool from_bucket = false;
@@ -31,8 +31,8 @@ ChoicePtr known_choice(const Problem& problem);
 // The choice by estimate alone, for while determinism is asked for, or null.
 ChoicePtr known_deterministic_choice(const Problem& problem);
 
-// Counts what makes choices void (a new mode, a forced solver): a choice that was begun in an earlier
-// generation is not remembered.
+// The number of times that choices became void, by a new mode or a forced solver: a choice that was begun in
+// an earlier generation is not remembered.
 uint32_t choice_generation();
 void remember_choice(const Problem& problem, const ChoicePtr& choice);
 void remember_choice(const Problem& problem, const ChoicePtr& choice, uint32_t generation);
@@ -40,7 +40,7 @@ void remember_deterministic_choice(const Problem& problem, const ChoicePtr& choi
 // Puts `next` in the place of `expected`, unless that was forgotten or replaced meanwhile. Returns whether it
 // did.
 bool replace_choice(const Problem& problem, const ChoicePtr& expected, const ChoicePtr& next);
-// Forgets all choices, those by size bucket too.
+// Forgets all choices, including those by size bucket.
 void forget_choices();
 
 // Counts the programs made for single problems, so that a choice can tell how long ago it last ran.

@@ -6,26 +6,25 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
 
 #include "cl/compute_unit.h"
+#include "cl/settings.h"
 #include "cl/stores/disk_cache.h"
 #include "solver/settings.h"
 
 namespace dlb::solver {
 namespace {
 
-// Raise the number when rates come to mean something else: those stored before are not found any more.
+// Raise the number when the meaning of a rate changes: then the rates that are stored are not found any more.
 constexpr const char* kMagic = "dlbackend-rates 1";
 constexpr const char* kStoreSubject = "rates 1";
 
 // A core does two multiply-adds of its widest vectors in a cycle, but 512 bits count once: cores have one
 // such unit, or two that two threads share, or none and use the narrower ones together.
 constexpr double kMostPerCycle = 16;
-// What a core copies, and what all of them together do before the memory's channels are full: bytes per
-// microsecond.
+// Bytes per microsecond that one core copies, and that all cores copy together when the memory's channels are
+// full.
 constexpr double kCoreBytes = 8000, kMostHostBytes = 2e5;
 // Bytes that a GPU's memory moves in the time of a float32 operation: from 1/20 with stacked memory to 1/80.
 constexpr double kGpuBytesPerOperation = 1.0 / 32;
@@ -51,13 +50,13 @@ DeviceRates derive_gpu(const cl::Device& device, const cl::ComputeUnit& unit) {
   rates.float32 = 2.0 * unit.lanes * clock * device.compute_units;
   rates.bytes = kGpuBytesPerOperation * rates.float32;
   rates.launch_us = 4;
-  // Half where a GPU is made for it, 1/32 or 1/64 elsewhere. The larger one is taken for a guess: by too
-  // small a one tiles would be left out that may be the fastest, by too large a one some are measured in
-  // vain.
-  rates.float64 = rates.float32 / (device.fp64 ? 2 : 64);
+  // GPUs made for double compute it at half the rate, others at 1/32 or 1/64. The guess is the larger rate:
+  // with too small a rate tiles would be left out that may be the fastest, with too large a rate some are
+  // only measured in vain.
+  rates.float64 = rates.float32 / (device.fp64.listed() ? 2 : 64);
   rates.int32 = rates.float32 / 2;
   const bool tensor_cores =
-      device.tensor_cores != cl::TensorCores::kNone;        // emulated ones stand for real ones
+      device.tensor_cores != cl::TensorCores::kNone;        // emulated ones count as real ones
   rates.matrix16 = rates.float32 * (tensor_cores ? 4 : 1);  // from 2 to 16 times
   rates.matrix_tf32 = rates.float32 * (tensor_cores ? 2 : 1);
   return rates;
@@ -146,13 +145,7 @@ void store_rates(const cl::Device& device, const DeviceRates& rates) {
 }
 
 bool uses_measured_rates() {
-  static const bool uses = [] {
-    const char* text = std::getenv("DLBACKEND_RATES");
-    const std::string chosen = text ? text : "";
-    if (!chosen.empty() && chosen != "derived" && chosen != "measured")
-      std::fprintf(stderr, "dlbackend: DLBACKEND_RATES=%s is ignored; it is measured or derived\n", text);
-    return chosen != "derived";
-  }();
+  static const bool uses = cl::settings::rates() != "derived";
   return uses;
 }
 

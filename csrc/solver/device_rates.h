@@ -14,8 +14,8 @@ namespace dlb::solver {
 // store (solver/measure_rates.h); until then they are derived from what the driver tells.
 struct DeviceRates {
   double bytes = 0;  // copied through memory larger than the caches: those read and those written
-  double launch_us =
-      0;  // microseconds of a kernel that waits for the one before it and does nothing; the host is ahead
+  // Microseconds of a kernel that waits for the one before it and does nothing, while the host is ahead.
+  double launch_us = 0;
   // Operations of all compute units together, a multiply-add being two.
   double float32 = 0, float64 = 0, int32 = 0;
   // The same in products of matrices by instructions made for them: with operands of 16 bits, and of float32
@@ -58,8 +58,8 @@ const DeviceRates& rates_of(const cl::Device& device);
 // For what must come out alike in every process: a choice that a stored config does not name.
 const DeviceRates& derived_rates(const cl::Device& device);
 
-// What the find store has for the device now, and storing it under this key of the store. Storing changes
-// nothing in this process.
+// The key of the device's rates in the find store, what the store has under it now, and storing rates there.
+// Storing changes nothing in this process.
 std::string rates_key(const cl::Device& device);
 std::optional<DeviceRates> load_rates(const cl::Device& device);
 void store_rates(const cl::Device& device, const DeviceRates& rates);

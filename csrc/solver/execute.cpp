@@ -53,7 +53,7 @@ void run_timed(const Solution& solution, const Problem& problem, const Operands&
              describe(solution.config, solution.solver->config_names()) + "," + key(problem) + "," + time);
 }
 
-// What is to run now. Null where a search took the run for a measurement.
+// The choice to run now. Null where a search has computed the problem as a measurement.
 ChoicePtr choice_for(const Problem& problem, const Operands& operands, Stream& stream, bool reusable_only) {
   cl::Device& device = stream.device();
   if (deterministic_now()) [[unlikely]]
@@ -65,7 +65,7 @@ ChoicePtr choice_for(const Problem& problem, const Operands& operands, Stream& s
       [[unlikely]]
     choice = reconsider(problem, device, choice);
   if (choice->search) {
-    // A run that fails for its operands tells nothing of a candidate.
+    // A run that fails because of its operands says nothing about a candidate.
     for (const Span& span : problem.op->spans(problem)) cl::check_buffer(device, (operands.*span.buffer).mem);
     const auto step = choice->search->step(operands, stream, reusable_only);
     if (step.changed) adopt_search(problem, choice);
@@ -99,6 +99,7 @@ void run(const Problem& problem, const Operands& operands, Stream& stream) {
   } catch (const c10::OutOfMemoryError&) {
     const SolutionPtr smaller = least_memory(problem, device, solution.workspace + solution.prepared);
     if (!smaller) throw;
+    log(1, "too little memory," + key(problem) + ",runs a solver that needs less");
     run_solution(*smaller, problem, operands, stream);
   }
 }

@@ -22,7 +22,7 @@ namespace dlb::solver {
 namespace {
 
 constexpr const char* kMagic = "dlbackend-find";
-// In a record for any driver, before the version of the one that it was measured with.
+// Stands before the version of the driver with which a record for any driver was measured.
 constexpr char kWithDriver = '@';
 
 std::optional<Config> parse_config(const std::string& text) {
@@ -37,14 +37,15 @@ std::optional<Config> parse_config(const std::string& text) {
   return in.peek() == std::istringstream::traits_type::eof() ? std::optional(config) : std::nullopt;
 }
 
-// As "%.2f" or "%.3g", whatever the locale.
+// Formats as "%.2f" or "%.3g" in the C locale, whatever the process's is.
 std::string number_text(double number, std::chars_format format, int precision) {
   char text[400];  // the largest double has 309 digits
   const auto end = std::to_chars(text, text + sizeof text, number, format, precision).ptr;
   return {text, end};
 }
 
-// Records that the process was given. A problem's place is the first line of its key in the store.
+// The records that load_find_record() gave this process. The place of a problem is the first line of its key
+// in the store.
 struct Loaded {
   std::mutex mutex;
   std::unordered_map<std::string, std::string> texts;  // by key in the store

@@ -89,7 +89,7 @@ std::string find_record(const std::string& key, int index) {
 }
 
 void store_find_record(const std::string& key, const std::string& text, int index) {
-  op_of_key(key).parse(key, index);  // throws for what is no key
+  op_of_key(key).parse(key, index);  // throws for text that is no key
   cl::find_disk_cache().store(cl::find_key(device_at(index), key), text);
   forget_choices();
 }

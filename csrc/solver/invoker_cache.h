@@ -26,7 +26,7 @@ class InvokerCache {
     known_.insert(StoredProblem(problem), std::move(entry));
   }
 
-  // Unless `valid`, asked while nobody can clear the cache, says no.
+  // Inserts only if valid() is true. It is called under the lock, so nothing clears the cache in between.
   template <class Valid>
   void insert_if(const Problem& problem, Entry entry, const Valid& valid) {
     std::lock_guard<std::mutex> lock(mutex_);

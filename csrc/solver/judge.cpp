@@ -5,13 +5,14 @@
 namespace dlb::solver {
 namespace {
 
-constexpr double kHopeless = 1.15;          // above this ratio a candidate is given up before all is measured
+constexpr double kHopeless = 1.15;          // a candidate above this ratio is given up early
 constexpr double kShortMicroseconds = 150;  // runs shorter than this need more measurements
 constexpr size_t kMeasurements = 3, kMeasurementsOfShort = 7;
-// Measurements before a candidate is given up that may have been interrupted: a short kernel on a CPU, where
-// one in thirty meets a thread that the system did not let run; on a GPU any at all, since other processes
-// may use it as well, and more where the ratio is above kInterruptedRatio, for another process's time slice
-// takes milliseconds. Two more runs cost nothing beside what compiling for the problem's sizes took.
+// A measurement may have been interrupted, so a candidate is given up only after several. On a CPU one short
+// kernel in thirty meets a thread that the system did not let run. On a GPU any kernel may be interrupted,
+// because other processes may use it as well; above kInterruptedRatio more measurements are taken, because
+// another process's time slice takes milliseconds. For a specialised candidate two more runs cost nothing
+// beside what compiling it took.
 constexpr size_t kMeasurementsIfInterrupted = 3, kMeasurementsOnGpu = 2;
 constexpr double kInterruptedRatio = 4;
 

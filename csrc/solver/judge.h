@@ -5,7 +5,7 @@
 
 namespace dlb::solver {
 
-// A solution takes over below this share of the other's time; what gains less stays second.
+// A solution takes over when it takes less than this share of the other's time.
 constexpr double kMinimumGain = 0.97;
 
 enum class Verdict { kUndecided, kSlower, kTakesOver };

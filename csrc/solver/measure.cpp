@@ -14,19 +14,20 @@
 namespace dlb::solver {
 namespace {
 
-// After the first turn, the second and so on a candidate that takes more than so many times the fastest's
-// time is out.
+// A candidate is dropped when it takes more than so many times as long as the fastest, after the first turn,
+// the second and so on.
 constexpr double kMostRatio[] = {2, 1.4, 1.2, 1.1};
 // Runs are timed in batches of so many microseconds. A short kernel run alone takes up to three times its
 // time, so only a batch of kLongBatchMicroseconds is believed against a candidate.
 constexpr double kBatchMicroseconds = 200, kLongBatchMicroseconds = 100;
-// There are no more turns once one candidate took so many microseconds in all, or when two turns in a row
-// made nothing faster by kSteadyShare.
+// Turns end once one candidate took so many microseconds in all, or when two turns in a row made no candidate
+// faster by kSteadyShare.
 constexpr double kEnoughMicroseconds = 20e3, kSteadyShare = 0.02;
 constexpr size_t kMostTurns = 12;
 
 // Times the candidates that are right in turns, a batch of runs each, so that a change of the machine's pace
-// meets all alike; the fastest batch counts. After each turn those that have fallen behind are out.
+// affects all of them; the fastest batch counts. After each turn the candidates that are too slow are
+// dropped.
 void race(Trial& trial, std::vector<Candidate>& candidates) {
   struct Runner {
     Candidate* candidate;
@@ -39,7 +40,7 @@ void race(Trial& trial, std::vector<Candidate>& candidates) {
       runners.push_back({&c});
     }
   find_stats().measured += runners.size();
-  double best = INFINITY, spent = 0;  // spent on one candidate
+  double best = INFINITY, spent = 0;  // microseconds of the fastest batch's run, and in all on one candidate
   int steady = 0;
   for (size_t turn = 0; turn < kMostTurns; turn++) {
     double fell = 0, longest = 0;
@@ -75,7 +76,7 @@ void measure_all(const Problem& problem, cl::Device& device, std::vector<Candida
     check_all(trial, problem, candidates);
     race(trial, candidates);
   }
-  // Not-a-gain is decided in the order of the estimates, as everywhere.
+  // Of candidates that differ by too little the one with the lower estimate is taken, as everywhere.
   Candidate* taken = nullptr;
   for (Candidate& c : candidates)
     if (c.state == Candidate::kReady && (!taken || c.time < taken->time * kMinimumGain)) taken = &c;

@@ -7,9 +7,10 @@
 #include <mutex>
 #include <string>
 
-#include "cl/embedded.h"
 #include "cl/program_table.h"
 #include "cl/stores/disk_cache.h"
+#include "kernels/common/cpu_bf16.h"
+#include "runtime/fetch_kernel.h"
 #include "solver/background.h"
 #include "solver/budget.h"
 #include "solver/settings.h"
@@ -18,13 +19,13 @@
 namespace dlb::solver {
 namespace {
 
-constexpr int kRuns = 3;              // the fastest counts: whatever else runs only lengthens them
-constexpr double kLongEnough = 2000;  // microseconds of a loop
+constexpr int kRuns = 3;              // the fastest counts, because interruptions only lengthen runs
+constexpr double kLongEnough = 2000;  // microseconds that a loop is to run at least
 constexpr int kMostIterations = 1 << 24;
-// Of rates.cl's loops in one iteration; VECTOR values in each.
+// Operations on each value in one iteration of the loops in rates.cl.
 constexpr double kOperations = 2 * 40;
 
-// The buffer that is copied within: larger than the caches, but no more than a trial takes of memory.
+// Bytes of the buffer within which is copied: more than the caches hold, but no more than a trial may take.
 uint64_t buffer_bytes(const cl::Device& device) {
   constexpr uint64_t kMiB = 1 << 20;
   const uint64_t cache = std::clamp(device.cache, 16 * kMiB, 256 * kMiB);
@@ -42,13 +43,14 @@ class RateTrial {
   double float32() { return multiply_adds("rates_float32", vector()); }
   double int32() { return multiply_adds("rates_int32", vector()); }
   double float64() { return multiply_adds("rates_float64", std::max(vector() / 2, 1)); }
-  // Of a storage type of gpu_tile.clh, `elements` to a word of 32 bits; `operand` is such a word.
+  // Operations per microsecond of matrix products. `type` is a storage type of gpu_tile.clh, of which a word
+  // of 32 bits holds `elements`; `operand` is such a word.
   double tensor_products(const char* type, int elements, uint32_t operand);
   double bf16_products();
 
  private:
   bool cpu() const { return device_.cls == cl::DeviceClass::kCpu; }
-  // Values of 32 bits that rates.cl computes with at once.
+  // The number of values of 32 bits with which rates.cl computes at once.
   int vector() const {
     if (!cpu()) return 1;
     return device_.vector_floats >= 16 ? 16 : device_.vector_floats >= 8 ? 8 : 4;
@@ -62,10 +64,11 @@ class RateTrial {
     constexpr size_t kGroupsPerUnit = 8;
     return cl::Range::linear(kGroupsPerUnit * device_.compute_units, items);
   }
-  // Microseconds of what is enqueued, behind `before`. Holds the device's measuring queue.
+  // Microseconds of what enqueue() enqueues, which `before` may precede. Holds the device's measuring queue.
   double time(const std::function<void()>& enqueue, const std::function<void()>& before = {});
   double fastest(const std::function<void()>& enqueue, const std::function<void()>& before = {});
-  // How many times a microsecond `enqueue(count)` does its count, over a time that is long enough.
+  // Iterations per microsecond of a loop: enqueue(count) runs it `count` times. The count is raised until
+  // that takes long enough.
   double iterations(const std::function<void(cl_int count)>& enqueue);
 
   cl::Device& device_;
@@ -73,17 +76,10 @@ class RateTrial {
   ScratchBuffer buffer_;
 };
 
-std::string joined(std::initializer_list<const char*> files) {
-  std::string text;
-  for (const char* file : files) text += cl::embedded_source(file);
-  return text;
-}
-
 cl::Kernel& RateTrial::kernel(const char* name) {
-  static const auto* source = new std::string(joined({"solver/rates.cl"}));
   std::string options = cpu() ? "-DVECTOR=" + std::to_string(vector()) : "-DVECTOR=";
   if (device_.fp64) options += cpu() ? " -DVECTOR64=" + std::to_string(vector() / 2) : " -DVECTOR64=";
-  return cl::get_kernel(device_, *source, options, name);
+  return fetch_kernel(device_, {"solver/rates.cl"}, name, options);
 }
 
 double RateTrial::time(const std::function<void()>& enqueue, const std::function<void()>& before) {
@@ -97,11 +93,12 @@ double RateTrial::time(const std::function<void()>& enqueue, const std::function
   stream_.check_wait(cl::api().clWaitForEvents(1, &end), "clWaitForEvents");
   const double microseconds = microseconds_between(begin, end);
   cl::api().clReleaseEvent(begin), cl::api().clReleaseEvent(end);
-  return std::max(microseconds, 1e-3);  // clocks may be coarse
+  return std::max(microseconds, 1e-3);  // a coarse clock may give 0, and callers divide by it
 }
 
 double RateTrial::fastest(const std::function<void()>& enqueue, const std::function<void()>& before) {
-  time(enqueue, before);  // memory is touched first, and some drivers build at the first launch
+  time(enqueue,
+       before);  // does not count: it touches memory first, and some drivers compile at the first launch
   double best = time(enqueue, before);
   for (int run = 1; run < kRuns; run++) best = std::min(best, time(enqueue, before));
   return best;
@@ -141,7 +138,8 @@ double RateTrial::launch_us() {
   const auto enqueue = [&] {
     for (int i = 0; i < kLaunches; i++) nothing.launch(stream_.queue(), range, buffer_.mem());
   };
-  if (cpu()) return fastest(enqueue) / kLaunches;  // what the host does for a launch takes the device's time
+  // On a CPU the host's work for a launch takes time from the device, so it counts.
+  if (cpu()) return fastest(enqueue) / kLaunches;
   cl::Kernel& loop = kernel("rates_float32");
   const auto busy = filling_range(loop_items());
   const double once = kOperations * static_cast<double>(busy.global[0]);
@@ -159,14 +157,13 @@ double RateTrial::multiply_adds(const char* name, int vector) {
 }
 
 double RateTrial::tensor_products(const char* type, int elements, uint32_t operand) {
-  constexpr int kWarp = 32, kWarps = 4, kEdge = 32;  // of a warp's part of the tile
-  const int depth = 8 * elements;                    // of one instruction
+  constexpr int kWarp = 32, kWarps = 4, kEdge = 32;  // a warp computes kEdge by kEdge results of the tile
+  const int depth = 8 * elements;                    // along which one instruction sums
   const std::string options = std::string("-DT_") + type +
                               " -DTM=64 -DTN=64 -DWTM=32 -DWTN=32 -DTK=" + std::to_string(2 * depth) +
                               " -DMMA=1";
-  cl::Kernel& products =
-      cl::get_kernel(device_, joined({"common/gpu_tile.clh", "common/gpu_mma.clh", "solver/rates_mma.cl"}),
-                     options, "rates_mma");
+  cl::Kernel& products = fetch_kernel(
+      device_, {"common/gpu_tile.clh", "common/gpu_mma.clh", "solver/rates_mma.cl"}, "rates_mma", options);
   const auto range = filling_range(kWarp * kWarps);
   const double per_microsecond = iterations(
       [&](cl_int count) { products.launch(stream_.queue(), range, buffer_.mem(), operand, count); });
@@ -175,12 +172,12 @@ double RateTrial::tensor_products(const char* type, int elements, uint32_t opera
 }
 
 double RateTrial::bf16_products() {
-  constexpr size_t kScratchBytes = 64 + 8 * 1024;
+  constexpr size_t kScratchBytes = params::BF16_CONFIG_BYTES + 8 * params::BF16_TILE_BYTES;
   constexpr double kBlockOperations = 2.0 * 32 * 32 * 32;
   const char* tiles = device_.bf16() == cl::Bf16::kTiles ? " -DAMX_TILES" : "";
   cl::Kernel& products =
-      cl::get_kernel(device_, joined({"common/cpu_tile.clh", "common/cpu_bf16.clh", "solver/rates_bf16.cl"}),
-                     std::string("-DT_BFLOAT16") + tiles, "rates_bf16");
+      fetch_kernel(device_, {"common/cpu_tile.clh", "common/cpu_bf16.clh", "solver/rates_bf16.cl"},
+                   "rates_bf16", std::string("-DT_BFLOAT16") + tiles);
   const auto range = filling_range(1);
   const double per_microsecond = iterations([&](cl_int count) {
     products.launch(stream_.queue(), range, buffer_.mem(), count, cl::Local{kScratchBytes});
@@ -202,7 +199,7 @@ DeviceRates measure_rates(cl::Device& device) {
   if (device.fp64) rates.float64 = trial.float64();
   rates.matrix16 = rates.float32 * derived.matrix16 / derived.float32;
   rates.matrix_tf32 = rates.float32 * derived.matrix_tf32 / derived.float32;
-  try {  // not every compiler builds them
+  try {  // not every compiler builds these kernels
     if (device.bf16() != cl::Bf16::kNone) rates.matrix16 = trial.bf16_products();
     if (device.tensor_cores == cl::TensorCores::kMma) {
       rates.matrix16 = trial.tensor_products("HALF", 2, 0x3c003c00);
@@ -211,7 +208,7 @@ DeviceRates measure_rates(cl::Device& device) {
   } catch (const cl::Error& error) {
     log(1, std::string("matrix rates not measured,") + error.what());
   }
-  if (background_stopping()) return rates;  // perhaps without those
+  if (background_stopping()) return rates;  // they may be incomplete, so they are not stored
   store_rates(device, rates);
   log(1, "rates,ocl:" + std::to_string(device.index) + "," + rates.text());
   return rates;

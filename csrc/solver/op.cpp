@@ -24,8 +24,17 @@ Op::Op(const char* name, Tf32Setting tf32, size_t problem_bytes, size_t operand_
 }
 
 const std::vector<const AnySolver*>& Op::solvers() const {
-  std::call_once(made_, [this] { solvers_ = make_solvers(); });
+  std::call_once(made_, [this] {
+    solvers_ = added_;
+    const auto own = make_solvers();
+    solvers_.insert(solvers_.end(), own.begin(), own.end());
+  });
   return solvers_;
+}
+
+void add_solver(const Op& op, const AnySolver& solver) {
+  TORCH_CHECK(op.solvers_.empty(), "a solver of ", op.name(), " must be added before the op's first use");
+  op.added_.push_back(&solver);
 }
 
 const std::vector<const Op*>& ops() {

@@ -42,8 +42,8 @@ class Op {
   size_t operand_bytes() const noexcept { return operand_bytes_; }
   Tf32Setting tf32_setting() const noexcept { return tf32_setting_; }
 
-  // In order of preference: the first of equal estimates is taken. The last is the reference: the plainest
-  // kernel, right for every problem of the op.
+  // In order of preference: of equal estimates the first is taken. The last is the reference, the plainest
+  // kernel, which is right for every problem of the op.
   const std::vector<const AnySolver*>& solvers() const;
   const AnySolver& reference() const { return *solvers().back(); }
 
@@ -54,10 +54,10 @@ class Op {
   virtual StoredProblem parse(const std::string& key, int device) const = 0;
 
   virtual std::vector<Span> spans(const Problem& problem) const = 0;
-  // Small ones at both ends of the result. None where even one result is too much for the reference.
+  // Small windows at both ends of the result. None where even one result takes the reference too long.
   virtual std::vector<StoredCheckWindow> check_windows(const Problem& problem) const = 0;
-  // The same on less of the same kind: sizes that fit any device's memory, operands without gaps. For
-  // checking a solver where the problem itself is too large. The problem itself where its op has no such.
+  // A problem of the same kind with sizes that fit any device's memory and operands without gaps. Solvers are
+  // verified with it where the problem itself is too large. The problem itself where the op defines none.
   virtual StoredProblem reduced(const Problem& problem) const = 0;
   // Hashes of what networks hardly change between calls, without sizes that may follow the input: one for
   // each way to tell those.
@@ -71,7 +71,7 @@ class Op {
   virtual bool trusts_first_choice() const = 0;
   // Operands with their defaults, whose buffers the caller sets.
   virtual StoredOperands operands() const = 0;
-  // Enqueues what makes the random inputs of a trial possible ones (indices that lie in their windows, say).
+  // Enqueues what turns the random inputs of a trial into possible ones, such as indices in their windows.
   virtual void make_possible(const Problem& problem, const Operands& operands, Stream& stream) const = 0;
 
  protected:
@@ -79,14 +79,19 @@ class Op {
 
  private:
   virtual std::vector<const AnySolver*> make_solvers() const = 0;
+  friend void add_solver(const Op& op, const AnySolver& solver);
 
   const char* const name_;
   const Tf32Setting tf32_setting_;
   const size_t problem_bytes_, operand_bytes_;
   const size_t index_;
   mutable std::once_flag made_;  // solvers_, at first use: other files may define them
-  mutable std::vector<const AnySolver*> solvers_;
+  mutable std::vector<const AnySolver*> solvers_, added_;
 };
+
+// Puts a solver of another library before the op's own; `solver` must be of the op's problem type and outlive
+// the process's use of the op. To be called before solvers() is, from one thread.
+void add_solver(const Op& op, const AnySolver& solver);
 
 // All ops, in the order in which they were registered.
 const std::vector<const Op*>& ops();

@@ -11,7 +11,7 @@ std::shared_ptr<PreparedWeights> PreparedWeights::of(const c10::Storage& storage
 
 PreparedWeights::Form* PreparedWeights::find(uint64_t form, int64_t offset, uint32_t version,
                                              Stream& stream) {
-  // Of an older version: nobody asks for them again.
+  // Forms of an older version are never asked for again.
   std::erase_if(forms_, [&](const Form& f) { return f.offset == offset && f.version != version; });
   const auto it = std::find_if(forms_.begin(), forms_.end(),
                                [&](const Form& f) { return f.form == form && f.offset == offset; });

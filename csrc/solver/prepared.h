@@ -1,5 +1,5 @@
-// Weights that a program says stay as they are between runs, in the forms that solvers made of them once:
-// oneDNN calls that reordered, others prepacked.
+// Weights that the program declares constant, in the forms that solvers made of them once. oneDNN calls such
+// weights reordered, other libraries prepacked.
 #pragma once
 #include <c10/core/Storage.h>
 
@@ -13,10 +13,10 @@
 
 namespace dlb::solver {
 
-// The forms of what lies in one allocation; gone with it. Any thread may use it.
+// The forms of the weights in one allocation. They are freed with it. Any thread may use them.
 class PreparedWeights {
  public:
-  // Those of a storage's memory; null when that is not our allocator's.
+  // The forms of a storage's memory. Null when our allocator did not make that memory.
   static std::shared_ptr<PreparedWeights> of(const c10::Storage& storage);
 
   // `bytes` of memory that hold `form` of the weights at this element offset, as they are since their

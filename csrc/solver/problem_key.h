@@ -24,7 +24,7 @@ class KeyWriter {
     begin(name);
     put(value);
   }
-  // A last field, 0 or 1, which keys lack where it is 0: it came after keys had been stored without it.
+  // A last field, 0 or 1. Keys lack it where it is 0, because keys were stored before the field existed.
   template <class T>
   void if_set(const char* name, const T& value) {
     if (value) (*this)(name, value);
@@ -56,7 +56,7 @@ class KeyReader {
  public:
   // Reads the op's name and the dtype.
   KeyReader(const std::string& key, const char* op, c10::ScalarType& dtype);
-  // Throws unless all was read.
+  // Throws unless the whole key was read.
   void finish();
 
   template <class T>

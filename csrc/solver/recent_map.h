@@ -1,4 +1,4 @@
-// A bounded map that forgets what was not asked for longest. Not thread-safe.
+// A bounded map that forgets the entries that were not asked for longest. Not thread-safe.
 #pragma once
 #include <cstddef>
 #include <cstdint>

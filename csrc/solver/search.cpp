@@ -21,7 +21,8 @@
 namespace dlb::solver {
 namespace {
 
-// A solver whose first config took at most so many times the fastest's time has its others tried.
+// Further configs of a solver are tried when its first took at most so many times as long as the fastest
+// solution.
 constexpr double kNearRatio = 1.3;
 
 double thread_cpu_microseconds() {
@@ -63,14 +64,14 @@ Search::Search(const Problem& problem, cl::Device& device, std::string key, Solu
   std::vector<const AnySolver*> seen = {first.solver};
   for (Candidate& other : others) {
     if (is_taken(other)) continue;
-    // Measured before, or what a record says was faster when it was compiled for the problem.
+    // It was measured before, or a record has it as faster when it was compiled for the problem.
     const bool known = other.state != Candidate::kWaiting || other.config.specialised;
     if (!known && other.estimate > most_estimate(device).between * first.estimate) continue;
     const bool first_config = std::find(seen.begin(), seen.end(), other.solver) == seen.end();
     if (first_config) seen.push_back(other.solver);
     (first_config || known ? candidates_ : later_).push_back(std::move(other));
   }
-  // All was measured before the first run: what is left is to compile the winner for these sizes.
+  // All was measured before the first run, so only compiling the winner for these sizes is left.
   if (!others.empty() && count_waiting(candidates_) + later_.size() == 0 && first.time > 0)
     first_round_ = false, watch();
 }
@@ -101,7 +102,7 @@ Search::Step Search::step(const Operands& operands, Stream& stream, bool reusabl
   Step step;
   try {
     advance(step, operands, stream, reusable_only);
-  } catch (const std::exception& error) {  // never the caller's business: its own run is untouched
+  } catch (const std::exception& error) {  // the caller's own run goes on without the search
     log(1, "search ended," + key_ + "," + error.what());
     phase_ = kEnded, changed_ = true;
   }
@@ -114,7 +115,7 @@ void Search::advance(Step& step, const Operands& operands, Stream& stream, bool 
     case kNew:
       if (runs_ >= run_to_search_at(device_, candidates_[0].estimate)) phase_ = kPostponed;
       break;
-    case kPostponed:  // until there is time for it, because the background thread never waits for that
+    case kPostponed:  // until the budget allows it; the background thread must not wait for that
       if (measuring_queue(device_).budget.take(cost_of_checks(), find_share(), allowance_of(device_)))
         prepare_in_background();
       break;
@@ -133,7 +134,7 @@ void Search::advance(Step& step, const Operands& operands, Stream& stream, bool 
   }
 }
 
-// Microseconds of the device's time for checking what waits.
+// Microseconds of the device's time that checking the waiting candidates takes.
 double Search::cost_of_checks() const {
   return 3 * static_cast<double>(1 + count_waiting(candidates_)) * candidates_.front().estimate;
 }
@@ -143,7 +144,7 @@ void Search::prepare_in_background() {
   in_background([self = shared_from_this()] { self->prepare(); });
 }
 
-// Builds and checks what waits, on the background thread.
+// Builds and checks the waiting candidates. Runs on the background thread.
 void Search::prepare() {
   std::vector<Candidate> work;
   double cost = 0;
@@ -160,7 +161,7 @@ void Search::prepare() {
   size_t anchor = work.size();
   try {
     anchor = check(work);
-  } catch (const std::exception& error) {  // no memory for it now: stay with what works
+  } catch (const std::exception& error) {  // such as want of memory: the solution in use stays
     log(1, "not checked," + key_ + "," + error.what());
   }
   // The compiler took a core from the program's kernels, and the checks took at most all of them.
@@ -180,8 +181,8 @@ void Search::build_waiting(std::vector<Candidate>& work) const {
       build(problem(), device_, c);
     }
   };
-  // In this process a driver's compiler would take more than a core from the program, or do one after the
-  // other.
+  // In this process the driver's compiler would take more than a core from the program, or compile one
+  // program after the other.
   cl::run_on_threads(std::min<size_t>(work.size(), std::max(1u, cl::compile_processes(device_))), build_some);
 }
 
@@ -200,8 +201,8 @@ size_t Search::check(std::vector<Candidate>& work) const {
   return check_all(trial, problem(), work);
 }
 
-// Takes over what was built and checked. The candidate at `anchor` is right; where it is not the one in use,
-// that one is wrong.
+// Takes over the candidates that were built and checked. The one at `anchor` is right; if it is not the
+// solution in use, then that is wrong and is replaced by it.
 void Search::adopt(std::vector<Candidate> work, size_t anchor) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (anchor == work.size()) {
@@ -239,7 +240,7 @@ bool Search::widen() {
   return true;
 }
 
-// All is measured: what is known goes to the store, and the winner may be compiled for these sizes.
+// Called when all is measured: stores what is known, and may have the winner compiled for these sizes.
 void Search::finish() {
   if (widen()) return;
   store();
@@ -251,7 +252,7 @@ void Search::finish() {
   changed_ = true;
 }
 
-// Waits for what the problem takes in all, if it can be compiled for its sizes.
+// Waits, if the problem can be compiled for its sizes, until it has taken so much time in all that this pays.
 void Search::watch() {
   const bool can = may_specialise_ && !taken_->config.specialised &&
                    taken_->solver->can_specialise_for(problem(), device_, taken_->config);
@@ -278,7 +279,7 @@ bool Search::specialise() {
   return true;
 }
 
-// Notes what came of the program that was built for the problem, if there was one.
+// Counts whether the program that was built for the problem, if there was one, gained anything.
 void Search::end_specialisation() {
   if (!specialising_) return;
   const auto it = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) {
@@ -291,7 +292,7 @@ void Search::end_specialisation() {
 
 void Search::store() {
   FindRecord record = record_of(problem(), device_, candidates_);
-  if (record.results.empty())  // nothing to compare with: remembered, so that nobody looks again
+  if (record.results.empty())  // stored all the same, so that no other process searches in vain
     record.results.push_back({revision_name(*current().solver), current().config, 0,
                               current().solution->workspace, current().error});
   remember(problem(), device_, key_, record);

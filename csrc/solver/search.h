@@ -1,6 +1,6 @@
 // The search for a problem's fastest solution while a program runs: other solutions are built and checked in
-// the background, then take single runs of the program's, each beside one of the solution in use, and are
-// timed. All that measuring costs is what they are slower. Nothing here waits for the device.
+// the background; then they compute single runs of the program's, each beside a run of the solution in use,
+// and are timed. Measuring costs only as much as they are slower. Nothing here waits for the device.
 #pragma once
 #include <array>
 #include <deque>
@@ -85,7 +85,7 @@ class Search : public std::enable_shared_from_this<Search> {
   mutable std::mutex mutex_;
   Phase phase_ = kNew;
   bool changed_ = false, first_round_ = true;
-  const AnySolver* specialising_ = nullptr;  // of whose programs for the problem one is under way
+  const AnySolver* specialising_ = nullptr;  // the solver that is being compiled for the problem's sizes
   uint32_t runs_;
   std::vector<Candidate> candidates_;
   std::vector<Candidate> later_;  // further configs of solvers

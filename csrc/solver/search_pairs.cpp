@@ -13,9 +13,9 @@
 namespace dlb::solver {
 namespace {
 
-constexpr size_t kMostPairs = 8;        // under way at once, for one problem
-constexpr double kUsualExcess = 0.3;    // of a candidate's time over that of the solution in use
-constexpr double kRunsThatRepay = 100;  // a solution that takes over pays with what it saves in these
+constexpr size_t kMostPairs = 8;        // pairs of one problem that may be under way at once
+constexpr double kUsualExcess = 0.3;    // a candidate's run is expected to take so much longer, as a share
+constexpr double kRunsThatRepay = 100;  // a faster solution gives the budget what it saves in so many runs
 
 // Whether a result is also an operand.
 bool works_in_place(const Problem& problem, const Operands& operands) {
@@ -56,7 +56,7 @@ void Search::evaluate(const Pair& pair, bool succeeded) {
   const double taken = pair.against_first ? first : second, other = pair.against_first ? second : first;
   measuring_queue(device_).budget.spend(allowance_of(device_).marking + std::max(0.0, other - taken) -
                                         pair.promised);
-  if (c.state != Candidate::kReady || pair.against != taken_) return;  // decided meanwhile
+  if (c.state != Candidate::kReady || pair.against != taken_) return;  // another pair has decided meanwhile
   if (taken <= 0 || other <= 0)
     c.state = Candidate::kFailed;
   else
@@ -68,7 +68,7 @@ void Search::release(Pair& pair) {
     if (mark) cl::api().clReleaseEvent(std::exchange(mark, nullptr));
 }
 
-// Adds a measurement to the candidate's, and decides when there are enough.
+// Adds a measurement to those of the candidate, and decides on it when there are enough.
 void Search::count(Candidate& c, double ratio, double taken_time) {
   Candidate& in_use = current();
   in_use.time = in_use.time > 0 ? std::min(in_use.time, taken_time) : taken_time;
@@ -101,8 +101,8 @@ void Search::take(Candidate& c) {
   find_stats().swapped++;
 }
 
-// Opens a pair for a candidate that lacks measurements. One that was never measured runs alone, since it may
-// be far slower. False when there is none, or no time for it.
+// Opens a pair for a candidate that lacks measurements. A candidate that was never measured has no other pair
+// under way beside it, since it may be far slower. False when there is none, or the budget does not allow it.
 bool Search::open_pair() {
   if (pairs_.size() >= kMostPairs) return false;
   const size_t needed = measurements_needed(current().time);
@@ -118,22 +118,22 @@ bool Search::open_pair() {
     if (!measuring_queue(device_).budget.take(promised, find_share(), allowance)) return false;
     Pair pair;
     pair.candidate = i, pair.against = taken_, pair.promised = promised;
-    pair.against_first = (c.ratios.size() + under_way) % 2;  // drift hits both alike
+    pair.against_first = (c.ratios.size() + under_way) % 2;  // alternates, so that drift favours neither
     pairs_.push_back(std::move(pair));
     return true;
   }
   return false;
 }
 
-// Takes the program's run for a measurement, where there is one to make. False when it did not.
+// Computes the program's run as a measurement, where there is one to make. False when it did not.
 bool Search::run_next(const Operands& operands, Stream& stream, bool reusable_only) {
-  // Neither a specialised solution in use may run, nor the others be measured beside it.
+  // A specialised solution in use must not run here, so no other can be compared with it.
   if (reusable_only && std::any_of(candidates_.begin(), candidates_.end(), [](const Candidate& c) {
         return c.config.specialised && (c.state == Candidate::kReady || c.state == Candidate::kTaken);
       }))
     return false;
   if (stream.queue().log.load(std::memory_order_relaxed)) return false;  // a profile shows the program alone
-  if (works_in_place(problem(), operands)) return false;  // a run that fails halfway could not be made good
+  if (works_in_place(problem(), operands)) return false;  // a run that fails halfway could not be repeated
   std::unique_lock<std::mutex> lock(measuring_queue(device_).mutex, std::try_to_lock);
   if (!lock) return false;
   if (!pairs_.empty() && pairs_.back().runs == 1 && pairs_.back().against != taken_) {
@@ -146,7 +146,7 @@ bool Search::run_next(const Operands& operands, Stream& stream, bool reusable_on
   Candidate& c = candidates_[pair.candidate];
   try {
     run_marked(in_use ? *pair.against : *c.solution, operands, stream, &pair.marks[2 * size_t(pair.runs)]);
-  } catch (const std::exception& error) {  // no memory for its workspace, say
+  } catch (const std::exception& error) {  // for example for want of memory for its workspace
     log(1, std::string("run failed,") + c.solver->name() + "," + error.what());
     c.state = Candidate::kFailed;
     release(pair);
@@ -187,7 +187,7 @@ void Search::run_marked(const Solution& solution, const Operands& operands, Stre
     solution.invoker->run_any(timed, *ready,
                               solution.workspace ? resolve(workspace, workspace.get()) : MemRef{});
   } catch (...) {
-    rejoin();  // the run that makes good for it comes after what is enqueued
+    rejoin();  // the run that replaces this one must come after what is enqueued
     throw;
   }
   rejoin();

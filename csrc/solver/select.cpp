@@ -23,11 +23,11 @@
 namespace dlb::solver {
 namespace {
 
-// With more sizes of one shape class than networks have layers, a new one runs what another of its bucket
-// runs, or what is built already if its estimate is at most kMostForBuilt times the lowest.
+// When a shape class has met more sizes than networks have layers, a new size runs what another of its bucket
+// runs, or a solution that is built already if its estimate is at most kMostForBuilt times the lowest.
 constexpr size_t kSizesOfLayers = 2;
 constexpr double kMostForBuilt = 3;
-// Runs of one problem in a network for one input. With more, its size has come again.
+// A network runs one problem at most so often for one input. A problem with more runs has come again.
 constexpr int64_t kRunsOfOneInput = 4;
 
 [[noreturn]] void throw_no_solver(const Problem& problem, const cl::Device& device) {
@@ -49,7 +49,7 @@ std::vector<RankedSolver> ranking_for(const Problem& problem, const cl::Device& 
   return ranking;
 }
 
-// The solution, or null when something is left to build for it.
+// The solution, or null when one of its programs is not built yet.
 SolutionPtr if_built(const Problem& problem, cl::Device& device, const AnySolver& solver,
                      const Config& config) {
   cl::Recording recording(cl::Recording::kWhether);
@@ -62,8 +62,8 @@ SolutionPtr if_built(const Problem& problem, cl::Device& device, const AnySolver
   }
 }
 
-// Where sizes change from call to call: the first solution that is built, unless that costs far more. Or
-// null.
+// For sizes that change from call to call: the first solution whose programs are built, unless its estimate
+// is far above the lowest. Null when there is none.
 SolutionPtr first_built(const Problem& problem, cl::Device& device,
                         const std::vector<RankedSolver>& ranking) {
   for (const auto& [solver, estimate] : ranking) {
@@ -81,7 +81,7 @@ void warn_once(const std::string& about, const std::string& text) {
   if (known->insert(about).second) TORCH_WARN(text);
 }
 
-// Whether a solution may run: without a check, or because it passes its check.
+// Whether a solution may run: it needs no check, or passes it.
 bool is_trusted(const Problem& problem, cl::Device& device, const SolutionPtr& solution) {
   return problem.op->trusts_first_choice() || !preference_of(*problem.op).forced.empty() ||
          verify(problem, device, solution);
@@ -130,7 +130,7 @@ ChoicePtr choose_by_bucket(const Problem& problem, cl::Device& device) {
   return choice;
 }
 
-// What the mode says for a problem that the store does not know.
+// The choice that the find mode makes for a problem that the store does not know.
 ChoicePtr choose_on_miss(const Problem& problem, cl::Device& device, const std::string& text, size_t sizes) {
   find_stats().misses++;
   note_first_choice(device);
@@ -152,7 +152,7 @@ ChoicePtr choose_on_miss(const Problem& problem, cl::Device& device, const std::
   return choice;
 }
 
-// By what the store knows, else as the mode says; `sizes` of its shape class were met.
+// Chooses by what the store knows, else as the find mode does. So many `sizes` of the shape class were met.
 ChoicePtr choose_alone(const Problem& problem, cl::Device& device, size_t sizes) {
   const std::string text = key(problem);
   ChoicePtr choice = choose_from_store(problem, device, text);
@@ -276,11 +276,11 @@ void ask_for_programs(const Problem& problem, cl::Device& device) {
   const auto record = estimate_only ? std::nullopt : valid_record(problem, device, key(problem));
   for (const FindResult& result : record ? record->results : std::vector<FindResult>{}) {
     const AnySolver* solver = usable_solver(result, problem, device, preference_of(*problem.op));
-    if (!solver || result.config.specialised) continue;  // those have programs that nobody shares
+    if (!solver || result.config.specialised) continue;  // no other problem shares a specialised program
     try {
       make_solution(problem, device, *solver, result.config);
       return;
-    } catch (const cl::Error& error) {  // of a config that the solver has no more
+    } catch (const cl::Error& error) {  // the solver may no longer have the config
       log(1, std::string("stored solution fails,") + solver->name() + "," + error.what());
     }
   }

@@ -6,14 +6,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "cl/settings.h"
 #include "solver/choice.h"
 
 namespace dlb::solver {
@@ -31,8 +29,8 @@ FindMode parse_mode(const std::string& name) {
 }
 
 FindMode initial_mode() {
-  const char* text = std::getenv("DLBACKEND_FIND_MODE");
-  if (!text || !*text) return FindMode::kHybrid;
+  const std::string text = cl::settings::find_mode();
+  if (text.empty()) return FindMode::kHybrid;
   try {
     return parse_mode(text);
   } catch (const std::invalid_argument& error) {
@@ -52,11 +50,11 @@ void check_share(double share) {
 }
 
 double initial_share() {
-  const char* text = std::getenv("DLBACKEND_FIND_SHARE");
-  if (!text || !*text) return 0.03;
+  const std::string text = cl::settings::find_share();
+  if (text.empty()) return 0.03;
   double share = 0;  // from_chars, because strtod follows the locale
-  const char* end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, share);
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, share);
   try {
     check_share(error != std::errc{} || stop != end ? NAN : share);
   } catch (const std::invalid_argument& error) {
@@ -81,7 +79,7 @@ Fp32Precision parse_fp32_precision(const std::string& name) {
   throw std::invalid_argument("fp32_precision '" + name + "' does not exist; there are none, ieee, tf32");
 }
 
-// A bit per op, by its index.
+// One bit for each op, by the op's index.
 using OpMask = uint64_t;
 constexpr OpMask kUnknown = ~OpMask{0};
 
@@ -163,8 +161,7 @@ void note_preferred(const Preferences& preferences) {
 
 Preferences& preferences_locked() {
   static Preferences preferences = [] {
-    const char* text = std::getenv("DLBACKEND_SOLVER");
-    Preferences initial = parse_preferences(text ? text : "");
+    Preferences initial = parse_preferences(cl::settings::solver());
     note_preferred(initial);
     return initial;
   }();
@@ -207,7 +204,8 @@ bool tf32_allowed(const Op& op) {
                                 ? t_fp32_precision
                                 : g_fp32_precision.load(std::memory_order_relaxed);
   if (own != Fp32Precision::kNone) return own == Fp32Precision::kTf32;
-  // Of convolutions CUDA's own setting allows TF32 unless it is changed, which nobody asked for here.
+  // Convolutions do not follow CUDA's own setting: it allows TF32 by default, which a user of ocl never asked
+  // for.
   const at::Context& context = at::globalContext();
   return at::Float32Precision::TF32 ==
          (op.tf32_setting() == Tf32Setting::kMatmul

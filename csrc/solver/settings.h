@@ -50,7 +50,7 @@ bool may_specialise(const Op& op) noexcept;
 // force while torch.use_deterministic_algorithms is.
 void set_deterministic(bool deterministic);
 bool deterministic();
-// Whether either is in force.
+// Whether this setting or PyTorch's asks for deterministic choices.
 bool deterministic_now();
 
 // Forces and forbids solvers: "name" or "-name", or "gemm:name,conv_fwd:-name" per op; empty gives the choice
@@ -63,7 +63,7 @@ struct Preference {
   std::vector<std::string> forbidden;  // solvers' names
   bool allows(std::string_view name) const;
 };
-// Of one op. Reads DLBACKEND_SOLVER on first use; throws c10::Error for a name in it that no solver has.
+// For one op. Reads DLBACKEND_SOLVER on first use; throws c10::Error for a name in it that no solver has.
 Preference preference_of(const Op& op);
 // Whether a solver of the op is forced or forbidden; cheap.
 bool has_preference(const Op& op);
@@ -75,9 +75,9 @@ bool has_preference(const Op& op);
 // torch.backends.fp32_precision is. Starts as "none". Throws std::invalid_argument for another name.
 const char* fp32_precision();
 void set_fp32_precision(const std::string& name);
-// The calling thread's own, which goes before the process's unless it is "none". Returns what it was.
+// Sets the calling thread's own, which overrides the process's unless it is "none". Returns the previous one.
 const char* exchange_thread_fp32_precision(const std::string& name);
-// What that comes to for a problem of the op.
+// Whether these settings allow TF32 for problems of the op.
 bool tf32_allowed(const Op& op);
 
 // The solvers of every op: "op:name".

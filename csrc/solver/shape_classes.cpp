@@ -10,7 +10,7 @@
 namespace dlb::solver {
 
 size_t sizes_met(const Problem& problem) {
-  constexpr size_t kClasses = 4096;  // of a generation
+  constexpr size_t kClasses = 4096;  // shape classes in a generation of the map
   static std::mutex mutex;
   static auto* classes = new RecentMap<uint64_t, std::unordered_set<uint64_t>>(kClasses);
   const uint64_t id = hash(problem);

@@ -9,7 +9,8 @@
 namespace dlb::solver {
 namespace {
 
-// No more are tried after so many that gained nothing: a driver that compiles may hold up those that launch.
+// After so many specialised programs that gained nothing no more are tried, because compiling delays launches
+// on some drivers.
 constexpr int kMostInVain = 2;
 
 struct Count {
@@ -29,7 +30,7 @@ std::string store_key(const cl::Device& device, const std::string& solver) {
   return cl::find_key(device, "specialised " + solver + " " + cl::library_version());
 }
 
-// The count of a device's solver, from the store when it is first asked for. The mutex must be held.
+// The count of a solver on a device, read from the store when it is first asked for. The mutex must be held.
 Count& count_of(const cl::Device& device, const std::string& solver) {
   const auto [it, fresh] = counts().known.try_emplace(std::to_string(device.index) + solver);
   if (fresh)

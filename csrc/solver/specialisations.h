@@ -8,7 +8,7 @@
 
 namespace dlb::solver {
 
-// True when another kernel of the solver ("name@revision") may be compiled for one problem; then
+// Whether another kernel of the solver ("name@revision") may be compiled for one problem; then
 // end_specialisation() must follow.
 bool begin_specialisation(const cl::Device& device, const std::string& solver);
 // Whether it was faster. Nothing where it was not measured to the end, which says nothing about the solver.

@@ -15,8 +15,8 @@ bool considered(const FindRecord& record, const AnySolver& solver) {
          record.considered.end();
 }
 
-// True when a solver may be taken that the record's measurements knew nothing of: it came since, or was
-// forbidden.
+// True when a solver may be taken that was not among those considered for the record, because it is newer or
+// was forbidden then.
 bool lacks_solvers(const FindRecord& record, const Problem& problem, const cl::Device& device) {
   const Preference preference = preference_of(*problem.op);
   const auto& solvers = problem.op->solvers();
@@ -29,15 +29,15 @@ bool lacks_solvers(const FindRecord& record, const Problem& problem, const cl::D
 // Whether a record stands for what the mode would find: in `normal` all is measured before the first run, and
 // in `fast` nothing is ever measured, so that what would be taken by estimate has to be among what was.
 bool stands(const FindRecord& record, const Problem& problem, const cl::Device& device, FindMode mode) {
-  if (record.version != cl::library_version()) return true;  // better than an estimate
+  if (record.version != cl::library_version()) return true;  // an old measurement is better than an estimate
   if (mode == FindMode::kNormal) return !lacks_solvers(record, problem, device);
   if (mode != FindMode::kFast) return true;
   const auto ranking = ranking_of(problem, device);
   return ranking.empty() || considered(record, *ranking.front().solver);
 }
 
-// Gives candidates what a record of this library's knows of them, and leaves out what it considered in vain,
-// so that only new solvers are measured.
+// Gives candidates what a record of this library's version knows of them, and leaves out those that it
+// considered in vain, so that only new solvers are measured.
 void recall(const FindRecord& record, std::vector<Candidate>& candidates) {
   std::erase_if(candidates, [&](Candidate& c) {
     const std::string name = revision_name(*c.solver);
@@ -58,7 +58,7 @@ bool has_config(const Problem& problem, const cl::Device& device, const AnySolve
   return solver.has_config_for(problem, device, config);
 }
 
-// What a record's results come to: the fastest that is reusable, and those of programs of their own that are
+// What follows from a record's results: the fastest reusable solution, and the specialised ones that are
 // faster.
 struct Stored {
   SolutionPtr taken;
@@ -92,7 +92,8 @@ void add_result(Stored& stored, const FindResult& result, const FindRecord& reco
   }
 }
 
-// The search behind a stored solution: for what is new, or what the record's process did not live to try.
+// The search that follows a stored solution: for solvers that are new, or that the record's process ended too
+// early to try.
 std::shared_ptr<Search> search_behind_record(const Stored& stored, const FindRecord& record,
                                              const Problem& problem, cl::Device& device,
                                              const std::string& key) {

@@ -1,4 +1,4 @@
-// Everything here waits for the device; only threads that may wait come here.
+// Trials wait for the device, so only threads that may wait run them.
 #include "solver/trial.h"
 
 #include <algorithm>
@@ -7,13 +7,16 @@
 #include <mutex>
 
 #include "cl/kernel.h"
-#include "primitives/common/kernel_source.h"
+#include "cl/queue.h"
+#include "cl/rounding.h"
+#include "runtime/element.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
 
 cl::Kernel& trial_kernel(cl::Device& device, c10::ScalarType dtype, const char* name) {
-  return embedded_kernel(device, {"common/element.clh", "solver/trial.cl"}, element_option(dtype), name);
+  return fetch_kernel(device, {"common/element.clh", "solver/trial.cl"}, name, element_option(dtype));
 }
 
 }  // namespace
@@ -91,15 +94,15 @@ Walk walk_of(const cl::Device& device, int64_t elements) {
   return {cl::Range::linear(ceil_div(elements, each), 1), each};
 }
 
-// What one result takes of a buffer of results: elements behind it that nothing may touch, and alignment,
-// included.
+// Bytes of one result in a buffer of results, with its alignment and with the elements behind it that no
+// kernel may write.
 constexpr int64_t kResultGuard = 256;  // elements
 uint64_t result_bytes(int64_t elements, c10::ScalarType dtype) {
   const uint64_t bytes = static_cast<uint64_t>(elements + kResultGuard) * c10::elementSize(dtype);
   return (bytes + 255) / 256 * 256;
 }
 
-// Bytes of a buffer that holds all results of a problem, one behind the other.
+// Bytes of a buffer that holds all results of a problem, one after the other.
 uint64_t results_bytes(const Problem& problem) {
   uint64_t bytes = 0;
   for (const Span& span : problem.op->spans(problem))
@@ -107,7 +110,7 @@ uint64_t results_bytes(const Problem& problem) {
   return bytes;
 }
 
-// Puts all results into another buffer than the operands say.
+// Makes all results go into another buffer than the operands'.
 void redirect_results(const Problem& problem, Operands& operands, cl_mem to) {
   uint64_t at = 0;
   for (const Span& span : problem.op->spans(problem)) {
@@ -117,7 +120,7 @@ void redirect_results(const Problem& problem, Operands& operands, cl_mem to) {
   }
 }
 
-// So that a trial never takes memory that the program may want: of all that the device has.
+// The share of the device's memory that a trial may take, so that it never takes what the program may need.
 constexpr uint64_t kMostOfMemory = 16;
 
 void check_size(const Problem& problem, const cl::Device& device) {
@@ -162,13 +165,14 @@ void Trial::fill(cl_mem mem, const Span& span, uint32_t seed) {
       .launch(stream_.queue(), walk.range, mem, span.elements, walk.each, seed, least);
 }
 
-// So that what a solution does not write is the same everywhere.
+// Fills the results before a run, so that elements which a solution fails to write differ from right ones in
+// the same way every time.
 void Trial::clear(cl_mem results) {
   const cl_uint zero = 0;
   DLB_CL(clEnqueueFillBuffer, stream_.handle(), results, &zero, 1, 0, bytes_, 0, nullptr, nullptr);
 }
 
-// Workspace, and prepared weights, for a solution.
+// The workspace and the prepared weights of a solution.
 void Trial::make_room(const Solution& solution) {
   if (solution.workspace > workspace_bytes_) {
     stream_.synchronize();

@@ -9,7 +9,7 @@
 
 namespace dlb::solver {
 
-// A buffer of its own, outside the caching allocator: tried once, given back to the driver.
+// A buffer outside the caching allocator, asked of the driver once and given back to it.
 class ScratchBuffer {
  public:
   // Throws cl::Error when the driver has no memory.
@@ -27,20 +27,20 @@ class ScratchBuffer {
 // storage, and for the arithmetic in float what Winograd's F(4x4, 3x3), the least accurate algorithm here,
 // needs (docs/numerics.md). Zero for integers.
 double tolerance(c10::ScalarType type);
-// The same of a problem: operands rounded to TF32 are as exact as float16.
+// The tolerance of a problem: operands that are rounded to TF32 count as float16, which is as exact.
 inline double tolerance_of(const Problem& problem) {
   return tolerance(problem.tf32 ? c10::ScalarType::Half : problem.dtype);
 }
 
-// Asks for the programs that trying a solution takes.
+// Asks for the programs that a trial needs, besides those of the solution.
 void ask_for_trial_programs(const Problem& problem, cl::Device& device);
 
 // A marker in the stream's queue, which must take times; the caller releases it.
 cl_event mark(Stream& stream);
-// From the completion of one to that of the other, which are both complete.
+// Microseconds from the completion of one marker to that of the other. Both must be complete.
 double microseconds_between(cl_event begin, cl_event end);
 
-// The queue that solutions are tried on, with timestamps; one per device.
+// The device's stream for trials, whose queue takes times.
 Stream& trial_stream(cl::Device& device);
 
 // Operands of one problem, and the results that solutions must give. One thread at a time per device.

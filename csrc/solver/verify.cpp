@@ -17,9 +17,9 @@
 namespace dlb::solver {
 namespace {
 
-constexpr const char* kRight = "right";  // payload of a verification in the find store
+constexpr const char* kRight = "right";  // what the find store keeps under the name of a verification
 
-// What this process knows of solvers being right on one device, by the names below.
+// The verifications of one device's solvers that this process knows, by the names below.
 class Verifications {
  public:
   std::optional<bool> find(const std::string& name) {
@@ -42,7 +42,7 @@ Verifications& verifications_of(const cl::Device& device) {
   return (*tables)[static_cast<size_t>(device.index)];
 }
 
-// The name of a wrong result for one problem, whatever the solver did for others.
+// Names a wrong result for one problem, which counts whatever the solver did for others.
 std::string rejection_name(const Problem& problem, const AnySolver& solver) {
   return "rejected " + revision_name(solver) + " " + std::to_string(hash(problem));
 }

@@ -8,6 +8,7 @@ state, and `python -m dlbackend doctor` when something is missing.
 """
 
 import atexit
+import os
 
 import torch
 
@@ -15,15 +16,15 @@ from dlbackend import _load
 
 _load.extension(torch)
 
-from dlbackend import _C, backend, ocl, solvers, template  # noqa: E402
+from dlbackend import _C, backend, integrations, ocl, solvers, template  # noqa: E402
 from dlbackend._build import VERSION as __version__  # noqa: E402
 from dlbackend.precompiling import precompile  # noqa: E402
-from dlbackend.tuner import tune  # noqa: E402
-from dlbackend.tuning import Tuning, load_environment, load_tuning  # noqa: E402
+from dlbackend.tuning import Tuning, load_environment, load_tuning, tune  # noqa: E402
 
 __all__ = [
     "Tuning",
     "__version__",
+    "cmake_prefix_path",
     "fallback_report",
     "kernel_stats",
     "load_tuning",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 prefer_reusable = backend.prefer_reusable_here
+cmake_prefix_path = os.path.dirname(__file__)  # for find_package(dlbackend) in a C++ program's CMakeLists.txt
 
 
 def fallback_report() -> dict[str, int]:
@@ -60,4 +62,5 @@ def kernel_stats() -> dict[str, float]:
 
 _load.take_slot(torch, _C, ocl, backend)
 load_environment()
+integrations.install()
 atexit.register(_C.shutdown)

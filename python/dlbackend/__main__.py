@@ -1,9 +1,11 @@
-"""Command-line tools: python -m dlbackend info | doctor | cache | tune."""
+"""Command-line tools: python -m dlbackend info | doctor | cache | tune | validate | bench."""
 
 import argparse
 import sys
 
-from dlbackend import cache, doctor, info, tune_command
+from dlbackend.tools import bench, cache, doctor, info
+from dlbackend.tools.validation import command as validation
+from dlbackend.tuning import command
 
 
 def main() -> int:
@@ -17,7 +19,11 @@ def main() -> int:
     about = "what is kept on disk between processes: show, check, clear, carry to other machines"
     cache.add_arguments(commands.add_parser("cache", help=about, description=about))
     about = "measure a model's precisions, memory layouts, fusions and solvers; keep the fastest as JSON"
-    tune_command.add_arguments(commands.add_parser("tune", help=about, description=about))
+    command.add_arguments(commands.add_parser("tune", help=about, description=about))
+    about = "run networks of torchvision and transformers on the device and compare them with the CPU"
+    validation.add_arguments(commands.add_parser("validate", help=about, description=about))
+    about = "time training steps of networks on several devices side by side"
+    bench.add_arguments(commands.add_parser("bench", help=about, description=about))
     args = parser.parse_args()
     return int(args.run(args))
 

@@ -5,18 +5,20 @@ import os
 import sys
 import types
 
-from dlbackend import printing, sharing
+from dlbackend import distributed, dlpack, printing, sharing
 
 REINSTALL = "Build it for the torch you have, in the source folder: pip install --no-build-isolation --no-deps ."
 
 
 def extension(torch: types.ModuleType) -> types.ModuleType:
-    """dlbackend._C. ImportError, naming the cure, when it is not built, built for another torch, or lacks a library."""
+    """Loads dlbackend._C. ImportError that says what to do when it is not built, built for another torch, or lacks a
+    library.
+    """
     try:
         build = importlib.import_module("dlbackend._build")
     except ImportError as error:
         raise ImportError(f"dlbackend is not built. {REINSTALL}") from error
-    # Before loading: with another minor's library the symbols may all be there and mean something else.
+    # Checked before loading: the library of another minor version may have all symbols, with other meanings.
     if ".".join(torch.__version__.split(".")[:2]) != build.TORCH_MINOR:
         raise ImportError(
             f"dlbackend was built for torch {build.TORCH_MINOR}, but torch {torch.__version__} is installed. "
@@ -50,5 +52,7 @@ def take_slot(torch: types.ModuleType, c: types.ModuleType, ocl: types.ModuleTyp
         sys.modules[f"torch.ocl.{part}"] = getattr(ocl, part)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     printing.install(torch, ocl)
+    dlpack.install(torch)
     sharing.install(torch)
+    distributed.install(torch, c)
     torch.backends.ocl = sys.modules["torch.backends.ocl"] = backend

@@ -38,7 +38,7 @@ def is_available() -> bool:
 
 @contextmanager
 def prefer_reusable_here() -> Iterator[None]:
-    """While it lasts, this thread's runs use kernels that take sizes as arguments, also where one compiled for the
+    """While it lasts, this thread runs kernels that take sizes as arguments, also where one compiled for the
     problem is faster: for code whose shapes are known to change.
     """
     previous = _C.exchange_thread_prefers_reusable(True)

@@ -1,6 +1,7 @@
 """dlbackend.precompile(): what a model needs is compiled before its first iteration."""
 
 import copy
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dlbackend import _C, ocl, solvers
 from dlbackend.progress import Bar
-from dlbackend.tuner import Inputs, Loss, arguments, squared
+from dlbackend.tuning.inputs import Inputs, Loss, arguments, squared
 
-RUNS = 2  # the second run of a problem is where its other solvers are looked at
+RUNS = 2  # the search for other solvers begins with the second run of a problem
 
 
 def precompile(
@@ -103,12 +104,13 @@ class _Precompile:
         complete = False
         _C.begin_recording()
         try:
-            # Backward passes otherwise have a thread of their own.
+            # Backward passes would otherwise run on a thread of their own, which does not record.
             with torch.autograd.set_multithreading_enabled(False):
                 self._step()
             complete = True
-        except Exception:  # it needs data, or it fails: then the real run says so
-            pass
+        except Exception as error:  # it needs data, or it fails, which the real run will raise
+            if _C.verbosity() >= 1:
+                print(f"dlbackend,collecting programs ended early,{error}", file=sys.stderr)
         finally:
             programs = _C.end_recording()
         self.changed = {n for n, p in self.model.named_parameters() if not complete or p._version != versions[n]}

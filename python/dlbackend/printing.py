@@ -1,4 +1,4 @@
-"""repr() of tensors on devices without double precision, in which PyTorch lays numbers out."""
+"""repr() of tensors on devices without double precision: PyTorch computes the layout of the numbers in it."""
 
 import types
 from typing import Any

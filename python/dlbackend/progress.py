@@ -1,11 +1,12 @@
-"""Progress bars on a terminal's stderr; elsewhere nothing is drawn."""
+"""Progress bars on stderr where that is a terminal. Elsewhere nothing is drawn."""
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Bar:
@@ -17,7 +18,7 @@ class Bar:
         self._length = 0
 
     def show(self, done: float, total: float, about: str = "") -> None:
-        """`done` of `total`; the line ends where both are equal."""
+        """Shows that `done` of `total` is done, and ends the line where both are equal."""
         ended = done >= total
         if not sys.stderr.isatty() or (not ended and time.monotonic() - self._shown < 0.1):
             return
@@ -27,9 +28,25 @@ class Bar:
         print("\r" + text.ljust(self._length), end="\n" if ended else "", file=sys.stderr, flush=True)
         self._length = len(text)
 
+    def clear(self) -> None:
+        """Takes the bar away, for a line of output in its place. The next show() draws it again."""
+        if self._length:
+            print("\r" + " " * self._length + "\r", end="", file=sys.stderr, flush=True)
+        self._length, self._shown = 0, 0.0
+
+
+def worked_on(items: Sequence[T], what: str, work: Callable[[T], R], name: Callable[[T], str]) -> Iterator[R]:
+    """What `work` makes of each item. Meanwhile a bar shows the item's name; it is gone when a result is yielded."""
+    bar = Bar(what)
+    for done, item in enumerate(items):
+        bar.show(done, len(items), f"{done + 1}/{len(items)} {name(item)}")
+        result = work(item)
+        bar.clear()
+        yield result
+
 
 def progress(items: Sequence[T], what: str) -> Iterator[T]:
-    """The items, with a bar that counts them."""
+    """Yields the items, and draws a bar that counts them."""
     bar = Bar(what)
     for done, item in enumerate(items, 1):
         yield item

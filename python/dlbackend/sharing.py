@@ -1,11 +1,11 @@
-"""Tensors on their way to another process: an error that says what to do, for device memory cannot be shared."""
+"""Makes sending a tensor of ocl to another process an error that says what to do: device memory cannot be shared."""
 
 import types
 from typing import Any
 
 
 def install(torch: types.ModuleType) -> None:
-    """Has torch.multiprocessing refuse storages of ocl with a cure; those of other devices go as before."""
+    """Makes torch.multiprocessing refuse storages of ocl, and say what to do instead. Others are sent as before."""
     reductions = torch.multiprocessing.reductions
     original = reductions.reduce_storage
 

@@ -21,13 +21,13 @@ class Solution:
     """One way to solve a problem: a solver with one of its configs."""
 
     solver: str  # "name@revision"
-    config: str  # tile sizes and the like; the solver's own numbers
-    specialised: bool  # compiled for the problem's sizes; else the kernel takes any
-    estimate: float  # microseconds, of the solver's first config; 0: no longer applicable
-    microseconds: float | None  # measured on this device; None: never
+    config: str  # the solver's own numbers, such as tile sizes
+    specialised: bool  # whether the kernel is compiled for the problem's sizes and not for any
+    estimate: float  # microseconds of the solver's first config; 0 where it is no longer applicable
+    microseconds: float | None  # measured on this device; None where it never was
     workspace: int  # bytes
-    error: float | None  # measured with the time: largest, relative to the largest result
-    taken: bool  # what runs now
+    error: float | None  # the largest, relative to the largest result; measured with the time
+    taken: bool  # whether this solution runs now
 
 
 def names(op: str | None = None) -> list[str]:

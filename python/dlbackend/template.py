@@ -76,11 +76,11 @@ def pointwise(
 def pointwise_reduce(
     expression: str,
     *inputs: Tensor,
+    scalars: Sequence[Number] = (),
     dims: Dims | Sequence[Dims] = None,
     reduce: How | Sequence[How] = "sum",
     finish: str = "",
     keepdim: bool = False,
-    scalars: Sequence[Number] = (),
     compute: torch.dtype | None = None,
     dtypes: Sequence[torch.dtype] = (),
     out: Sequence[Tensor] | Tensor | None = None,
@@ -136,8 +136,11 @@ def source(
 
     Args:
         inputs: the inputs' dtypes.
-        reduce, finish, compute, dtypes: as for `pointwise_reduce`, of outputs that share their dimensions.
+        reduce: as for `pointwise_reduce`, of outputs that share their dimensions.
+        finish: as for `pointwise_reduce`.
         scalars: how many there are.
+        compute: as for `pointwise_reduce`.
+        dtypes: as for `pointwise_reduce`.
         device: the class of device that the kernel is for, "cpu" or "gpu".
     """
     if device not in ("cpu", "gpu"):

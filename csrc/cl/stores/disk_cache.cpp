@@ -13,6 +13,7 @@
 #include <random>
 
 #include "cl/hash.h"
+#include "cl/log.h"
 #include "cl/stores/files.h"
 #include "cl/stores/paths.h"
 
@@ -26,8 +27,8 @@ constexpr std::chrono::seconds kListEvery{1};
 constexpr char kSuffix[] = ".bin", kTemporary[] = "tmp.";
 
 void warn_of_storing(const std::string& what) {
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true))
+  static std::atomic<bool> warned{false};
+  if (!warned.exchange(true))
     std::fprintf(
         stderr,
         "dlbackend: disk cache: %s; going on without storing (DLBACKEND_CACHE_DIR chooses the folder)\n",
@@ -35,8 +36,8 @@ void warn_of_storing(const std::string& what) {
 }
 
 void warn_of_damage(const std::string& file, Fault fault) {
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true))
+  static std::atomic<bool> warned{false};
+  if (!warned.exchange(true))
     std::fprintf(stderr, "dlbackend: disk cache: %s: %s; such entries are left out and written anew\n",
                  file.c_str(), describe(fault));
 }
@@ -50,7 +51,7 @@ bool is_entry(const std::string& name) {
          name.find_first_not_of("0123456789abcdef") == 32;
 }
 
-// Of the name of an entry.
+// The hash that the name of an entry spells.
 Hash128 key_hash_of(const std::string& name) {
   Hash128 hash;
   std::from_chars(name.data(), name.data() + 16, hash.high, 16);
@@ -93,13 +94,14 @@ Fault read_once(const std::string& folder, const std::string& name, StoreKind ki
   if (fault == Fault::kNone) fault = read_body(file, 0, header, record);
   if (fault != Fault::kNone) return fault;
   if (record.kind != kind || name_of(header.key_hash) != name) return Fault::kMisplaced;
-  // Marks it used at most once a day, and takes back a time that would keep it for ever.
+  // Marks the entry as used, at most once a day. A time in the future is corrected, because it would keep the
+  // entry for ever.
   if (touch && (now() - modified(info) > kDay || in_future(modified(info)))) ::futimens(file.fd(), nullptr);
   return Fault::kNone;
 }
 
-// On NFS another machine's rename can leave us a handle of the file that was there: the second look gets the
-// new.
+// On NFS another machine's rename can leave us a stale handle of the old file; opening it again finds the new
+// one.
 Fault read_entry(const std::string& folder, const std::string& name, StoreKind kind, Record& record,
                  bool touch) {
   errno = 0;
@@ -110,9 +112,9 @@ Fault read_entry(const std::string& folder, const std::string& name, StoreKind k
 
 }  // namespace
 
-// A program that is missed takes a compiler, so the folder itself is asked for it. A find record costs less
-// to miss, on some file systems, than to look for, and where sizes change a program misses dozens with every
-// size.
+// Whether it is worth opening the entry's file. A missed program costs a compilation, so its file is always
+// tried. Missing a find record costs less than an open() that fails on some file systems, and a program whose
+// sizes change misses dozens of them with each size: those are looked up in a list of the folder's names.
 bool DiskCache::may_hold(const Hash128& key_hash) {
   if (kind_ != StoreKind::kFind) return true;
   std::lock_guard<std::mutex> lock(listing_mutex_);
@@ -122,7 +124,7 @@ bool DiskCache::may_hold(const Hash128& key_hash) {
   return listed_.count(key_hash) > 0;
 }
 
-// Takes at most about a hundredth of the time that passes.
+// Lists the folder's names. The next listing may come only after a hundred times as long as this one takes.
 void DiskCache::list() {
   const auto start = std::chrono::steady_clock::now();
   listed_.clear();
@@ -154,6 +156,7 @@ std::optional<std::string> DiskCache::load(const std::string& key, bool* from_pa
   if (from_pack) *from_pack = payload.has_value();
   return payload;
 } catch (...) {
+  log_dropped("reading the disk cache");
   return std::nullopt;
 }
 
@@ -163,10 +166,11 @@ std::optional<std::string> DiskCache::load_from_packs(const std::string& key) co
     if (auto payload = pack->load(kind_, key)) return payload;
   return std::nullopt;
 } catch (...) {
+  log_dropped("reading packs");
   return std::nullopt;
 }
 
-// 0, or the errno of what failed; then no file of it stays.
+// Returns 0, or the errno of what failed; then nothing of the entry stays in the folder.
 int DiskCache::write_entry(const Record& record) {
   const std::string temporary = folder_ + "/" + temporary_name();
   File file(temporary, O_CREAT | O_EXCL | O_WRONLY);
@@ -184,7 +188,7 @@ bool DiskCache::store(const std::string& key, const std::string& payload) noexce
   if (folder_.empty()) return false;
   const Record record{kind_, key, payload};
   int error = write_entry(record);
-  // The folder is not there yet, or was removed under us, or someone tidied the temporary away.
+  // The folder does not exist yet, or somebody removed it or the temporary file.
   if ((error == ENOENT || error == ESTALE) && make_folders(folder_)) error = write_entry(record);
   if (error) warn_of_storing("cannot write to " + folder_ + ": " + std::strerror(error));
   if (!error) {
@@ -194,6 +198,7 @@ bool DiskCache::store(const std::string& key, const std::string& payload) noexce
   if (!error && stores_++ % kPruneEvery == 0) prune();
   return !error;
 } catch (...) {
+  log_dropped("storing");
   warn_of_storing("storing failed");
   return false;
 }
@@ -201,6 +206,7 @@ bool DiskCache::store(const std::string& key, const std::string& payload) noexce
 bool DiskCache::can_store() const noexcept try {
   return !folder_.empty() && make_folders(folder_) && ::access(folder_.c_str(), W_OK) == 0;
 } catch (...) {
+  log_dropped("looking at the cache folder");
   return false;
 }
 
@@ -208,10 +214,10 @@ void DiskCache::prune() noexcept try {
   std::vector<EntryFile> entries;
   uint64_t bytes = 0;
   for_each_file(folder_, [&](const std::string& name, const struct stat& info) {
-    // A time in the future is older than any other.
+    // An entry with a time in the future counts as older than any other.
     const int64_t used = in_future(modified(info)) ? modified(info) - kEver : modified(info);
     if (name.starts_with(kTemporary)) {
-      // So old a temporary was left by a process that was killed.
+      // A temporary file that is this old was left by a process that was killed.
       if (now() - used > kDay) remove(name);
     } else if (is_entry(name)) {
       bytes += static_cast<uint64_t>(info.st_size);
@@ -228,6 +234,7 @@ void DiskCache::prune() noexcept try {
     count--;
   }
 } catch (...) {
+  log_dropped("pruning the disk cache");
 }
 
 std::vector<DiskCache::EntryFile> DiskCache::files() const {

@@ -43,7 +43,7 @@ class DiskCache {
   // process on stderr.
   bool store(const std::string& key, const std::string& payload) noexcept;
 
-  // Whether the folder is there, or can be made, and can be written.
+  // Whether the folder exists or can be made, and can be written.
   bool can_store() const noexcept;
 
   static constexpr unsigned kPruneEvery = 64;  // stores
@@ -88,15 +88,16 @@ DiskCache& program_disk_cache();
 // Results of measuring solvers, small texts; keys are find_key(). Under cache_dir(), over the packs.
 DiskCache& find_disk_cache();
 
-// A key's first line is the device's cache tag; what measuring finds also depends on how many compute units
-// and which class of kernels this process uses. The library's version is in the payload: what another one
-// found is worth a second look, not nothing.
+// A key's first line is the device's cache tag. What measuring finds also depends on how many compute units
+// and which class of kernels this process uses. The library's version is in the payload and not in the key,
+// so that a new version starts from what an older one found, and verifies it.
 std::string program_key(const Device& device, const std::string& options, const std::string& source);
 std::string find_key(const Device& device, const std::string& problem);
-// The same for whatever versions of platform and driver, as packs may hold it (`cache export --any-driver`).
+// The key of the same problem for all versions of platform and driver, as packs may hold it (`cache export
+// --any-driver`).
 std::string find_key_of_any_driver(const Device& device, const std::string& problem);
 
-// Of this library, as in pyproject.toml.
+// This library's version, as in pyproject.toml.
 const char* library_version();
 
 }  // namespace dlb::cl

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -22,6 +21,8 @@
 
 #include "cl/hash.h"
 #include "cl/library.h"
+#include "cl/log.h"
+#include "cl/settings.h"
 #include "cl/stores/files.h"
 #include "cl/stores/paths.h"
 #include "cl/stores/record.h"
@@ -32,11 +33,6 @@ namespace {
 constexpr uint64_t kMaxBytes = 512ull << 20;
 constexpr char kChecksums[] = "dlbackend.sums", kRemoved[] = "dlbackend.removed.", kIr[] = "program.bc";
 constexpr size_t kHashSize = 40, kHashWithin = 128;  // "AB/CDEF…"; bytes of a binary that hold it
-
-std::string root() {
-  const char* value = std::getenv("POCL_CACHE_DIR");
-  return value ? value : "";
-}
 
 bool of_hash(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= 'A' && c <= 'P'; });
@@ -79,8 +75,8 @@ bool is_code_or_ir(const std::string& path) {
   return path.ends_with(".so") || path == kIr;
 }
 
-// Calls fn(name) for each program's folder in PoCL's cache. `wanted(stat)` tells of the 256 folders that they
-// are in which to look into.
+// Calls fn(name) for each program's folder in PoCL's cache. They lie in 256 group folders, of which only
+// those are read for which wanted(stat) is true.
 template <class Wanted, class Fn>
 void for_each_program(const std::string& root, Wanted&& wanted, Fn&& fn) {
   for_each_in(root, [&](const std::string& group, const struct stat& info) {
@@ -141,7 +137,8 @@ bool holds_file(std::string_view binary, const std::string& content) {
 
 enum class State { kSound, kUnknown, kDamaged };
 
-// A process that was killed leaves code without a checksum; there it must do that the file is whole.
+// A process that was killed leaves code without a checksum; of such a file it is only checked that it is not
+// cut.
 State state_of(const std::string& folder, const std::string& path, const Checksums& sums) {
   std::string content;
   if (!read_file(folder + "/" + path, content)) return State::kUnknown;  // it vanished, or cannot be read
@@ -152,8 +149,8 @@ State state_of(const std::string& folder, const std::string& path, const Checksu
 }
 
 void warn_of_damage(const std::string& file) {
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true))
+  static std::atomic<bool> warned{false};
+  if (!warned.exchange(true))
     std::fprintf(stderr, "dlbackend: disk cache: %s: damaged; such files are removed and made anew\n",
                  file.c_str());
 }
@@ -178,10 +175,10 @@ std::string driver_folder_of_binary(std::string_view binary) {
   return "";
 }
 
-// Times are those of the file system, whose clock may be another: a build makes and removes files in the
-// root.
+// Compares times of the file system with each other, because its clock may differ from this machine's. A
+// build makes and removes files in the root, so the root's time is that of the build.
 std::string find_driver_folder(const std::string& marker, double seconds) {
-  const std::string root = cl::root();
+  const std::string root = settings::pocl_cache_dir();
   struct stat info {};
   if (::stat(root.c_str(), &info) != 0) return "";
   const int64_t since = modified(info) - static_cast<int64_t>((seconds + 2) * 1e9);
@@ -200,7 +197,7 @@ std::string find_driver_folder(const std::string& marker, double seconds) {
 }
 
 bool check_driver_folder(const std::string& name, std::string_view binary) {
-  const std::string folder = root() + "/" + name;
+  const std::string folder = settings::pocl_cache_dir() + "/" + name;
   if (::access(folder.c_str(), F_OK) != 0) {
     mark_used(name);
     return false;
@@ -221,7 +218,8 @@ bool check_driver_folder(const std::string& name, std::string_view binary) {
     sums.erase(path);
   });
   if (!sound && binary.empty()) {
-    remove_driver_folder(root(), name);  // its code belongs to IR that is lost
+    remove_driver_folder(settings::pocl_cache_dir(),
+                         name);  // code is useless without the IR that it was made from
     return false;
   }
   if (sums.size() != known) write_checksums(folder, sums);
@@ -230,7 +228,7 @@ bool check_driver_folder(const std::string& name, std::string_view binary) {
 }
 
 void record_driver_folder(const std::string& name) noexcept try {
-  const std::string folder = root() + "/" + name;
+  const std::string folder = settings::pocl_cache_dir() + "/" + name;
   mark_used(name);
   const Checksums before = read_checksums(folder);
   Checksums sums;
@@ -245,6 +243,7 @@ void record_driver_folder(const std::string& name) noexcept try {
   });
   if (!sums.empty() && sums != before) write_checksums(folder, sums);
 } catch (...) {
+  log_dropped("recording a program's files");
 }
 
 void record_driver_folders() noexcept try {
@@ -256,6 +255,7 @@ void record_driver_folders() noexcept try {
   }
   for (const std::string& name : folders) record_driver_folder(name);
 } catch (...) {
+  log_dropped("recording programs' files");
 }
 
 bool remove_driver_folder(const std::string& root, const std::string& folder) noexcept try {
@@ -268,6 +268,7 @@ bool remove_driver_folder(const std::string& root, const std::string& folder) no
   std::filesystem::remove_all(removed, error);
   return true;
 } catch (...) {
+  log_dropped("removing a program of PoCL");
   return false;
 }
 
@@ -313,7 +314,7 @@ void OwnDriverCache::prune() const noexcept try {
   uint64_t bytes = 0;
   for (Folder& folder : all) {
     bytes += folder.bytes;
-    if (in_future(folder.used)) folder.used = 0;  // a wrong clock's
+    if (in_future(folder.used)) folder.used = 0;  // a wrong clock left it, so it says nothing
   }
   std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.used < b.used; });
   for (const Folder& folder : all) {
@@ -322,6 +323,7 @@ void OwnDriverCache::prune() const noexcept try {
     bytes -= folder.bytes;
   }
 } catch (...) {
+  log_dropped("pruning the cache of PoCL");
 }
 
 const OwnDriverCache& own_driver_programs() {

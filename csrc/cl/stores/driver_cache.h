@@ -23,15 +23,15 @@ std::string find_driver_folder(const std::string& marker, double seconds);
 // missing, and IR without a checksum is compared with it. Until the process ends the folder counts as used.
 bool check_driver_folder(const std::string& folder, std::string_view binary = {});
 
-// Leaves checksums of what is in a program's folder.
+// Writes the checksums of a program's files into its folder.
 void record_driver_folder(const std::string& folder) noexcept;
-// The same for all folders that this process used, when it ends: code was added by its launches.
+// Does so for all folders that this process used. To be called when it ends, because its launches added code.
 void record_driver_folders() noexcept;
 
-// Removes a program, also while others use it: they make what they miss again.
+// Removes a program. Others may use it meanwhile: PoCL makes what it misses again.
 bool remove_driver_folder(const std::string& root, const std::string& folder) noexcept;
 
-// The part of our cache folder that is PoCL's, for tools and for keeping it small.
+// PoCL's part of our cache folder, for tools and for keeping it small.
 class OwnDriverCache {
  public:
   struct Folder {

@@ -8,13 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <stdexcept>
 #include <tuple>
 
+#include "cl/log.h"
+#include "cl/settings.h"
 #include "cl/stores/paths.h"
 
 namespace dlb::cl {
@@ -63,8 +64,8 @@ void Pack::open() {
   });
 }
 
-// Records are found by their headers alone. Behind one that is damaged, its size included, the next is
-// searched for.
+// Records are found by their headers alone. The size of a damaged record is not known, so the next record is
+// searched for behind it.
 void Pack::scan(uint64_t size) {
   PackHeader header{};
   uint64_t at = sizeof header;
@@ -122,6 +123,7 @@ std::optional<std::string> Pack::load(StoreKind kind, const std::string& key) no
   }
   return std::nullopt;
 } catch (...) {
+  log_dropped("reading a pack");
   return std::nullopt;
 }
 
@@ -161,9 +163,9 @@ namespace {
 
 std::vector<std::string> pack_paths() {
   std::vector<std::string> paths;
-  const char* named = std::getenv("DLBACKEND_PACKS");
-  if (named && !*named) return paths;
-  std::istringstream words(named ? named : "");
+  const std::optional<std::string> named = settings::packs();
+  if (named && named->empty()) return paths;
+  std::istringstream words(named.value_or(""));
   for (std::string path; std::getline(words, path, ':');)
     if (!path.empty()) paths.push_back(path);
   const auto shipped_from = static_cast<std::ptrdiff_t>(paths.size());

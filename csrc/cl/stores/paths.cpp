@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "cl/settings.h"
+
 namespace dlb::cl {
 namespace {
 
@@ -23,20 +25,11 @@ std::string& package_storage() {
   return *folder;
 }
 
-std::string env(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 // PoCL and LLVM end the process where they cannot write a file.
 constexpr uint64_t kRoomBytes = 64ull << 20, kRoomFiles = 256;
 
-std::string temp_dir() {
-  return env("TMPDIR").empty() ? "/tmp" : env("TMPDIR");
-}
-
-// A folder for this user under one that others can write too, or "". Code is loaded from it, so nobody else
-// may have made it, or be able to change it.
+// A folder for this user inside one that all users can write to, or "". Code is loaded from it, so it must be
+// this user's own and nobody else may be able to change it.
 std::string private_folder(const std::string& base, const char* stem) {
   const std::string dir = base + "/" + stem + std::to_string(::geteuid());
   make_folders(dir);
@@ -58,7 +51,7 @@ bool has_room(const std::string& dir, uint64_t bytes = kRoomBytes, uint64_t file
 
 // A folder for temporary files with room, or "".
 std::string temporary_driver_cache() {
-  for (const std::string& base : {temp_dir(), std::string("/dev/shm")}) {
+  for (const std::string& base : {settings::temporary_folder(), std::string("/dev/shm")}) {
     std::string dir = private_folder(base, "dlbackend-pocl-");
     if (dir.empty()) {
       dir = base + "/dlbackend-pocl-XXXXXX";
@@ -69,22 +62,22 @@ std::string temporary_driver_cache() {
   return "";
 }
 
-// POCL_CACHE_DIR as the user has set it, asked for before it is changed.
+// POCL_CACHE_DIR as the user has set it. It is first read before prepare_driver_caches() changes it.
 const std::string& users_driver_cache() {
-  static const auto* set = new std::string(env("POCL_CACHE_DIR"));
+  static const auto* set = new std::string(settings::pocl_cache_dir());
   return *set;
 }
 
 std::string resolve_cache_dir() {
-  if (const char* chosen = std::getenv("DLBACKEND_CACHE_DIR")) {
+  if (const auto chosen = settings::cache_dir()) {
     // A folder chosen by the user is used even when it is read-only: it may be a shared, prefilled one.
-    if (*chosen) make_folders(chosen);
-    return chosen;
+    if (!chosen->empty()) make_folders(*chosen);
+    return *chosen;
   }
-  std::string home = env("XDG_CACHE_HOME");
-  if (home.empty() && !env("HOME").empty()) home = env("HOME") + "/.cache";
+  std::string home = settings::xdg_cache_home();
+  if (home.empty() && !settings::home().empty()) home = settings::home() + "/.cache";
   if (!home.empty() && writable_folder(home + "/dlbackend")) return home + "/dlbackend";
-  return private_folder(temp_dir(), "dlbackend-");
+  return private_folder(settings::temporary_folder(), "dlbackend-");
 }
 
 }  // namespace
@@ -130,22 +123,23 @@ void prepare_driver_caches() {
     const std::string other = temporary_driver_cache();
     if (writable || other.empty())
       std::fprintf(stderr, "dlbackend: disk cache: no room in %s for the driver's cache%s\n",
-                   dir.empty() ? temp_dir().c_str() : dir.c_str(),
+                   dir.empty() ? settings::temporary_folder().c_str() : dir.c_str(),
                    other.empty() ? "; compiling may fail" : ("; going on in " + other).c_str());
     if (!other.empty()) dir = other;
   }
-  if (!dir.empty()) ::setenv("POCL_CACHE_DIR", dir.c_str(), 1);
+  if (!dir.empty()) settings::set_pocl_cache_dir(dir);
 }
 
 std::string driver_cache_without_room() {
   constexpr uint64_t kBytes = 8ull << 20, kFiles = 64;  // several times what one program takes
-  const std::string dir = env("POCL_CACHE_DIR");
+  const std::string dir = settings::pocl_cache_dir();
   return dir.empty() || has_room(dir, kBytes, kFiles) ? "" : dir;
 }
 
 std::string pocl_cache_identity() {
   struct stat info {};
-  if (env("POCL_KERNEL_CACHE") == "0" || ::stat(env("POCL_CACHE_DIR").c_str(), &info) != 0) return "";
+  const std::string dir = settings::pocl_cache_dir();
+  if (settings::pocl_kernel_cache() == "0" || ::stat(dir.c_str(), &info) != 0) return "";
   return std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
 }
 

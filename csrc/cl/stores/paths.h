@@ -5,11 +5,11 @@
 
 namespace dlb::cl {
 
-// sys.prefix, told by the Python package at import; empty in a process without Python.
+// Python's sys.prefix, which the Python package sets at import. Empty in a process without Python.
 std::string python_prefix();
 void set_python_prefix(const std::string& prefix);
 
-// The folder of the Python package, told likewise; its packs/ holds what is shipped.
+// The folder of the Python package, set likewise. Its folder packs/ holds the packs that are shipped.
 const std::string& package_dir();
 void set_package_dir(const std::string& folder);
 
@@ -21,20 +21,20 @@ const std::string& cache_dir();
 // Creates the folder and its parents; false when that fails.
 bool make_folders(const std::string& path);
 
-// PoCL shows no device at all when its cache folder cannot be written, and aborts when POCL_CACHE_DIR is
-// empty, and ends the process when the disk is full: points POCL_CACHE_DIR into our cache folder unless the
-// user has set it, and to a folder for temporary files, with a warning, where less than 64 MiB are free.
-// Called before the library is loaded.
+// Points POCL_CACHE_DIR into our cache folder, unless the user has set it, or with a warning into a folder
+// for temporary files where less than 64 MiB are free. PoCL needs that: it shows no device when its cache
+// folder cannot be written, aborts when POCL_CACHE_DIR is empty, and ends the process when the disk is full.
+// To be called before the library is loaded.
 void prepare_driver_caches();
 
-// The part of our cache folder that is PoCL's, or "" where the user has set another with POCL_CACHE_DIR.
+// PoCL's part of our cache folder, or "" where the user has set another folder with POCL_CACHE_DIR.
 std::string own_driver_cache();
 
-// The folder of PoCL's cache where less is free now than a program may take, else "".
+// The folder of PoCL's cache if its disk has less room left now than one program may take, else "".
 std::string driver_cache_without_room();
 
-// Which folder PoCL's cache is in, by device and inode numbers; empty where there is none or
-// POCL_KERNEL_CACHE=0.
+// Identifies the folder of PoCL's cache by device and inode numbers. Empty where there is no cache, or
+// POCL_KERNEL_CACHE=0 turns it off.
 std::string pocl_cache_identity();
 
 }  // namespace dlb::cl

@@ -16,7 +16,7 @@ const char kRecordMagic[8] = {'D', 'L', 'B', 'R', 'E', 'C', '0', '2'};
 
 namespace {
 
-constexpr size_t kFamily = 3;  // characters of the magic that every version's formats begin with
+constexpr size_t kCommonMagic = 3;  // characters of the magic that are the same in all versions
 
 uint64_t header_checksum(const RecordHeader& header) {
   return hash128({reinterpret_cast<const char*>(&header), offsetof(RecordHeader, header_checksum)}).low;
@@ -58,7 +58,7 @@ RecordHeader header_of(const Record& record) {
   return header;
 }
 
-// A pipe by an entry's name must not make the process wait.
+// O_NONBLOCK: a pipe that has an entry's name must not make the process wait.
 File::File(const std::string& path, int flags, unsigned mode)
     : fd_(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, mode)) {}
 
@@ -115,7 +115,7 @@ Fault read_header(const File& file, uint64_t offset, uint64_t size, RecordHeader
   if (offset + sizeof header > size) return Fault::kTruncated;
   if (!file.read_at(offset, &header, sizeof header)) return errno ? Fault::kUnreadable : Fault::kTruncated;
   if (std::memcmp(header.magic, kRecordMagic, sizeof kRecordMagic) != 0)
-    return std::memcmp(header.magic, kRecordMagic, kFamily) == 0 ? Fault::kVersion : Fault::kDamaged;
+    return std::memcmp(header.magic, kRecordMagic, kCommonMagic) == 0 ? Fault::kVersion : Fault::kDamaged;
   if (header.header_checksum != header_checksum(header)) return Fault::kDamaged;
   return header.bytes() <= size - offset ? Fault::kNone : Fault::kTruncated;
 }

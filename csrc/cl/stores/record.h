@@ -10,7 +10,7 @@ namespace dlb::cl {
 
 enum class StoreKind : uint32_t { kProgram = 1, kFind = 2 };
 
-// Why bytes are not an entry that can be used.
+// Why some bytes cannot be used as an entry.
 enum class Fault { kNone, kMissing, kUnreadable, kVersion, kTruncated, kDamaged, kMisplaced };
 const char* describe(Fault fault);
 
@@ -34,7 +34,7 @@ struct Record {
 
 RecordHeader header_of(const Record& record);
 
-// A file descriptor of its own.
+// Owns a file descriptor.
 class File {
  public:
   File(const std::string& path, int flags, unsigned mode = 0600);  // errno says why ok() is false
@@ -58,6 +58,7 @@ Fault read_header(const File& file, uint64_t offset, uint64_t size, RecordHeader
 // Reads key and payload behind a checked header, and checks them.
 Fault read_body(const File& file, uint64_t offset, const RecordHeader& header, Record& record);
 
+// Appends the record to the file. False where that fails; errno says why.
 bool write_record(File& file, const Record& record);
 
 extern const char kRecordMagic[8];

@@ -30,7 +30,6 @@ std::string new_marker() {
   return std::string(kMarker) + digits;
 }
 
-// Of a note or a binary; "" where there is none.
 std::string marker_of(std::string_view stored) {
   const size_t at = stored.find(kMarker);
   if (at == std::string_view::npos) return "";
@@ -48,7 +47,6 @@ std::string driver_cache_of(const Device& device) {
   return device.late_code ? pocl_cache_identity() : "";
 }
 
-// Where the driver's own cache has what was stored, as far as that is known.
 std::string stored_folder(std::string_view stored) {
   if (!is_note(stored)) return driver_folder_of_binary(stored);
   const size_t space = stored.find(' ', kNote.size());
@@ -56,7 +54,6 @@ std::string stored_folder(std::string_view stored) {
   return end == std::string_view::npos ? "" : std::string(stored.substr(space + 1, end - space - 1));
 }
 
-// "" where the driver shall not be asked for the binary, and its cache's folder cannot be told.
 std::string what_to_store(const Device& device, const Compiled& compiled, const std::string& marker) {
   const std::string cache = driver_cache_of(device);
   if (cache.empty()) return binary_of(compiled.program);

@@ -34,15 +34,15 @@ std::string driver_cache_of(const Device& device);
 // The folder of the driver's own cache that has what was stored, or "" where that is not known.
 std::string stored_folder(std::string_view stored);
 
-// What the store shall keep of a program compiled with this marker; "" where the driver shall not be asked
-// for the binary, and the folder in its cache cannot be told.
+// What the store is to keep of a program that was compiled with this marker: its binary or a note. "" where
+// asking the driver for the binary would take seconds and the folder in its cache is not known either.
 std::string what_to_store(const Device& device, const Compiled& compiled, const std::string& marker);
 
 // The program of a stored binary or note; null where it cannot be loaded any more.
 cl_program load_stored(Device& device, const std::string& stored, const std::string& source,
                        const std::string& options, const Hash128& key);
 
-// Whether an entry of the program store is a note instead of a binary. A note says nothing on other machines.
+// Whether an entry of the program store is a note instead of a binary. Other machines cannot use a note.
 bool is_note(std::string_view stored);
 
 }  // namespace dlb::cl

@@ -1,18 +1,8 @@
-// Concatenation: copies blocks of rows of up to INPUTS tensors side by side into the rows of one. E is an
+// Concatenation: copies blocks of rows of up to CAT_INPUTS tensors side by side into the rows of one. E is an
 // unsigned type of the element's size.
-#define INPUTS 8
+#include "kernels/cat/params.h"
 
-typedef struct {
-  long offset[INPUTS];         // elements
-  long pitch[INPUTS];          // elements from one row to the next
-  long start[INPUTS];          // where in an output row the input's row goes
-  uint first[INPUTS + 1];      // elements of all inputs before this one
-  dlb_divider length[INPUTS];  // elements of a row
-  uint inputs, padding;
-  long out_offset, out_pitch;
-} dlb_blocks;
-
-inline void dlb_copy_block(global const E* in, int k, global E* out, const dlb_blocks* b) {
+inline void dlb_copy_block(global const E* in, int k, global E* out, const CatParams* b) {
   const uint total = b->first[k + 1] - b->first[k], items = get_global_size(0), item = get_global_id(0);
   const uint length = b->length[k].divisor;
   uint at = (ulong)total * item / items;
@@ -27,7 +17,7 @@ inline void dlb_copy_block(global const E* in, int k, global E* out, const dlb_b
   }
 }
 
-inline E dlb_block_element(global const E* in, int k, uint at, const dlb_blocks* b, long* to) {
+inline E dlb_block_element(global const E* in, int k, uint at, const CatParams* b, long* to) {
   const uint row = dlb_divide(at, b->length[k]), column = at - row * b->length[k].divisor;
   *to = b->out_offset + row * b->out_pitch + b->start[k] + column;
   return in[b->offset[k] + row * b->pitch[k] + column];
@@ -35,7 +25,7 @@ inline E dlb_block_element(global const E* in, int k, uint at, const dlb_blocks*
 
 kernel void dlb_cat(global const E* i0, global const E* i1, global const E* i2, global const E* i3,
                     global const E* i4, global const E* i5, global const E* i6, global const E* i7,
-                    global E* out, const dlb_blocks b) {
+                    global E* out, const CatParams b) {
 #if DLB_CPU
   dlb_copy_block(i0, 0, out, &b);
   if (b.inputs > 1) dlb_copy_block(i1, 1, out, &b);

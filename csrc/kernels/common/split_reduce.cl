@@ -1,19 +1,11 @@
 // Second pass of products and convolutions whose k is split over work-groups: adds the parts in a fixed order.
 //   c[b,m,n] = alpha * sum_s partial[s,b,m,n] + beta * d[b,m,n]      (partial is dense; d unread when beta is 0;
 // no parts give zero), within bounds
-
-typedef struct {
-  long partial_offset, c_offset, d_offset;
-  long c_batch, c_m, c_n;
-  long d_batch, d_m, d_n;
-  long batch, m, n;
-  long splits;
-  float low, high;
-} SplitReduceArgs;
+#include "kernels/common/split_reduce.h"
 
 // Global size: at least batch * m * n.
 kernel void split_reduce(global const ACC* restrict partial, global T* c, global const T* d, ACC alpha, ACC beta,
-                         SplitReduceArgs p) {
+                         SplitReduce p) {
   const long size = p.batch * p.m * p.n, i = get_global_id(0);
   if (i >= size) return;
   ACC sum = 0;

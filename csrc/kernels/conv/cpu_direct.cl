@@ -3,7 +3,7 @@
 // one padded plane per residue of the stride, in which every tap of every position is the same walk at an offset. Rows
 // follow each other without a break, so that narrow images fill vectors too; what is computed between rows is dropped.
 
-#define VECTORS 4  // of 16 floats, accumulated at once
+#define VECTORS DIRECT_VECTORS
 
 // The planes of one channel in scratch.
 typedef struct {

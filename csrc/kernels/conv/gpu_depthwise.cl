@@ -2,25 +2,13 @@
 // gradient and weight gradient; 1 to 3 spatial axes, channel multipliers, strides, dilation, any strides in memory.
 // There is too little reuse for a matrix product: these kernels live from coalesced reads and the first-level cache.
 
-#define RUN 4        // output rows of one work-item; rows of x between them are read once
-#define DW_ITEMS 128
+#include "kernels/conv/params.h"
+
+#define RUN DEPTHWISE_RUN
+#define DW_ITEMS DEPTHWISE_ITEMS
 #define TAP_ROWS 3   // taps that the weight gradient accumulates in one walk over the pixels: 3 x 8
 #define TAP_COLS 8
 #define DW_TAPS (TAP_ROWS * TAP_COLS)
-
-// Strides in elements; each tensor spans less than 2^31 elements. Axis order: depth, height, width.
-// x: input, y: output of the forward direction; channels: of y; multiplier: channels of y for each channel of x.
-typedef struct {
-  long x_offset, w_offset, y_offset, bias_offset, partial_offset;
-  int batch, channels, multiplier, splits;
-  int x_size[4], y_size[4], taps[4], stride[4], pad[4], dilation[4];
-  int x_n, x_c, x_s[3];
-  int y_n, y_c, y_s[3];
-  int w_c, w_s[3];
-  int has_bias;
-  float low, high;    // what results of depthwise_forward are brought to
-  int channels_fast;  // neighbouring work-items take neighbouring channels (channels-last), else neighbouring columns
-} DepthwiseArgs;
 
 typedef struct {
   int n, c, d, h, w;
@@ -43,7 +31,7 @@ static inline Place place_at(uint i, int channels_fast, int channels, int depth,
 // backwards.
 // Global size: at least batch * channels * depth * ceil(height / RUN) * width of y.
 kernel void depthwise_forward(global const T* restrict x, global const T* restrict w, global T* y,
-                              global const T* restrict bias, DepthwiseArgs p) {
+                              global const T* restrict bias, ConvDepthwise p) {
   const int runs = (p.y_size[1] + RUN - 1) / RUN;
   const uint i = get_global_id(0);
   if (i >= (uint)(p.batch * p.channels * p.y_size[0] * runs) * p.y_size[2]) return;
@@ -95,7 +83,7 @@ typedef struct {
   int first, inc, end, y, y_step;
 } TapWalk;
 
-static inline TapWalk taps_reaching(const DepthwiseArgs* p, int d, int x) {
+static inline TapWalk taps_reaching(const ConvDepthwise* p, int d, int x) {
   const int stride = p->stride[d], dilation = p->dilation[d], at = x + p->pad[d];
   TapWalk o = {0, 1, p->taps[d], at, dilation};
   if (stride == 1) return o;
@@ -114,7 +102,7 @@ static inline TapWalk taps_reaching(const DepthwiseArgs* p, int d, int x) {
 
 // dL/dx (+ bias) by gathering from y = dL/dy. Global size: at least batch * (channels / multiplier) * pixels of x.
 kernel void depthwise_input_gradient(global T* x, global const T* restrict w, global const T* restrict y,
-                                     global const T* restrict bias, DepthwiseArgs p) {
+                                     global const T* restrict bias, ConvDepthwise p) {
   const uint i = get_global_id(0);
   const int x_channels = p.channels / p.multiplier;
   if (i >= (uint)(p.batch * x_channels * p.x_size[0] * p.x_size[1]) * p.x_size[2]) return;
@@ -141,7 +129,7 @@ kernel void depthwise_input_gradient(global T* x, global const T* restrict w, gl
 }
 
 // One block of taps of the weight gradient, over the pixels first, first + step ... below end of channel c.
-static inline void accumulate_taps(ACC sum[DW_TAPS], global const T* x, global const T* y, const DepthwiseArgs* p,
+static inline void accumulate_taps(ACC sum[DW_TAPS], global const T* x, global const T* y, const ConvDepthwise* p,
                                    int first, int step, int end, int td, int th0, int tw0) {
   const int width = p->y_size[2], height = p->y_size[1], depth = p->y_size[0];
   const Place jump = {step / width / height / depth, 0, step / width / height % depth, step / width % height,
@@ -183,12 +171,12 @@ static inline void accumulate_taps(ACC sum[DW_TAPS], global const T* x, global c
 }
 
 // dL/dw; with splits > 1 into `partial` (splits x channels x taps, dense), which common/split_reduce.cl finishes.
-// A work-group takes 32 channels where those are neighbours, else one. Global size: {ceil(channels / that) * DW_ITEMS,
+// A work-group takes DEPTHWISE_CHANNELS channels where those are neighbours, else one. Global size: {ceil(channels / that) * DW_ITEMS,
 // splits}.
 __attribute__((reqd_work_group_size(DW_ITEMS, 1, 1))) kernel void depthwise_weight_gradient(
-    global const T* restrict x, global T* w, global const T* restrict y, global ACC* partial, DepthwiseArgs p) {
+    global const T* restrict x, global T* w, global const T* restrict y, global ACC* partial, ConvDepthwise p) {
   local ACC scratch[DW_TAPS * DW_ITEMS];
-  const int lanes = p.channels_fast ? 32 : 1;
+  const int lanes = p.channels_fast ? DEPTHWISE_CHANNELS : 1;
   const int item = get_local_id(0), lane = item % lanes;
   const int c0 = get_group_id(0) * lanes, c = min(c0 + lane, p.channels - 1);
   const int pixels = p.batch * p.y_size[0] * p.y_size[1] * p.y_size[2], taps = p.taps[0] * p.taps[1] * p.taps[2];

@@ -11,6 +11,8 @@
 // The address of a gathered element is the sum of a pixel's and a tap's part, and so is the test whether it lies inside
 // x. Both parts live in tables in local memory: one is fixed for the tile's columns, the other is filled for a block
 // of k at a time by all work-items, so the divisions by run-time sizes cost next to nothing.
+#include "kernels/conv/params.h"
+
 #ifndef WGRAD
 #define WGRAD 0
 #endif
@@ -21,34 +23,13 @@
 #define WIDE 0
 #endif
 
-// With CONSTANTS(p), which sets all of ConvArgs but the offsets, the program is for one problem: its axes and tables are
+// With CONSTANTS(p), which sets all of ConvImplicit but the offsets, the program is for one problem: its axes and tables are
 // computed from constants, and of the ways to load and store the others fall away.
 #ifdef CONSTANTS
 #define AXIS_SPACE private
 #else
 #define AXIS_SPACE local
 #endif
-
-// Strides in elements; each tensor spans less than 2^31 elements. Axis order: depth, height, width.
-typedef struct {
-  long x_offset, a_offset, out_offset, bias_offset;
-  long partial_offset, part_stride;  // of `partial`, and elements of one of its parts
-  int batch, rows, channels, splits;  // rows: of w and m per group; channels: c per group
-  int x_size[4], y_size[4], taps[4], stride[4], pad[4], dilation[4];
-  int x_n, x_c, x_s[3], x_group;
-  int y_n, y_s[3];
-  int w_c, w_s[3];
-  int a_row, a_group, out_row, out_group;
-  int bit[3];       // place of each axis's taps in the validity masks, -1 where no tap can leave x
-  int phased;       // input gradient: 1, or 2 when only phases with taps are computed
-  int c_fastest;    // order of (c, tap): 1 when the channels of x or w are contiguous
-  int out_vector;   // 1: four columns of out are contiguous and aligned; 2: four rows; 0: neither
-  int has_bias;
-  int a_k_fast;     // work-items read neighbours of a along k, else along the rows
-  int a_vector;     // those neighbours are contiguous, aligned to four, and a multiple of four many
-  int x_aligned;    // 0: x is not aligned as X_VECTOR says
-  float low, high;  // what results are brought to; not those of WGRAD
-} ConvArgs;
 
 // What one axis looks like inside a phase: pixel o and tap t meet at x coordinate o * step + origin + t * tap_step.
 typedef struct {
@@ -81,18 +62,18 @@ static inline int gcd(int a, int b) {
 }
 
 // Stride phases of an axis, and the i-th of them; where phases without taps are left out, the i-th is tap i's.
-static inline int phases_of(const ConvArgs* p, int d) {
+static inline int phases_of(const ConvImplicit* p, int d) {
   const int stride = p->stride[d];
   return !p->phased ? 1 : p->phased == 1 ? stride : min(p->taps[d], stride / gcd(stride, p->dilation[d]));
 }
 
-static inline int phase_at(const ConvArgs* p, int d, int i) {
+static inline int phase_at(const ConvImplicit* p, int d, int i) {
   if (p->phased != 2) return i;
   const int phase = (i * p->dilation[d] - p->pad[d]) % p->stride[d];
   return phase < 0 ? phase + p->stride[d] : phase;
 }
 
-static inline Axis make_axis(const ConvArgs* p, int d, int phase) {
+static inline Axis make_axis(const ConvImplicit* p, int d, int phase) {
   Axis a;
   const int stride = p->stride[d], dilation = p->dilation[d];
   a.x_size = p->x_size[d], a.x_stride = p->x_s[d], a.y_stride = p->y_s[d], a.w_stride = p->w_s[d];
@@ -116,7 +97,7 @@ static inline Axis make_axis(const ConvArgs* p, int d, int phase) {
 }
 
 // Table entry of pixel q of the phase, and its offset in y; absent and -1 from `limit` on.
-static inline Entry pixel_entry(const ConvArgs* p, AXIS_SPACE const Axis* axis, uint q, uint limit,
+static inline Entry pixel_entry(const ConvImplicit* p, AXIS_SPACE const Axis* axis, uint q, uint limit,
                                 local int* y_offset) {
   const bool absent = q >= limit;
   const uint n = q / (uint)max(axis[0].pixels * axis[1].pixels * axis[2].pixels, 1);
@@ -143,7 +124,7 @@ static inline Entry pixel_entry(const ConvArgs* p, AXIS_SPACE const Axis* axis, 
 }
 
 // Table entry of the k-th (channel, tap), and its offset in w; absent and -1 from `limit` on.
-static inline Entry tap_entry(const ConvArgs* p, AXIS_SPACE const Axis* axis, uint k, uint limit,
+static inline Entry tap_entry(const ConvImplicit* p, AXIS_SPACE const Axis* axis, uint k, uint limit,
                               local int* w_offset) {
   const bool absent = k >= limit;
   const uint taps = max(axis[0].taps * axis[1].taps * axis[2].taps, 1);
@@ -207,7 +188,7 @@ static inline int b_k(int item, int i) {
 }
 
 INLINE void a_load(ELEM4* reg, global const T* a, const int* row_offset, local const int* k_offset, int item,
-                   const ConvArgs* p, int rows_left) {
+                   const ConvImplicit* p, int rows_left) {
 #pragma unroll
   for (int i = 0; i < GROUPS(TM); i++) {
     const int row = group_row(item, i, TM, p->a_k_fast);
@@ -232,9 +213,9 @@ INLINE void a_load(ELEM4* reg, global const T* a, const int* row_offset, local c
 }
 
 INLINE void b_load(B_ELEM* reg, global const T* x, local const Entry* columns, local const Entry* ks, int item,
-                   const ConvArgs* args) {
+                   const ConvImplicit* args) {
 #if WIDE
-  const ConvArgs p = *args;
+  const ConvImplicit p = *args;
 #endif
 #pragma unroll
   for (int i = 0; i < B_LOADS; i++) {
@@ -344,7 +325,7 @@ INLINE void store_partial_piece(global ACC* out, const ACC4* v, const local int*
 __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global const T* restrict x,
                                                                        global const T* restrict a, global T* out,
                                                                        global const T* restrict bias,
-                                                                       global ACC* partial, ConvArgs p) {
+                                                                       global ACC* partial, ConvImplicit p) {
   local CELL tiles[TILES] __attribute__((aligned(32)));
   local Entry column_table[TN], k_table[2 * ITEMS];
   local int out_table[TN], a_table[2 * ITEMS];

@@ -29,22 +29,13 @@
   _Pragma("unroll") for (int j = 0; j < FROM; j++) line(x + j, TILE); \
   _Pragma("unroll") for (int i = 0; i < TO; i++) line(x + i * TILE, 1);
 
-typedef struct {
-  int tiles;       // of this run: a chunk of all
-  int first;       // tile of the chunk in the image: image, depth, row, column
-  int all;         // tiles there are; beyond them are zeros
-  int rows, columns;  // tiles of an image
-  int in_channels_fast, out_channels_fast;  // matrices of tiles lie [tile][channel], not [channel][tile]
-  int unused;
-} Tiles;
-
 // A place of a matrix of tiles.
 typedef struct {
   int group, channel, exists;
   int n, d, h, w;  // first output of the tile
 } Place;
 
-static inline Place place_of(const Gather* p, const Tiles* t, int id, int channels, int channels_fast) {
+static inline Place place_of(const Gather* p, const WinogradTiles* t, int id, int channels, int channels_fast) {
   Place at;
   int tile;
   if (channels_fast) {
@@ -83,7 +74,7 @@ kernel void winograd_weights(global const T* weights, long offset, global float*
 }
 
 // Global size: at least groups * red * tiles.
-kernel void winograd_input(global const T* in, long offset, global float* to, long to_offset, Gather p, Tiles t) {
+kernel void winograd_input(global const T* in, long offset, global float* to, long to_offset, Gather p, WinogradTiles t) {
   const int size = p.groups * p.red * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.red, t.in_channels_fast);
@@ -119,7 +110,7 @@ static inline float direct_output(const Gather* p, global const T* in, global co
 // Global size: at least groups * cols * tiles.
 kernel void winograd_output(global const float* product, long product_offset, global const T* in, long in_offset,
                             global const T* weights, long weight_offset, global T* out, long offset,
-                            global const T* bias, long bias_offset, Gather p, Tiles t) {
+                            global const T* bias, long bias_offset, Gather p, WinogradTiles t) {
   const int size = p.groups * p.cols * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.cols, t.out_channels_fast);
@@ -157,7 +148,7 @@ kernel void winograd_output(global const float* product, long product_offset, gl
 }
 
 // The output's gradient. Global size: at least groups * cols * tiles.
-kernel void winograd_grads(global const T* grad, long offset, global float* to, long to_offset, Gather p, Tiles t) {
+kernel void winograd_grads(global const T* grad, long offset, global float* to, long to_offset, Gather p, WinogradTiles t) {
   const int size = p.groups * p.cols * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.cols, t.out_channels_fast);

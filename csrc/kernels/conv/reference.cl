@@ -1,15 +1,8 @@
 // Convolution and its gradients for any dtype and layout, one work-item per output. Slow and plain.
-typedef struct {
-  long xs[5], ws[5], ys[5];  // element strides
-  int n, c, k, groups;
-  int in[3], out[3], filter[3], stride[3], padding[3], dilation[3];
-  int has_bias;
-  float low, high;  // what results of the forward pass are brought to
-  int unused;
-} Conv;
+#include "kernels/conv/params.h"
 
 kernel void conv_reference_forward(global const T* x, long ox, global const T* w, long ow, global T* y, long oy,
-                                   global const T* bias, long ob, Conv p) {
+                                   global const T* bias, long ob, ConvShape p) {
   long id = get_global_id(0);
   const int q2 = id % p.out[2], q1 = (id /= p.out[2]) % p.out[1], q0 = (id /= p.out[1]) % p.out[0];
   const int k = (id /= p.out[0]) % p.k, n = id / p.k;
@@ -32,7 +25,7 @@ kernel void conv_reference_forward(global const T* x, long ox, global const T* w
 }
 
 kernel void conv_reference_input_grad(global T* x, long ox, global const T* w, long ow, global const T* y, long oy,
-                                      global const T* bias, long ob, Conv p) {
+                                      global const T* bias, long ob, ConvShape p) {
   long id = get_global_id(0);
   const int i2 = id % p.in[2], i1 = (id /= p.in[2]) % p.in[1], i0 = (id /= p.in[1]) % p.in[0];
   const int c = (id /= p.in[0]) % p.c, n = id / p.c;
@@ -57,7 +50,7 @@ kernel void conv_reference_input_grad(global T* x, long ox, global const T* w, l
 }
 
 kernel void conv_reference_weight_grad(global const T* x, long ox, global T* w, long ow, global const T* y, long oy,
-                                       global const T* bias, long ob, Conv p) {
+                                       global const T* bias, long ob, ConvShape p) {
   long id = get_global_id(0);
   const int cg = p.c / p.groups;
   const int f2 = id % p.filter[2], f1 = (id /= p.filter[2]) % p.filter[1], f0 = (id /= p.filter[1]) % p.filter[0];

@@ -1,23 +1,16 @@
 // The image unfolded to a matrix with a row per (channel, filter tap) and a column per output pixel, and its adjoint,
 // which sums rows back into an image (im2col and col2im). Wants common/element.clh; rows of a group are ordered (channel, tap)
 // or, with taps_outer, (tap, channel).
-typedef struct {
-  long xs[5], ws[5], ys[5];  // element strides
-  int n, c, k, groups;
-  int in[3], out[3], filter[3], stride[3], padding[3], dilation[3];
-  int has_bias;
-  float low, high;  // what results of a forward pass are brought to: not here
-  int unused;
-} Conv;
+#include "kernels/conv/params.h"
 
-inline int row_of(const Conv* p, int channel, int tap, int taps, int taps_outer) {
+inline int row_of(const ConvShape* p, int channel, int tap, int taps, int taps_outer) {
   const int channels = p->c / p->groups, c = channel % channels;
   return channel / channels * channels * taps + (taps_outer ? tap * channels + c : c * taps + tap);
 }
 
 // columns[row * row_step + n * image_step + pixel] = the pixel's input of that row, zero outside of the image. Range:
 // output pixels in runs of `span`, channels * taps, images.
-kernel void unfold(global const T* x, long ox, global T* columns, long oc, Conv p, long row_step, long image_step,
+kernel void unfold(global const T* x, long ox, global T* columns, long oc, ConvShape p, long row_step, long image_step,
                    int taps_outer, long span) {
   const int taps = p.filter[0] * p.filter[1] * p.filter[2], n = get_global_id(2);
   const int channel = get_global_id(1) / taps, tap = get_global_id(1) % taps;
@@ -54,7 +47,7 @@ kernel void unfold(global const T* x, long ox, global T* columns, long oc, Conv 
 
 // x = bias + sum over taps of columns, laid out [n][row][pixel]. Range: input columns in runs of SPAN, channels * depths
 // * rows, images.
-kernel void fold(global const T* columns, long oc, global T* x, long ox, global const T* bias, long ob, Conv p,
+kernel void fold(global const T* columns, long oc, global T* x, long ox, global const T* bias, long ob, ConvShape p,
                  int taps_outer) {
   const int taps = p.filter[0] * p.filter[1] * p.filter[2], n = get_global_id(2), step = p.stride[2];
   const int i1 = get_global_id(1) % p.in[1], i0 = get_global_id(1) / p.in[1] % p.in[0];

@@ -1,6 +1,7 @@
 // Norms, power sums and maxima of many tensors: one partial per piece of work, then one result per tensor. Sees
-// multi_tensor.clh and A (inputs), B (results), T (accumulator); DLB_MODE: 1 sum |x|, 2 sum x*x, 3 max |x|, 4 max x;
+// A (inputs), B (results), T (accumulator); DLB_MODE: 1 sum |x|, 2 sum x*x, 3 max |x|, 4 max x;
 // DLB_ROOT: the square root of the sum is wanted. Tables have the places of the tensor and of its result.
+#include "foreach/multi_tensor.clh"
 #if DLB_MODE == 1
 #define DLB_TERM(x) fabs(x)
 #elif DLB_MODE == 2
@@ -14,7 +15,7 @@
 #define DLB_FIRST ((T)0)
 #define DLB_JOIN(a, b) ((a) + (b))
 #else
-#define DLB_FIRST (DLB_MODE == 3 ? (T)0 : DLB_LOWEST)
+#define DLB_FIRST (DLB_MODE == 3 ? (T)0 : T_LOWEST)
 #define DLB_JOIN(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #endif
 #ifdef DLB_ROOT
@@ -28,7 +29,7 @@
 // Sums run in blocks, so that rounding errors grow with the block and the number of blocks, not with all elements.
 #define DLB_BLOCK 2048u
 
-kernel void dlb_foreach_partials(DLB_SEGMENTS, global const ulong* ring, const dlb_multi p, global T* partials,
+kernel void dlb_foreach_partials(DLB_SEGMENTS, global const ulong* ring, const MultiTensorParams p, global T* partials,
                                  long partials_at) {
   partials += partials_at;
   global const ulong* const start = ring + p.table;
@@ -67,8 +68,8 @@ kernel void dlb_foreach_partials(DLB_SEGMENTS, global const ulong* ring, const d
   }
 }
 
-kernel void dlb_foreach_results(DLB_SEGMENTS, global const ulong* ring, const dlb_multi p, global const T* partials,
-                                long partials_at) {
+kernel void dlb_foreach_results(DLB_SEGMENTS, global const ulong* ring, const MultiTensorParams p,
+                                global const T* partials, long partials_at) {
   partials += partials_at;
   global const ulong* const start = ring + p.table;
   for (uint t = get_global_id(0); t < p.tensors; t += get_global_size(0)) {
@@ -80,33 +81,31 @@ kernel void dlb_foreach_results(DLB_SEGMENTS, global const ulong* ring, const dl
 }
 
 #else
-#define DLB_GROUP 256
-#define DLB_CHUNK 4096
 
 // Joins one value per work-item; the result is in all of them.
 inline T dlb_join_group(T value, local T* shared) {
   const uint me = get_local_id(0);
   shared[me] = value;
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (uint width = DLB_GROUP / 2; width > 0; width /= 2) {
+  for (uint width = MULTI_TENSOR_GROUP / 2; width > 0; width /= 2) {
     if (me < width) shared[me] = DLB_JOIN(shared[me], shared[me + width]);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
   return shared[0];
 }
 
-kernel void dlb_foreach_partials(DLB_SEGMENTS, global const ulong* ring, const dlb_multi p, global T* partials,
+kernel void dlb_foreach_partials(DLB_SEGMENTS, global const ulong* ring, const MultiTensorParams p, global T* partials,
                                  long partials_at) {
   partials += partials_at;
-  local T shared[DLB_GROUP];
+  local T shared[MULTI_TENSOR_GROUP];
   global const ulong* const start = ring + p.table;
   const ulong chunk = get_group_id(0);
   const uint t = dlb_find_tensor(start, p.tensors, chunk);
-  const ulong first = (chunk - start[t]) * DLB_CHUNK;
+  const ulong first = (chunk - start[t]) * MULTI_TENSOR_CHUNK;
   global const A_T* x = DLB_AT(A_T, DLB_ROW(t)[1]) + first;
-  const uint n = (uint)min(DLB_ROW(t)[0] - first, (ulong)DLB_CHUNK);
+  const uint n = (uint)min(DLB_ROW(t)[0] - first, (ulong)MULTI_TENSOR_CHUNK);
   T total = DLB_FIRST;
-  for (uint j = get_local_id(0); j < n; j += DLB_GROUP) {
+  for (uint j = get_local_id(0); j < n; j += MULTI_TENSOR_GROUP) {
     const T v = DLB_TERM(LOAD_A(x, j));
     total = DLB_JOIN(total, v);
   }
@@ -114,14 +113,15 @@ kernel void dlb_foreach_partials(DLB_SEGMENTS, global const ulong* ring, const d
   if (get_local_id(0) == 0) partials[chunk] = total;
 }
 
-kernel void dlb_foreach_results(DLB_SEGMENTS, global const ulong* ring, const dlb_multi p, global const T* partials,
-                                long partials_at) {
+kernel void dlb_foreach_results(DLB_SEGMENTS, global const ulong* ring, const MultiTensorParams p,
+                                global const T* partials, long partials_at) {
   partials += partials_at;
-  local T shared[DLB_GROUP];
+  local T shared[MULTI_TENSOR_GROUP];
   global const ulong* const start = ring + p.table;
   const uint t = get_group_id(0);
   T total = DLB_FIRST;
-  for (ulong i = start[t] + get_local_id(0); i < start[t + 1]; i += DLB_GROUP) total = DLB_JOIN(total, partials[i]);
+  for (ulong i = start[t] + get_local_id(0); i < start[t + 1]; i += MULTI_TENSOR_GROUP)
+    total = DLB_JOIN(total, partials[i]);
   total = dlb_join_group(total, shared);
   if (get_local_id(0) == 0) STORE_B(DLB_AT(B_T, DLB_ROW(t)[2]), 0, DLB_RESULT(total));
 }

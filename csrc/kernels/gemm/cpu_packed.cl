@@ -1,6 +1,8 @@
 // GEMM for CPU-like devices: C = alpha * A * B + beta * D within bounds, any strides. One work-item computes a block
 // of mc x nc: it copies its rows of A as they lie (along k or along m) and its columns of B as panels of 64 into
 // scratch, kc of the reduction at a time, and runs register tiles over them.
+#include "kernels/gemm/params.h"
+
 TILES(local)
 
 // dst[i][j] = src[i * si + j] for ni x nj elements; columns nj to njp are set to zero.
@@ -93,7 +95,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
   }
 }
 
-// Products with few rows (M <= 4), bound by reading B once: one work-item computes nc columns of all rows.
+// Products with few rows (M <= CPU_GEMV_ROWS), bound by reading B once: one work-item computes nc columns of all rows.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
@@ -105,10 +107,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
   B += ob + batch * sbb + n0 * sbn;
   C += oc + batch * scb + n0 * scn;
   D += od + batch * sdb + n0 * sdn;
-  local float* sc = scratch;             // [4][nc]
-  local float* sa = scratch + 4 * nc;    // [4][kc]
-  for (int i = 0; i < 4 * nc; i++) sc[i] = 0.f;
-  for (int i = M * kc; i < 4 * kc; i++) sa[i] = 0.f;
+  local float* sc = scratch;             // [CPU_GEMV_ROWS][nc]
+  local float* sa = scratch + CPU_GEMV_ROWS * nc;  // [CPU_GEMV_ROWS][kc]
+  for (int i = 0; i < CPU_GEMV_ROWS * nc; i++) sc[i] = 0.f;
+  for (int i = M * kc; i < CPU_GEMV_ROWS * kc; i++) sa[i] = 0.f;
   for (int kb = 0; kb < K; kb += kc) {
     const int kn = min(kc, K - kb);
     for (int i = 0; i < M; i++) pack_rows(A + i * sam + kb * sak, 0, sak == 1, kn, kn, sa + i * kc, kc);
@@ -119,24 +121,24 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     if (sbn == 1) {  // rows of B times one element of A each
       int j = 0;
       for (; j + 32 <= nn; j += 32) {
-        float16 c[4][2];
-        for (int i = 0; i < 4; i++)
+        float16 c[CPU_GEMV_ROWS][2];
+        for (int i = 0; i < CPU_GEMV_ROWS; i++)
           for (int v = 0; v < 2; v++) c[i][v] = vload16(v, sc + i * nc + j);
         for (int k = 0; k < kn; k++) {
           const float16 b0 = LOAD16(b + k * sbk + j), b1 = LOAD16(b + k * sbk + j + 16);
 #pragma unroll
-          for (int i = 0; i < 4; i++) {
+          for (int i = 0; i < CPU_GEMV_ROWS; i++) {
             const float16 a = (float16)(sa[i * kc + k]);
             c[i][0] = fma(a, b0, c[i][0]), c[i][1] = fma(a, b1, c[i][1]);
           }
         }
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < CPU_GEMV_ROWS; i++)
           for (int v = 0; v < 2; v++) vstore16(c[i][v], v, sc + i * nc + j);
       }
       for (; j < nn; j++)
         for (int k = 0; k < kn; k++) {
           const float x = LOAD1(b + k * sbk + j);
-          for (int i = 0; i < 4; i++) sc[i * nc + j] += sa[i * kc + k] * x;
+          for (int i = 0; i < CPU_GEMV_ROWS; i++) sc[i * nc + j] += sa[i * kc + k] * x;
         }
     } else {  // one dot product per column of B
       for (int j = 0; j < nn; j++) {
@@ -149,10 +151,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
             c0 = fma(x, vload16(0, sa + k), c0), c1 = fma(x, vload16(0, sa + kc + k), c1);
             c2 = fma(x, vload16(0, sa + 2 * kc + k), c2), c3 = fma(x, vload16(0, sa + 3 * kc + k), c3);
           }
-        float sum[4] = {0, 0, 0, 0};
+        float sum[CPU_GEMV_ROWS] = {0, 0, 0, 0};
         for (; k < kn; k++) {
           const float x = LOAD1(p + k * sbk);
-          for (int i = 0; i < 4; i++) sum[i] += sa[i * kc + k] * x;
+          for (int i = 0; i < CPU_GEMV_ROWS; i++) sum[i] += sa[i * kc + k] * x;
         }
 #define FOLD(i)                                                       \
   {                                                                   \

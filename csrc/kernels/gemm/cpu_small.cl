@@ -23,7 +23,7 @@
     for (int k = 0; k < K; k++, i += sak, b += ldb) { SMALL_B##NV(LOAD) ROWS(SMALL_FMA##NV) }             \
     ROWS(ROW_SET##NV)                                                                                     \
   }
-#if NR == 16
+#ifdef NARROW_TILE
 #define SMALLS(SPACE, BT, LOAD)                                                                           \
   SMALL(1, SPACE, BT, LOAD)                                                                               \
   inline void small_##SPACE(int nv, global const T* a, const int* row, int sak, int K, SPACE const BT* b, \

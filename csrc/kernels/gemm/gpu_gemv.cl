@@ -5,22 +5,7 @@
 // of k the sums go to `partial` and common/split_reduce.cl adds them, always in the same order.
 //
 // Build-time macros besides common/gpu_tile.clh's: ROWS, the rows that a work-item has accumulators for.
-#define ITEMS 128
-#define WIDE 2  // rows of a that a work-item of gemv_along_k takes at once, so that x is read half as often
-
-typedef struct {
-  long x_offset, x_batch, x_row, x_k;  // element strides
-  long a_offset, a_batch, a_n, a_k;
-  long c_offset, c_batch, c_row, c_n;
-  long d_offset, d_batch, d_row, d_n;
-  long partial_offset;
-  int batch, rows, n, k;
-  int splits, k_part;      // parts of k and the size of each, a multiple of four
-  int lanes;               // work-items along the fast direction, a power of two, at most ITEMS
-  int a_vector, x_vector;  // four neighbours of a in the fast direction, of x along k, are contiguous and aligned
-  float low, high;         // what results are brought to
-  int unused;
-} GemvArgs;
+#include "kernels/gemm/params.h"
 
 static inline ACC4 four(global const T* p, long step, int vector) {
   if (vector) return load4(p);
@@ -30,7 +15,7 @@ static inline ACC4 four(global const T* p, long step, int vector) {
 static inline ACC sum4(ACC4 v) { return (v.x + v.y) + (v.z + v.w); }
 
 // Writes the sum v of row r and column n, or its part.
-static inline void finish(const GemvArgs* p, global T* c, global const T* d, global ACC* partial, ACC alpha, ACC beta,
+static inline void finish(const GemmGemv* p, global T* c, global const T* d, global ACC* partial, ACC alpha, ACC beta,
                           int batch, int r, int n, ACC v) {
   if (p->splits > 1) {
     const long part = (long)get_group_id(1) * p->batch + batch;
@@ -42,55 +27,55 @@ static inline void finish(const GemvArgs* p, global T* c, global const T* d, glo
   store1(c + p->c_offset + batch * p->c_batch + r * p->c_row + n * p->c_n, bounded1(v, p->low, p->high));
 }
 
-static inline void rows_of_x(int* offset, const GemvArgs* p) {
+static inline void rows_of_x(int* offset, const GemmGemv* p) {
 #pragma unroll
   for (int r = 0; r < ROWS; r++)  // rows that do not exist repeat the last one, and are never stored
     offset[r] = (int)(min(r, p->rows - 1) * p->x_row);
 }
 
 // What a work-item sums along k: every lanes-th four of [k0, k1), then what is left.
-static inline void sum_along_k(ACC acc[WIDE][ROWS], const GemvArgs* p, global const T* a, int a_next,
+static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, global const T* a, int a_next,
                                global const T* x, const int* x_row, int k0, int k1, int vector) {
   const int step = p->lanes * 4;
   int k = k0;
 #pragma unroll 4  // loads in flight
   for (; k + 4 <= k1; k += step) {
-    ACC4 v[WIDE];
+    ACC4 v[GEMV_WIDE];
 #pragma unroll
-    for (int i = 0; i < WIDE; i++) v[i] = four(a + k * p->a_k + i * a_next, p->a_k, vector);
+    for (int i = 0; i < GEMV_WIDE; i++) v[i] = four(a + k * p->a_k + i * a_next, p->a_k, vector);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       const ACC4 u = four(x + k * p->x_k + x_row[r], p->x_k, vector);
 #pragma unroll
-      for (int i = 0; i < WIDE; i++) acc[i][r] += sum4(v[i] * u);
+      for (int i = 0; i < GEMV_WIDE; i++) acc[i][r] += sum4(v[i] * u);
     }
   }
   for (; k < k1; k++)  // only the work-item that the incomplete four falls to
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
-      for (int i = 0; i < WIDE; i++)
+      for (int i = 0; i < GEMV_WIDE; i++)
         acc[i][r] += load1(a + k * p->a_k + i * a_next) * load1(x + k * p->x_k + x_row[r]);
 }
 
-// Global size: {batch * groups of rows of a * ITEMS, splits}; a work-group takes ITEMS / lanes * WIDE rows.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemv_along_k(global const T* restrict x,
+// Global size: {batch * groups of rows of a * GEMV_ITEMS, splits}; a work-group takes GEMV_ITEMS / lanes * GEMV_WIDE rows.
+__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k(global const T* restrict x,
                                                                            global const T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
-                                                                           ACC alpha, ACC beta, GemvArgs p) {
-  local ACC sums[WIDE * ROWS * (ITEMS + 1)];
-  const int item = get_local_id(0), lane = item % p.lanes, team = item / p.lanes, teams = ITEMS / p.lanes;
-  const int groups = (p.n + teams * WIDE - 1) / (teams * WIDE);
-  const int batch = get_group_id(0) / groups, first = get_group_id(0) % groups * teams * WIDE;
-  const int n = min(first + team * WIDE, p.n - 1), a_next = n + 1 < p.n ? (int)p.a_n : 0;
+                                                                           ACC alpha, ACC beta, GemmGemv p) {
+  local ACC sums[GEMV_WIDE * ROWS * (GEMV_ITEMS + 1)];
+  const int item = get_local_id(0), lane = item % p.lanes, team = item / p.lanes, teams = GEMV_ITEMS / p.lanes;
+  const int groups = (p.n + teams * GEMV_WIDE - 1) / (teams * GEMV_WIDE);
+  const int batch = get_group_id(0) / groups, first = get_group_id(0) % groups * teams * GEMV_WIDE;
+  const int n = min(first + team * GEMV_WIDE, p.n - 1), a_next = n + 1 < p.n ? (int)p.a_n : 0;
   const int k0 = get_group_id(1) * p.k_part, k1 = min(k0 + p.k_part, p.k);
   a += p.a_offset + batch * p.a_batch + n * p.a_n;
   x += p.x_offset + batch * p.x_batch;
   int x_row[ROWS];
   rows_of_x(x_row, &p);
-  ACC acc[WIDE][ROWS];
+  ACC acc[GEMV_WIDE][ROWS];
 #pragma unroll
-  for (int i = 0; i < WIDE; i++)
+  for (int i = 0; i < GEMV_WIDE; i++)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) acc[i][r] = 0;
   if (p.a_vector && p.x_vector)
@@ -99,22 +84,22 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemv_along_k(glob
     sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * 4, k1, 0);
 
 #pragma unroll
-  for (int i = 0; i < WIDE; i++)
+  for (int i = 0; i < GEMV_WIDE; i++)
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) sums[(i * ROWS + r) * (ITEMS + 1) + item] = acc[i][r];
+    for (int r = 0; r < ROWS; r++) sums[(i * ROWS + r) * (GEMV_ITEMS + 1) + item] = acc[i][r];
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int o = item; o < teams * WIDE * ROWS; o += ITEMS) {
-    const int which = o / (WIDE * ROWS), slot = o % (WIDE * ROWS);
-    const int row = slot % ROWS, column = first + which * WIDE + slot / ROWS;
+  for (int o = item; o < teams * GEMV_WIDE * ROWS; o += GEMV_ITEMS) {
+    const int which = o / (GEMV_WIDE * ROWS), slot = o % (GEMV_WIDE * ROWS);
+    const int row = slot % ROWS, column = first + which * GEMV_WIDE + slot / ROWS;
     if (row >= p.rows || column >= p.n) continue;
     ACC v = 0;
-    for (int i = 0; i < p.lanes; i++) v += sums[slot * (ITEMS + 1) + which * p.lanes + i];
+    for (int i = 0; i < p.lanes; i++) v += sums[slot * (GEMV_ITEMS + 1) + which * p.lanes + i];
     finish(&p, c, d, partial, alpha, beta, batch, row, column, v);
   }
 }
 
 // What a work-item sums of four neighbouring columns: every slices-th k.
-static inline void sum_along_n(ACC4 acc[ROWS], const GemvArgs* p, global const T* a, long a_step, global const T* x,
+static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const T* a, long a_step, global const T* x,
                                const int* x_row, int k0, int k1, int slices, int vector) {
 #pragma unroll 4  // loads in flight
   for (int k = k0; k < k1; k += slices) {
@@ -124,13 +109,13 @@ static inline void sum_along_n(ACC4 acc[ROWS], const GemvArgs* p, global const T
   }
 }
 
-// Global size: {batch * groups of columns * ITEMS, splits}; a work-group takes lanes * 4 columns.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemv_along_n(global const T* restrict x,
+// Global size: {batch * groups of columns * GEMV_ITEMS, splits}; a work-group takes lanes * 4 columns.
+__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n(global const T* restrict x,
                                                                            global const T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
-                                                                           ACC alpha, ACC beta, GemvArgs p) {
-  local ACC sums[4 * ROWS * (ITEMS + 1)];
-  const int item = get_local_id(0), lane = item % p.lanes, slice = item / p.lanes, slices = ITEMS / p.lanes;
+                                                                           ACC alpha, ACC beta, GemmGemv p) {
+  local ACC sums[4 * ROWS * (GEMV_ITEMS + 1)];
+  const int item = get_local_id(0), lane = item % p.lanes, slice = item / p.lanes, slices = GEMV_ITEMS / p.lanes;
   const int groups = (p.n + p.lanes * 4 - 1) / (p.lanes * 4);
   const int batch = get_group_id(0) / groups, first = get_group_id(0) % groups * p.lanes * 4;
   const int n = first + lane * 4, left = p.n - n;
@@ -159,15 +144,15 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemv_along_n(glob
 
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
-    local ACC* o = sums + r * 4 * (ITEMS + 1) + item;
-    o[0] = acc[r].x, o[ITEMS + 1] = acc[r].y, o[2 * (ITEMS + 1)] = acc[r].z, o[3 * (ITEMS + 1)] = acc[r].w;
+    local ACC* o = sums + r * 4 * (GEMV_ITEMS + 1) + item;
+    o[0] = acc[r].x, o[GEMV_ITEMS + 1] = acc[r].y, o[2 * (GEMV_ITEMS + 1)] = acc[r].z, o[3 * (GEMV_ITEMS + 1)] = acc[r].w;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int o = item; o < p.lanes * 4 * ROWS; o += ITEMS) {
+  for (int o = item; o < p.lanes * 4 * ROWS; o += GEMV_ITEMS) {
     const int row = o / (p.lanes * 4), j = o % (p.lanes * 4);
     if (row >= p.rows || first + j >= p.n) continue;
     ACC v = 0;
-    for (int i = 0; i < slices; i++) v += sums[(row * 4 + j % 4) * (ITEMS + 1) + i * p.lanes + j / 4];
+    for (int i = 0; i < slices; i++) v += sums[(row * 4 + j % 4) * (GEMV_ITEMS + 1) + i * p.lanes + j / 4];
     finish(&p, c, d, partial, alpha, beta, batch, row, first + j, v);
   }
 }

@@ -3,7 +3,7 @@
 // Any strides (so any transposition), d broadcast by zero strides (a bias, or c itself) and unread when beta is 0.
 // A work-group computes one TM x TN tile of one batch element over one part of k; with several parts the sums go to
 // `partial` and common/split_reduce.cl finishes them in a fixed order, so results never depend on timing.
-#include "gemm/params.h"
+#include "kernels/gemm/params.h"
 
 #ifndef GROUP_TILES  // rows of tiles that run together, so that their columns of b are still in the cache
 #define GROUP_TILES 8

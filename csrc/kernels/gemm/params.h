@@ -4,6 +4,14 @@
 
 PARAMS_BEGIN
 
+// gemm/cpu_blocked.cl: rows of a register tile, and what its columns in every dtype divide.
+enum { BLOCKED_ROWS = 4, BLOCKED_COLUMNS = 32 };
+enum {
+  GEMV_ITEMS = 128,  // gemm/gpu_gemv.cl: work-items of a work-group
+  GEMV_WIDE = 2,  // rows of a that a work-item of gemv_along_k takes at once, so that x is read half as often
+  CPU_GEMV_ROWS = 4  // gemm/cpu_packed.cl: rows of gemv_cpu, at most
+};
+
 // An operand as a matrix of rows x k; b's rows are the columns of the product. Offsets and strides are in
 // elements; the part of one tile must span less than 2^31 elements.
 typedef struct {
@@ -26,5 +34,22 @@ typedef struct {
   dlb_int unused;
 } GemmTiled;
 ASSERT_SIZE(GemmTiled, 192);
+
+// gemm/gpu_gemv.cl: c[b,r,n] = alpha * sum_k x[b,r,k] * a[b,n,k] + beta * d[b,r,n], within bounds.
+typedef struct {
+  dlb_long x_offset, x_batch, x_row, x_k;
+  dlb_long a_offset, a_batch, a_n, a_k;
+  dlb_long c_offset, c_batch, c_row, c_n;
+  dlb_long d_offset, d_batch, d_row, d_n;
+  dlb_long partial_offset;
+  dlb_int batch, rows, n, k;
+  dlb_int splits, k_part;  // parts of k and the size of each, a multiple of four
+  dlb_int lanes;           // work-items along the fast direction, a power of two, at most GEMV_ITEMS
+  dlb_int a_vector,
+      x_vector;     // four neighbours of a in the fast direction, of x along k, are contiguous and aligned
+  float low, high;  // what results are brought to
+  dlb_int unused;
+} GemmGemv;
+ASSERT_SIZE(GemmGemv, 184);
 
 PARAMS_END

@@ -1,24 +1,10 @@
-// Moves elements of any type between a plain side x and an indexed side y, over a strided walk of up to RANK
+// Moves elements of any type between a plain side x and an indexed side y, over a strided walk of up to INDEX_RANK
 // dimensions: x[...] = y[... + index[...] * step], or the other way round. E is an unsigned type of the
 // element's size. Without an index it is a strided copy that also takes negative strides.
-#define RANK 8
-
-typedef struct {
-  long base[3];  // elements: x, y, index
-  long stride[3][RANK];
-  dlb_divider size[RANK];  // innermost first
-  long bound;              // valid indices are 0 .. bound - 1
-  long step;               // elements of y per unit of index
-  uint rank, count, per_item;
-  int wide;   // the index is int64, not int32
-  int wraps;  // negative indices count from the end
-  int write;  // from x to y
-  int site;
-  int indexed;  // 0: there is no index
-} dlb_walk;
+#include "kernels/index/params.h"
 
 // Offset into y for the index at `at`; -1 for one out of bounds.
-inline long dlb_lookup(global const int* index, long at, const dlb_walk* w, volatile global int* error) {
+inline long dlb_lookup(global const int* index, long at, const IndexWalk* w, volatile global int* error) {
   long i = w->wide ? ((global const long*)index)[at] : (long)index[at];
   const long given = i;
   if (i < 0 && w->wraps) i += w->bound;
@@ -42,70 +28,115 @@ inline void dlb_run(global E* to, long to_stride, global const E* from, long fro
   }
 }
 
-inline void dlb_indexed_run(global E* x, global E* y, global const int* index, long at,
-                            volatile global int* error, const dlb_walk* w, uint n) {
-  const long sx = w->stride[0][0], sy = w->stride[1][0], si = w->stride[2][0];
-  if (si == 0) {
-    const long offset = w->indexed ? dlb_lookup(index, at, w, error) : 0;
-    if (offset < 0) {
-      if (!w->write)
-        for (uint j = 0; j < n; ++j) x[j * sx] = (E)0;
-    } else if (w->write) {
-      dlb_run(y + offset, sy, x, sx, n);
-    } else {
-      dlb_run(x, sx, y + offset, sy, n);
-    }
-    return;
+// Places in y of a block of indices. They are tested together, so that the loads they lead to need not wait for tests.
+// Nonzero: one is out of bounds.
+enum { INDEX_BLOCK = 512 };
+#define DEFINE_PLACES(name, I_T)                                                                          \
+  inline ulong name(global const I_T* index, long si, int n, long bound, long wrap, long step, long* place) { \
+    ulong wrong = 0;                                                                                      \
+    _Pragma("clang loop vectorize(assume_safety)") for (int j = 0; j < n; ++j) {                          \
+      const long given = index[j * si], i = given + (given < 0 ? wrap : 0);                               \
+      wrong |= (ulong)i >= (ulong)bound;                                                                  \
+      place[j] = i * step;                                                                                \
+    }                                                                                                     \
+    return wrong;                                                                                         \
   }
-  for (uint j = 0; j < n; ++j) {
-    const long offset = dlb_lookup(index, at + j * si, w, error);
-    if (w->write) {
-      if (offset >= 0) y[j * sy + offset] = x[j * sx];
+DEFINE_PLACES(dlb_long_places, long)
+DEFINE_PLACES(dlb_int_places, int)
+inline ulong dlb_places(global const int* index, long at, long si, int n, const IndexWalk* w, long* place) {
+  const long bound = w->bound, wrap = w->wraps ? bound : 0, step = w->step;
+  if (!w->wide)
+    return si == 1 ? dlb_int_places(index + at, 1, n, bound, wrap, step, place)
+                   : dlb_int_places(index + at, si, n, bound, wrap, step, place);
+  global const long* const wide = (global const long*)index + at;
+  return si == 1 ? dlb_long_places(wide, 1, n, bound, wrap, step, place)
+                 : dlb_long_places(wide, si, n, bound, wrap, step, place);
+}
+
+// A run whose elements have an index each. Writes stay in order.
+inline void dlb_scattered_run(global E* x, global E* y, global const int* index, long at, volatile global int* error,
+                              const IndexWalk* w, uint n) {
+  const long sx = w->stride[PLAIN][0], sy = w->stride[INDEXED][0], si = w->stride[INDEX][0];
+  const int write = w->write;
+  long place[INDEX_BLOCK];
+  for (uint first = 0; first < n; first += INDEX_BLOCK) {
+    const int count = min((uint)INDEX_BLOCK, n - first);
+    global E* to = x + first * sx;
+    global E* from = y + first * sy;
+    if (dlb_places(index, at + first * si, si, count, w, place)) {
+      for (int j = 0; j < count; ++j) {
+        const long offset = dlb_lookup(index, at + (first + j) * si, w, error);
+        if (!write)
+          to[j * sx] = offset >= 0 ? from[j * sy + offset] : (E)0;
+        else if (offset >= 0)
+          from[j * sy + offset] = to[j * sx];
+      }
+    } else if (write) {
+      for (int j = 0; j < count; ++j) from[j * sy + place[j]] = to[j * sx];
+    } else if (sx == 1 && sy == 0) {
+#pragma clang loop vectorize(disable) unroll_count(8)
+      for (int j = 0; j < count; ++j) to[j] = from[place[j]];
     } else {
-      x[j * sx] = offset >= 0 ? y[j * sy + offset] : (E)0;
+#pragma clang loop vectorize(disable) unroll_count(4)
+      for (int j = 0; j < count; ++j) to[j * sx] = from[j * sy + place[j]];
     }
   }
 }
 
+inline void dlb_indexed_run(global E* x, global E* y, global const int* index, long at,
+                            volatile global int* error, const IndexWalk* w, uint n) {
+  if (w->stride[INDEX][0] != 0) return dlb_scattered_run(x, y, index, at, error, w, n);
+  const long sx = w->stride[PLAIN][0], sy = w->stride[INDEXED][0];
+  const long offset = w->indexed ? dlb_lookup(index, at, w, error) : 0;
+  if (offset < 0) {
+    if (!w->write)
+      for (uint j = 0; j < n; ++j) x[j * sx] = (E)0;
+  } else if (w->write) {
+    dlb_run(y + offset, sy, x, sx, n);
+  } else {
+    dlb_run(x, sx, y + offset, sy, n);
+  }
+}
+
 kernel void dlb_index_move(global E* x, global E* y, global const int* index, volatile global int* error,
-                           const dlb_walk w) {
+                           const IndexWalk w) {
   uint at = get_global_id(0) * w.per_item;
   const uint end = min(at + w.per_item, w.count);
-  uint k[RANK];
+  uint k[INDEX_RANK];
   uint rest = at;
-  long ox = w.base[0], oy = w.base[1], oi = w.base[2];
+  long ox = w.base[PLAIN], oy = w.base[INDEXED], oi = w.base[INDEX];
   for (uint d = 0; d < w.rank; ++d) {
     const uint q = rest / w.size[d].divisor;
     k[d] = rest - q * w.size[d].divisor;
     rest = q;
-    ox += k[d] * w.stride[0][d], oy += k[d] * w.stride[1][d], oi += k[d] * w.stride[2][d];
+    ox += k[d] * w.stride[PLAIN][d], oy += k[d] * w.stride[INDEXED][d], oi += k[d] * w.stride[INDEX][d];
   }
   while (at < end) {
     const uint n = min(w.size[0].divisor - k[0], end - at);
     dlb_indexed_run(x + ox, y + oy, index, oi, error, &w, n);
     at += n;
-    ox -= k[0] * w.stride[0][0], oy -= k[0] * w.stride[1][0], oi -= k[0] * w.stride[2][0];
+    ox -= k[0] * w.stride[PLAIN][0], oy -= k[0] * w.stride[INDEXED][0], oi -= k[0] * w.stride[INDEX][0];
     k[0] = 0;
     for (uint d = 1; d < w.rank; ++d) {
-      ox += w.stride[0][d], oy += w.stride[1][d], oi += w.stride[2][d];
+      ox += w.stride[PLAIN][d], oy += w.stride[INDEXED][d], oi += w.stride[INDEX][d];
       if (++k[d] < w.size[d].divisor) break;
       const long size = w.size[d].divisor;
-      ox -= size * w.stride[0][d], oy -= size * w.stride[1][d], oi -= size * w.stride[2][d];
+      ox -= size * w.stride[PLAIN][d], oy -= size * w.stride[INDEXED][d], oi -= size * w.stride[INDEX][d];
       k[d] = 0;
     }
   }
 }
 #else
 kernel void dlb_index_move(global E* x, global E* y, global const int* index, volatile global int* error,
-                           const dlb_walk w) {
+                           const IndexWalk w) {
   uint rest = get_global_id(0);
   if (rest >= w.count) return;
-  long ox = w.base[0], oy = w.base[1], oi = w.base[2];
+  long ox = w.base[PLAIN], oy = w.base[INDEXED], oi = w.base[INDEX];
   for (uint d = 0; d < w.rank; ++d) {
     const uint q = dlb_divide(rest, w.size[d]);
     const long k = rest - q * w.size[d].divisor;
     rest = q;
-    ox += k * w.stride[0][d], oy += k * w.stride[1][d], oi += k * w.stride[2][d];
+    ox += k * w.stride[PLAIN][d], oy += k * w.stride[INDEXED][d], oi += k * w.stride[INDEX][d];
   }
   const long offset = w.indexed ? dlb_lookup(index, oi, &w, error) : 0;
   if (w.write) {
@@ -119,18 +150,32 @@ kernel void dlb_index_move(global E* x, global E* y, global const int* index, vo
 // Turns one index tensor of several into element offsets, added up in `offsets` (contiguous, int64):
 // offsets[i] = (first ? 0 : offsets[i]) + index * step. An index out of bounds adds nothing.
 kernel void dlb_index_linear(global long* offsets, global const int* index, volatile global int* error,
-                             const dlb_walk w, int first) {
+                             const IndexWalk w, int first) {
   const uint begin = get_global_id(0) * w.per_item;
   const uint end = min(begin + w.per_item, w.count);
+#if DLB_CPU
+  if (w.rank == 1) {
+    const long base = w.base[INDEX], si = w.stride[INDEX][0];
+    global long* const to = offsets + w.base[PLAIN];
+    long place[INDEX_BLOCK];
+    for (uint block = begin; block < end; block += INDEX_BLOCK) {
+      const int n = min((uint)INDEX_BLOCK, end - block);
+      if (dlb_places(index, base + block * si, si, n, &w, place))
+        for (int j = 0; j < n; ++j) place[j] = max(dlb_lookup(index, base + (block + j) * si, &w, error), 0L);
+      for (int j = 0; j < n; ++j) to[block + j] = first ? place[j] : to[block + j] + place[j];
+    }
+    return;
+  }
+#endif
   for (uint i = begin; i < end; ++i) {
     uint rest = i;
-    long at = w.base[2];
+    long at = w.base[INDEX];
     for (uint d = 0; d < w.rank; ++d) {
       const uint q = dlb_divide(rest, w.size[d]);
-      at += (rest - q * w.size[d].divisor) * w.stride[2][d];
+      at += (rest - q * w.size[d].divisor) * w.stride[INDEX][d];
       rest = q;
     }
     const long offset = max(dlb_lookup(index, at, &w, error), 0L);
-    offsets[w.base[0] + i] = first ? offset : offsets[w.base[0] + i] + offset;
+    offsets[w.base[PLAIN] + i] = first ? offset : offsets[w.base[PLAIN] + i] + offset;
   }
 }

@@ -1,28 +1,21 @@
 // dst[o][index[..]][i] = dst[o][index[..]][i] (op) src[o][n][i] on contiguous tensors. A: dst, B: src, T computes.
 // index is [n] or, when full, [o][n][i].
-typedef struct {
-  long dst_offset, src_offset, index_offset, perm_offset;  // elements
-  long bound;                                              // size of dst's indexed dimension
-  uint outer, n, inner;
-  int full, wide, wraps, site, op;              // op: 0 sum, 1 product, 2 maximum, 3 minimum
-  uint outer_parts, inner_parts, bound_parts;  // CPU: how the work-items divide the work
-  int padding;
-} dlb_accumulation;
+#include "kernels/index/params.h"
 
 inline T dlb_combine(int op, T a, T b) {
 #ifdef COMPLEX
-  return op == 1 ? dlb_cmul(a, b) : a + b;
+  return op == COMBINE_PRODUCT ? dlb_cmul(a, b) : a + b;
 #else
   switch (op) {
-    case 0: return a + b;
-    case 1: return a * b;
-    case 2: return b > a || b != b ? b : a;
+    case COMBINE_SUM: return a + b;
+    case COMBINE_PRODUCT: return a * b;
+    case COMBINE_MAXIMUM: return b > a || b != b ? b : a;
     default: return b < a || b != b ? b : a;
   }
 #endif
 }
 
-inline long dlb_row(global const int* index, long at, const dlb_accumulation* p, volatile global int* error) {
+inline long dlb_row(global const int* index, long at, const AccumulateParams* p, volatile global int* error) {
   long i = p->wide ? ((global const long*)index)[p->index_offset + at] : (long)index[p->index_offset + at];
   const long given = i;
   if (i < 0 && p->wraps) i += p->bound;
@@ -36,7 +29,7 @@ inline long dlb_row(global const int* index, long at, const dlb_accumulation* p,
 // The elements of one segment of equal indices in sorted order, added up by one work-item: no two items write the same
 // element, and the order is always the same. `perm` says where in the unsorted order each sorted index was.
 kernel void dlb_accumulate_sorted(global A_T* dst, global const B_T* src, global const int* index,
-                                  global const long* perm, volatile global int* error, const dlb_accumulation p) {
+                                  global const long* perm, volatile global int* error, const AccumulateParams p) {
   const ulong id = get_global_id(0);
   if (id >= (ulong)p.outer * p.n * p.inner) return;
   const uint i = id % p.inner, k = id / p.inner % p.n;
@@ -54,76 +47,142 @@ kernel void dlb_accumulate_sorted(global A_T* dst, global const B_T* src, global
 }
 
 #if DLB_CPU
+#ifdef COMPLEX
+#define IDENTITY(op) ((T)((op) == COMBINE_PRODUCT, 0))
+#else
+#define IDENTITY(op) \
+  ((op) == COMBINE_SUM ? (T)0 : (op) == COMBINE_PRODUCT ? (T)1 : (op) == COMBINE_MAXIMUM ? (T)T_LOWEST : (T)T_HIGHEST)
+#endif
+
+// Rows of a block of indices, tested together so that what follows need not wait for tests. Nonzero: one is out of bounds.
+enum { INDEX_BLOCK = 512 };
+#define DEFINE_ROWS(name, I_T)                                                                         \
+  inline ulong name(global const I_T* index, int n, long bound, long wrap, long* row) {                \
+    ulong wrong = 0;                                                                                   \
+    _Pragma("clang loop vectorize(assume_safety)") for (int j = 0; j < n; ++j) {                       \
+      const long given = index[j], i = given + (given < 0 ? wrap : 0);                                 \
+      wrong |= (ulong)i >= (ulong)bound;                                                               \
+      row[j] = i;                                                                                      \
+    }                                                                                                  \
+    return wrong;                                                                                      \
+  }
+DEFINE_ROWS(dlb_long_rows, long)
+DEFINE_ROWS(dlb_int_rows, int)
+
+// Keeps the rows that are one of `rows` from `first` on, and says which of the block they were; reports those that are
+// out of bounds. Returns how many.
+inline int dlb_keep_own(long* row, int* lane, int n, long first, ulong rows, global const int* index, ulong at,
+                        volatile global int* error, const AccumulateParams* p) {
+  int kept = 0;
+  for (int j = 0; j < n; ++j) {
+    const long r = row[j];
+    row[kept] = r, lane[kept] = j;
+    kept += (ulong)(r - first) < rows;
+    if ((ulong)r >= (ulong)p->bound) dlb_row(index, at + j, p, error);
+  }
+  return kept;
+}
+
+#define EACH_ELEMENT(n, j, combined)                              \
+  _Pragma("clang loop vectorize(disable) unroll_count(4)") for (int k = 0; k < (n); ++k) { \
+    const ulong to = row[k] * inner + (j) * step;                 \
+    const T a = LOAD_A(base, to), b = LOAD_B(from, j);            \
+    STORE_A(base, to, combined);                                  \
+  }
+
+// Combines from[j] into base[index[j] * inner + j * step] where the index is one of `rows` from `first` on.
+inline void dlb_run(global A_T* base, global const B_T* from, global const int* index, ulong at, uint count, uint step,
+                    long first, ulong rows, volatile global int* error, const AccumulateParams* p) {
+  const long bound = p->bound, wrap = p->wraps ? bound : 0;
+  const ulong inner = p->inner;
+  const int op = p->op, wide = p->wide;
+  const ulong place = p->index_offset + at;
+  long row[INDEX_BLOCK];
+  int lane[INDEX_BLOCK];
+  for (uint done = 0; done < count; done += INDEX_BLOCK) {
+    const int n = min((uint)INDEX_BLOCK, count - done);
+    const ulong wrong = wide ? dlb_long_rows((global const long*)index + place + done, n, bound, wrap, row)
+                             : dlb_int_rows(index + place + done, n, bound, wrap, row);
+    if (wrong || rows < (ulong)bound) {
+      const int kept = dlb_keep_own(row, lane, n, first, rows, index, at + done, error, p);
+      if (op == COMBINE_SUM)
+        EACH_ELEMENT(kept, lane[k], a + b)
+      else
+        EACH_ELEMENT(kept, lane[k], dlb_combine(op, a, b))
+    } else if (op == COMBINE_SUM && step == 0 && inner == 1) {
+      _Pragma("clang loop vectorize(disable) unroll_count(8)") for (int k = 0; k < n; ++k) {
+        const long to = row[k];
+        STORE_A(base, to, LOAD_A(base, to) + LOAD_B(from, k));
+      }
+    } else if (op == COMBINE_SUM) {
+      EACH_ELEMENT(n, k, a + b)
+    } else {
+      EACH_ELEMENT(n, k, dlb_combine(op, a, b))
+    }
+    from += n, base += (ulong)n * step;
+  }
+}
+
 // Each work-item owns a part of dst (outer slices, inner columns, or a range of rows) and goes through all indices that
-// may lead there, in order.
-kernel void dlb_accumulate(global A_T* dst, global const B_T* src, global const int* index,
-                           volatile global int* error, const dlb_accumulation p) {
+// may lead there, in order. Or it goes through a part of the indices and has a copy of dst of its own, which begins
+// empty; the first part goes to dst itself.
+kernel void dlb_accumulate(global A_T* dst, global A_T* copies, global const B_T* src, global const int* index,
+                           volatile global int* error, const AccumulateParams p) {
   const ulong id = get_global_id(0);
-  const ulong bound_part = id % p.bound_parts, inner_part = id / p.bound_parts % p.inner_parts,
-              outer_part = id / p.bound_parts / p.inner_parts;
-  const uint o0 = p.outer * outer_part / p.outer_parts, o1 = p.outer * (outer_part + 1) / p.outer_parts;
-  const uint i0 = p.inner * inner_part / p.inner_parts, i1 = p.inner * (inner_part + 1) / p.inner_parts;
+  const ulong copy_part = id % p.copy_parts, bound_part = id / p.copy_parts % p.bound_parts,
+              inner_part = id / p.copy_parts / p.bound_parts % p.inner_parts,
+              outer_part = id / p.copy_parts / p.bound_parts / p.inner_parts;
+  const uint o0 = (ulong)p.outer * outer_part / p.outer_parts, o1 = (ulong)p.outer * (outer_part + 1) / p.outer_parts;
+  const uint i0 = (ulong)p.inner * inner_part / p.inner_parts, i1 = (ulong)p.inner * (inner_part + 1) / p.inner_parts;
+  const uint k0 = (ulong)p.n * copy_part / p.copy_parts, k1 = (ulong)p.n * (copy_part + 1) / p.copy_parts;
   const long r0 = p.bound * bound_part / p.bound_parts, r1 = p.bound * (bound_part + 1) / p.bound_parts;
-  for (ulong o = o0; o < o1; ++o)
-    for (ulong k = 0; k < p.n; ++k) {
-      global const B_T* from = src + p.src_offset + (o * p.n + k) * p.inner;
-      global A_T* base = dst + p.dst_offset + o * p.bound * p.inner;
+  const ulong rows = r1 - r0, cells = (ulong)p.outer * p.bound * p.inner;
+  dst += p.dst_offset;
+  if (copy_part > 0) {
+    dst = copies + p.perm_offset + (copy_part - 1) * cells;
+    const T identity = IDENTITY(p.op);
+    for (ulong c = 0; c < cells; ++c) STORE_A(dst, c, identity);
+  }
+  for (ulong o = o0; o < o1; ++o) {
+    global A_T* base = dst + o * p.bound * p.inner;
+    global const B_T* from = src + p.src_offset + o * p.n * p.inner;
+    if (p.inner == 1) {
+      dlb_run(base, from + k0, index, (p.full ? o * p.n : 0) + k0, k1 - k0, 0, r0, rows, error, &p);
+      continue;
+    }
+    for (ulong k = k0; k < k1; ++k) {
+      const ulong line = k * p.inner;
       if (p.full) {
-        const ulong at = (o * p.n + k) * p.inner;
-        for (uint i = i0; i < i1; ++i) {
-          const long row = dlb_row(index, at + i, &p, error);
-          if (row < 0 || row < r0 || row >= r1) continue;
-          const ulong to = row * p.inner + i;
-          STORE_A(base, to, dlb_combine(p.op, LOAD_A(base, to), LOAD_B(from, i)));
-        }
+        dlb_run(base + i0, from + line + i0, index, o * p.n * p.inner + line + i0, i1 - i0, 1, r0, rows, error, &p);
         continue;
       }
       const long row = dlb_row(index, k, &p, error);
-      if (row < 0 || row < r0 || row >= r1) continue;
-      base += row * p.inner;
-      if (p.op == 0) {
+      if (row < 0 || (ulong)(row - r0) >= rows) continue;
+      global A_T* to = base + row * p.inner;
+      if (p.op == COMBINE_SUM) {
 #pragma clang loop vectorize(assume_safety)
-        for (uint i = i0; i < i1; ++i) STORE_A(base, i, LOAD_A(base, i) + LOAD_B(from, i));
+        for (uint i = i0; i < i1; ++i) STORE_A(to, i, LOAD_A(to, i) + LOAD_B(from, line + i));
       } else {
-        for (uint i = i0; i < i1; ++i) STORE_A(base, i, dlb_combine(p.op, LOAD_A(base, i), LOAD_B(from, i)));
+        for (uint i = i0; i < i1; ++i) STORE_A(to, i, dlb_combine(p.op, LOAD_A(to, i), LOAD_B(from, line + i)));
       }
     }
+  }
+}
+
+// Combines the copies into dst, in order.
+kernel void dlb_accumulate_merge(global A_T* dst, global const A_T* copies, const AccumulateParams p, uint per_item) {
+  const ulong cells = (ulong)p.outer * p.bound * p.inner;
+  const ulong begin = get_global_id(0) * (ulong)per_item, end = min(begin + per_item, cells);
+  dst += p.dst_offset;
+  for (uint part = 1; part < p.copy_parts; ++part) {
+    global const A_T* copy = copies + p.perm_offset + (part - 1) * cells;
+    for (ulong c = begin; c < end; ++c) STORE_A(dst, c, dlb_combine(p.op, LOAD_A(dst, c), LOAD_A(copy, c)));
+  }
 }
 #else
-// Replaces the element by its combination with `value`; other work-items may do the same to it or its neighbours.
-#if DLB_BYTES == 8
-#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable
-inline void dlb_atomic_combine(global A_T* at, int op, T value) {
-  volatile global long* word = (volatile global long*)at;
-  long seen = *word, old;
-  do {
-    old = seen;
-    A_T element;
-    element = *(A_T*)&old;
-    STORE_A(&element, 0, dlb_combine(op, LOAD_A(&element, 0), value));
-    seen = atom_cmpxchg(word, old, *(long*)&element);
-  } while (seen != old);
-}
-#else
-// Elements narrower than a word are replaced inside it.
-inline void dlb_atomic_combine(global A_T* at, int op, T value) {
-  const uint shift = ((uint)(size_t)at & 3u) * 8;
-  volatile global int* word = (volatile global int*)((size_t)at & ~(size_t)3);
-  const uint mask = DLB_BYTES == 4 ? ~0u : (((1u << (8 * DLB_BYTES % 32)) - 1) << shift);
-  int seen = *word, old;
-  do {
-    old = seen;
-    const uint bits = ((uint)old & mask) >> shift;
-    A_T element = *(A_T*)&bits;
-    STORE_A(&element, 0, dlb_combine(op, LOAD_A(&element, 0), value));
-    uint fresh = 0;
-    *(A_T*)&fresh = element;
-    seen = atomic_cmpxchg(word, old, (int)(((uint)old & ~mask) | (fresh << shift)));
-  } while (seen != old);
-}
-#endif
+#include "common/atomic.clh"
 kernel void dlb_accumulate(global A_T* dst, global const B_T* src, global const int* index,
-                           volatile global int* error, const dlb_accumulation p) {
+                           volatile global int* error, const AccumulateParams p) {
   const ulong id = get_global_id(0);
   if (id >= (ulong)p.outer * p.n * p.inner) return;
   const uint i = id % p.inner, k = id / p.inner % p.n;

@@ -1,5 +1,6 @@
 // Positions of true elements in three steps: count per run of elements, exclusive scan of the counts, write. The scan
 // also serves sorting.
+#include "kernels/index/params.h"
 
 kernel void dlb_count_true(global const uchar* mask, long offset, uint count, uint per_run, global int* counts,
                            long counts_offset) {
@@ -27,7 +28,7 @@ kernel void dlb_scan(global int* rows, long offset, uint length, long row_pitch)
 }
 #else
 kernel void dlb_scan(global int* rows, long offset, uint length, long row_pitch) {
-  local int sums[256];
+  local int sums[SCAN_GROUP];
   const uint item = get_local_id(0), items = get_local_size(0);
   global int* row = rows + offset + get_group_id(0) * row_pitch;
   const uint run = (length + items - 1) / items;
@@ -52,17 +53,10 @@ kernel void dlb_scan(global int* rows, long offset, uint length, long row_pitch)
 }
 #endif
 
-#define DIMS 16
-typedef struct {
-  long size[DIMS];  // innermost first
-  long out_offset, element_stride, dim_stride;
-  uint dims, padding;
-} dlb_coordinates;
-
 // Coordinates of each true element, in order; at most `limit` of them.
 kernel void dlb_true_positions(global const uchar* mask, long offset, uint count, uint per_run,
                                global const int* counts, long counts_offset, global long* out,
-                               const dlb_coordinates c, long limit) {
+                               const Coordinates c, long limit) {
   const uint run = get_global_id(0), begin = run * per_run;
   if (begin >= count) return;
   const uint end = min(begin + per_run, count);

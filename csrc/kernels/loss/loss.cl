@@ -1,16 +1,9 @@
 // Negative log likelihood: A_T is the type of scores, weights and results, B_T that of the class indices.
 #include "common/team.clh"
-
-typedef struct {
-  long x, target, weight, out, total, partial;  // offsets; weight -1: not there
-  long sample_stride, class_stride, spatial_stride;  // elements of the scores, or of their gradient
-  long ignore_index;
-  int spatial, classes, count, per_part;  // count: samples * spatial, targets in all
-  int reduction, site;                    // 0 none, 1 mean, 2 sum
-} nll_params;
+#include "kernels/loss/params.h"
 
 // The class of target i, or -1 for one that takes no part.
-inline long class_of(global const B_T* target, nll_params p, int i, volatile global int* error) {
+inline long class_of(global const B_T* target, NllParams p, int i, volatile global int* error) {
   const long t = (long)target[p.target + i];
   if (t == p.ignore_index) return -1;
   if (t >= 0 && t < p.classes) return t;
@@ -18,17 +11,17 @@ inline long class_of(global const B_T* target, nll_params p, int i, volatile glo
   return -1;
 }
 
-inline long score_at(nll_params p, int i, long t) {
+inline long score_at(NllParams p, int i, long t) {
   const int n = i / p.spatial;
   return p.x + n * p.sample_stride + t * p.class_stride + (i - n * p.spatial) * p.spatial_stride;
 }
 
-inline T weight_of(global const A_T* weight, nll_params p, long t) {
+inline T weight_of(global const A_T* weight, NllParams p, long t) {
   return p.weight >= 0 ? LOAD_A(weight, p.weight + t) : (T)1;
 }
 
 kernel void nll_none(global const A_T* x, global const B_T* target, global const A_T* weight, global A_T* out,
-                     volatile global int* error, const nll_params p, const dlb_team team) {
+                     volatile global int* error, const NllParams p, const Team team) {
   FOR_ROWS(i, team) {
     if (!i_active) continue;
     const long t = class_of(target, p, i, error);
@@ -39,7 +32,7 @@ kernel void nll_none(global const A_T* x, global const B_T* target, global const
 
 // partial: [2][rows], the weighted sum and the sum of weights of each part.
 kernel void nll_parts(global const A_T* x, global const B_T* target, global const A_T* weight, global T* partial,
-                      volatile global int* error, const nll_params p, const dlb_team team) {
+                      volatile global int* error, const NllParams p, const Team team) {
   TEAM_SCRATCH
   FOR_ROWS(part, team) {
     const int end = min((int)(part + 1) * p.per_part, p.count);
@@ -64,26 +57,26 @@ kernel void nll_parts(global const A_T* x, global const B_T* target, global cons
   }
 }
 
-kernel void nll_finish(global const T* partial, global A_T* out, global A_T* total, const nll_params p,
+kernel void nll_finish(global const T* partial, global A_T* out, global A_T* total, const NllParams p,
                        const int parts) {
   if (get_global_id(0) != 0) return;
   T sum = 0, weights = 0;
   for (int i = 0; i < parts; ++i) sum += partial[p.partial + i], weights += partial[p.partial + parts + i];
-  STORE_A(out, p.out, p.reduction == 1 ? sum / weights : sum);
+  STORE_A(out, p.out, p.reduction == NLL_MEAN ? sum / weights : sum);
   STORE_A(total, p.total, weights);
 }
 
 // x: the gradient of the scores, zeroed before. out: the gradient of the loss.
 kernel void nll_backward(global A_T* x, global const B_T* target, global const A_T* weight, global const A_T* out,
-                         global const A_T* total, volatile global int* error, const nll_params p,
-                         const dlb_team team) {
-  const T common = p.reduction == 0 ? (T)0
-                   : p.reduction == 1 ? LOAD_A(out, p.out) / LOAD_A(total, p.total) : LOAD_A(out, p.out);
+                         global const A_T* total, volatile global int* error, const NllParams p,
+                         const Team team) {
+  const T common = p.reduction == NLL_NONE ? (T)0
+                   : p.reduction == NLL_MEAN ? LOAD_A(out, p.out) / LOAD_A(total, p.total) : LOAD_A(out, p.out);
   FOR_ROWS(i, team) {
     if (!i_active) continue;
     const long t = class_of(target, p, i, error);
     if (t < 0) continue;
-    const T g = p.reduction == 0 ? LOAD_A(out, p.out + i) : common;
+    const T g = p.reduction == NLL_NONE ? LOAD_A(out, p.out + i) : common;
     STORE_A(x, score_at(p, i, t), -weight_of(weight, p, t) * g);
   }
 }

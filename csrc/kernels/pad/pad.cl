@@ -2,31 +2,21 @@
 // built for an unsigned integer of the element's size.
 #include "common/team.clh"
 #include "common/lines.clh"
+#include "kernels/pad/params.h"
 
-typedef struct {
-  int in, out, before;  // before: padding ahead of the first element; negative crops
-} pad_axis;
-
-typedef struct {
-  long x, y;  // offsets
-  dlb_lines lines;
-  pad_axis axis[3];  // D, H, W
-  int reflect, padding;
-} pad_params;
-
-inline int source(pad_axis a, int reflect, int o) {
+inline int source(PadAxis a, int reflect, int o) {
   const int at = o - a.before;
   if (!reflect) return clamp(at, 0, a.in - 1);
   return at < 0 ? -at : at >= a.in ? 2 * (a.in - 1) - at : at;
 }
 
 // The outputs that copy input i: reader k of `readers`, or -1.
-inline int readers(pad_axis a, int reflect, int i) {
+inline int readers(PadAxis a, int reflect, int i) {
   if (reflect) return 3;
   const int first = i == 0 ? 0 : i + a.before, last = i == a.in - 1 ? a.out - 1 : i + a.before;
   return last - first + 1;
 }
-inline int reader(pad_axis a, int reflect, int i, int k) {
+inline int reader(PadAxis a, int reflect, int i, int k) {
   int o;
   if (!reflect)
     o = (i == 0 ? 0 : i + a.before) + k;
@@ -39,8 +29,8 @@ inline int reader(pad_axis a, int reflect, int i, int k) {
   return o >= 0 && o < a.out && source(a, reflect, o) == i ? o : -1;
 }
 
-kernel void pad(global const A_T* x, global A_T* y, const pad_params p, const dlb_team team) {
-  const pad_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void pad(global const A_T* x, global A_T* y, const PadParams p, const Team team) {
+  const PadAxis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);
@@ -71,8 +61,8 @@ kernel void pad(global const A_T* x, global A_T* y, const pad_params p, const dl
 }
 
 // x: the gradient of the input, written; y: of the output.
-kernel void pad_backward(global A_T* x, global const A_T* y, const pad_params p, const dlb_team team) {
-  const pad_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void pad_backward(global A_T* x, global const A_T* y, const PadParams p, const Team team) {
+  const PadAxis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);

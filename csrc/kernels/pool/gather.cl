@@ -3,9 +3,9 @@
 // together.
 #include "pool/pool.clh"
 
-kernel void max_pool_gather(global A_T* x, global const A_T* y, global const long* index, const pool_params p,
-                              const dlb_team team) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void max_pool_gather(global A_T* x, global const A_T* y, global const long* index, const PoolParams p,
+                              const Team team) {
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);
@@ -39,8 +39,8 @@ kernel void max_pool_gather(global A_T* x, global const A_T* y, global const lon
   }
 }
 
-kernel void avg_pool_gather(global A_T* x, global const A_T* y, const pool_params p, const dlb_team team) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void avg_pool_gather(global A_T* x, global const A_T* y, const PoolParams p, const Team team) {
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);

@@ -2,7 +2,7 @@
 #include "pool/pool.clh"
 
 // For which lanes [*low, *high) tap k of a regular window is inside the input.
-inline void inside(pool_axis a, int first, int lanes, int k, int* low, int* high) {
+inline void inside(PoolAxisParams a, int first, int lanes, int k, int* low, int* high) {
   const int shift = first * a.stride - a.pad + k * a.dilation, room = a.in - 1 - shift;
   *low = shift >= 0 ? 0 : (-shift + a.stride - 1) / a.stride;
   *high = room < 0 ? 0 : min(lanes, room / a.stride + 1);
@@ -45,9 +45,9 @@ inline long hop_of(int channels_inner, const long* strides) {
   return channels_inner ? strides[1] : strides[4];
 }
 
-kernel void max_pool_lines(global const A_T* x, global A_T* y, global long* index, const pool_params p,
-                     const dlb_team team) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void max_pool_lines(global const A_T* x, global A_T* y, global long* index, const PoolParams p,
+                     const Team team) {
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);
@@ -91,8 +91,8 @@ kernel void max_pool_lines(global const A_T* x, global A_T* y, global long* inde
   }
 }
 
-kernel void avg_pool_lines(global const A_T* x, global A_T* y, const pool_params p, const dlb_team team) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void avg_pool_lines(global const A_T* x, global A_T* y, const PoolParams p, const Team team) {
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);

@@ -3,7 +3,7 @@
 #include "pool/pool.clh"
 
 kernel void max_pool_planes(global A_T* x, global const A_T* y, global const long* index,
-                                     const pool_params p, const dlb_team team) {
+                                     const PoolParams p, const Team team) {
   const int in_size = p.axis[0].in * p.axis[1].in * p.axis[2].in;
   const int out_size = p.axis[0].out * p.axis[1].out * p.axis[2].out;
   FOR_ROWS(plane, team) {
@@ -15,8 +15,8 @@ kernel void max_pool_planes(global A_T* x, global const A_T* y, global const lon
       if ((ulong)place[o] < (ulong)in_size) to[place[o]] += from[o];
   }
 }
-kernel void avg_pool_planes(global A_T* x, global const A_T* y, const pool_params p, const dlb_team team) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void avg_pool_planes(global A_T* x, global const A_T* y, const PoolParams p, const Team team) {
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   const int in_size = ad.in * ah.in * aw.in;
   FOR_ROWS(plane, team) {
     global A_T* to = x + p.x + (long)plane * in_size;

@@ -17,9 +17,9 @@ inline long place_of(pool_position at, const long* strides) {
   return at.n * strides[0] + at.c * strides[1] + at.d * strides[2] + at.h * strides[3] + at.w * strides[4];
 }
 
-inline void forward_reference(global const A_T* x, global A_T* y, global long* index, pool_params p, dlb_team team,
+inline void forward_reference(global const A_T* x, global A_T* y, global long* index, PoolParams p, Team team,
                               const int is_max) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     pool_position at = position_of(row, p.lines.channels, ad.out, ah.out, aw.out);
@@ -43,17 +43,17 @@ inline void forward_reference(global const A_T* x, global A_T* y, global long* i
     if (is_max) index[p.index + to] = place;
   }
 }
-kernel void max_pool_reference(global const A_T* x, global A_T* y, global long* index, const pool_params p,
-                               const dlb_team team) {
+kernel void max_pool_reference(global const A_T* x, global A_T* y, global long* index, const PoolParams p,
+                               const Team team) {
   forward_reference(x, y, index, p, team, 1);
 }
-kernel void avg_pool_reference(global const A_T* x, global A_T* y, const pool_params p, const dlb_team team) {
+kernel void avg_pool_reference(global const A_T* x, global A_T* y, const PoolParams p, const Team team) {
   forward_reference(x, y, 0, p, team, 0);
 }
 
-inline void backward_reference(global A_T* x, global const A_T* y, global const long* index, pool_params p,
-                               dlb_team team, const int is_max) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+inline void backward_reference(global A_T* x, global const A_T* y, global const long* index, PoolParams p,
+                               Team team, const int is_max) {
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     pool_position at = position_of(row, p.lines.channels, ad.in, ah.in, aw.in);
@@ -81,24 +81,24 @@ inline void backward_reference(global A_T* x, global const A_T* y, global const 
   }
 }
 kernel void max_pool_reference_backward(global A_T* x, global const A_T* y, global const long* index,
-                                        const pool_params p, const dlb_team team) {
+                                        const PoolParams p, const Team team) {
   backward_reference(x, y, index, p, team, 1);
 }
-kernel void avg_pool_reference_backward(global A_T* x, global const A_T* y, const pool_params p,
-                                        const dlb_team team) {
+kernel void avg_pool_reference_backward(global A_T* x, global const A_T* y, const PoolParams p,
+                                        const Team team) {
   backward_reference(x, y, 0, p, team, 0);
 }
 
 // Indices as a max pool could give, for trials: any position of each window.
-inline long any_of(pool_axis a, int o, uint* seed) {
+inline long any_of(PoolAxisParams a, int o, uint* seed) {
   int start, end, size;
   window(a, o, 0, &start, &end, &size);
   *seed = *seed * 1664525u + 1013904223u;
   const uint places = max((end - start + a.dilation - 1) / a.dilation, 1);
   return start + (int)((*seed >> 8) % places) * a.dilation;
 }
-kernel void max_pool_any_indices(global long* index, const pool_params p, const dlb_team team) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void max_pool_any_indices(global long* index, const PoolParams p, const Team team) {
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const pool_position at = position_of(row, p.lines.channels, ad.out, ah.out, aw.out);

@@ -2,15 +2,15 @@
 #include "pool/pool.clh"
 
 // The inputs [begin, end) that are output o's alone, those between windows included.
-inline void owned(pool_axis a, int o, int* begin, int* end) {
+inline void owned(PoolAxisParams a, int o, int* begin, int* end) {
   if (a.extent == 0) a.stride = a.in / a.out;
   *begin = o == 0 ? 0 : o * a.stride - a.pad;
   *end = o == a.out - 1 ? a.in : (o + 1) * a.stride - a.pad;
 }
 
-inline void backward_windows(global A_T* x, global const A_T* y, global const long* index, pool_params p,
-                             dlb_team team, const int is_max) {
-  const pool_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+inline void backward_windows(global A_T* x, global const A_T* y, global const long* index, PoolParams p,
+                             Team team, const int is_max) {
+  const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);
@@ -50,9 +50,9 @@ inline void backward_windows(global A_T* x, global const A_T* y, global const lo
   }
 }
 kernel void max_pool_windows(global A_T* x, global const A_T* y, global const long* index,
-                                      const pool_params p, const dlb_team team) {
+                                      const PoolParams p, const Team team) {
   backward_windows(x, y, index, p, team, 1);
 }
-kernel void avg_pool_windows(global A_T* x, global const A_T* y, const pool_params p, const dlb_team team) {
+kernel void avg_pool_windows(global A_T* x, global const A_T* y, const PoolParams p, const Team team) {
   backward_windows(x, y, 0, p, team, 0);
 }

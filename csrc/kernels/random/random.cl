@@ -1,9 +1,10 @@
 // Random distributions. Element i of the output (A) is a function of (seed, counter + i / LANES) and i % LANES alone. T is
 // float, with four elements per Philox block, double (WIDE) with two, or long (INTEGER).
 #include "common/philox.clh"
+#include "kernels/random/params.h"
 
 #if WIDE
-#define LANES 2
+#define LANES RANDOM_WIDE_LANES
 #define BITS ulong
 #define EACH(make)                             \
   const T v0 = make(((ulong)r.x << 32) | r.y); \
@@ -13,7 +14,7 @@
   STORE_A(to, 0, v0); \
   if (rest > 1) STORE_A(to, 1, v1);
 #else
-#define LANES 4
+#define LANES RANDOM_LANES
 #define BITS uint
 #define EACH(make)        \
   const T v0 = make(r.x); \
@@ -119,17 +120,20 @@ inline void dlb_normal_pair(BITS x, BITS y, T* p, T* q) {
 kernel void dlb_normal(RANDOM_ARGUMENTS, T mean, T deviation) { FOR_BLOCKS(NORMAL_VALUES()) }
 kernel void dlb_log_normal(RANDOM_ARGUMENTS, T mean, T deviation) { FOR_BLOCKS(NORMAL_VALUES(exp)) }
 
-// from + u * range, u with as many bits as the output's type holds exactly.
-#define UNIFORM(x) ((T)((x) >> shift) * unit * range + from)
-kernel void dlb_uniform(RANDOM_ARGUMENTS, uint shift, T unit, T from, T range) { FOR_BLOCKS(EACH(UNIFORM)) }
-
-// Never 0: numbers are divided by it (multinomial).
-inline T dlb_exponential_of(BITS x, T scale) {
-  const T u = dlb_open(x);
-  return (u >= C(1.0) - HALF_EPSILON ? HALF_EPSILON : -dlb_ln(u)) * scale;
+// from + u * range, u with as many bits as the output's type holds exactly. What rounds to the end of the interval
+// becomes `last`, the number before it.
+#define UNIFORM(x) fmin((T)((x) >> shift) * unit * range + from, last)
+kernel void dlb_uniform(RANDOM_ARGUMENTS, uint shift, T unit, T from, T range, T last) {
+  FOR_BLOCKS(EACH(UNIFORM))
 }
-#define EXPONENTIAL(x) dlb_exponential_of(x, scale)
-kernel void dlb_exponential(RANDOM_ARGUMENTS, T scale) { FOR_BLOCKS(EACH(EXPONENTIAL)) }
+
+// Never 0, as `least` is the least positive number of the output's type: numbers are divided by it (multinomial).
+inline T dlb_exponential_of(BITS x, T scale, T least) {
+  const T u = dlb_open(x);
+  return fmax((u >= C(1.0) - HALF_EPSILON ? HALF_EPSILON : -dlb_ln(u)) * scale, least);
+}
+#define EXPONENTIAL(x) dlb_exponential_of(x, scale, least)
+kernel void dlb_exponential(RANDOM_ARGUMENTS, T scale, T least) { FOR_BLOCKS(EACH(EXPONENTIAL)) }
 
 #define GEOMETRIC(x) max(ceil(dlb_ln(dlb_open(x)) * inverse_log), C(1.0))
 kernel void dlb_geometric(RANDOM_ARGUMENTS, T inverse_log) { FOR_BLOCKS(EACH(GEOMETRIC)) }

@@ -1,7 +1,7 @@
 // Triangular parts of a batch of contiguous matrices: out[r][c] = keep ? in[r][c] : 0, with in[b][r][c] strided. E is
 // an unsigned type of the element's size.
 kernel void dlb_triangle(global const E* in, global E* out, long in_offset, long out_offset, long row_stride,
-                         long column_stride, long batch_stride, dlb_divider rows, dlb_divider columns, uint count,
+                         long column_stride, long batch_stride, Divider rows, Divider columns, uint count,
                          uint per_item, long diagonal, int upper) {
 #if DLB_CPU
   // One item takes whole rows; count is their number.

@@ -1,11 +1,7 @@
 // The pointwise part of LSTM and GRU cells, after the two matrix products. A_T: the type of all tensors, dense.
 // Gates lie side by side in a row of a sample: input, forget, cell, output (LSTM); reset, update, new (GRU).
 #include "common/team.clh"
-
-typedef struct {
-  long a, b, c, d, e, f, g, h;  // offsets, in the order of the buffers; -1: not there
-  int size, padding;            // hidden size
-} rnn_params;
+#include "kernels/rnn/params.h"
 
 #ifdef DLB_CPU
 #define FOR_CELLS(n, j) FOR_ROWS(n, team) DLB_SIMD for (int j = 0; j < size; ++j)
@@ -20,10 +16,11 @@ inline T sigmoid(T x) { return C(1.0) / (C(1.0) + exp(-x)); }
 
 kernel void lstm_cell(global const A_T* input, global const A_T* hidden, global const A_T* bias_i,
                       global const A_T* bias_h, global const A_T* cx, global A_T* hy, global A_T* cy,
-                      global A_T* workspace, const rnn_params p, const dlb_team team) {
-  const int size = p.size, biased = p.c >= 0;
-  input += p.a, hidden += p.b, cx += p.e, hy += p.f, cy += p.g, workspace += p.h;
-  if (biased) bias_i += p.c, bias_h += p.d;
+                      global A_T* workspace, const RnnParams p, const Team team) {
+  const int size = p.size, biased = p.offset[2] >= 0;
+  input += p.offset[0], hidden += p.offset[1];
+  cx += p.offset[4], hy += p.offset[5], cy += p.offset[6], workspace += p.offset[7];
+  if (biased) bias_i += p.offset[2], bias_h += p.offset[3];
   FOR_CELLS(n, j) {
     const long row = (long)n * 4 * size + j, at = (long)n * size + j;
     T gate[4];
@@ -41,11 +38,11 @@ kernel void lstm_cell(global const A_T* input, global const A_T* hidden, global 
 
 kernel void lstm_cell_backward(global const A_T* grad_hy, global const A_T* grad_cy, global const A_T* cx,
                                global const A_T* cy, global const A_T* workspace, global A_T* grad_gates,
-                               global A_T* grad_cx, const rnn_params p, const dlb_team team) {
-  const int size = p.size, from_h = p.a >= 0, from_c = p.b >= 0;
-  if (from_h) grad_hy += p.a;
-  if (from_c) grad_cy += p.b;
-  cx += p.c, cy += p.d, workspace += p.e, grad_gates += p.f, grad_cx += p.g;
+                               global A_T* grad_cx, const RnnParams p, const Team team) {
+  const int size = p.size, from_h = p.offset[0] >= 0, from_c = p.offset[1] >= 0;
+  if (from_h) grad_hy += p.offset[0];
+  if (from_c) grad_cy += p.offset[1];
+  cx += p.offset[2], cy += p.offset[3], workspace += p.offset[4], grad_gates += p.offset[5], grad_cx += p.offset[6];
   FOR_CELLS(n, j) {
     const long row = (long)n * 4 * size + j, at = (long)n * size + j;
     const T i = LOAD_A(workspace, row), f = LOAD_A(workspace, row + size), g = LOAD_A(workspace, row + 2 * size),
@@ -63,10 +60,10 @@ kernel void lstm_cell_backward(global const A_T* grad_hy, global const A_T* grad
 // workspace: reset, update, new, hx and the hidden part of new, five values a cell.
 kernel void gru_cell(global const A_T* input, global const A_T* hidden, global const A_T* bias_i,
                      global const A_T* bias_h, global const A_T* hx, global A_T* hy, global A_T* workspace,
-                     const rnn_params p, const dlb_team team) {
-  const int size = p.size, biased = p.c >= 0;
-  input += p.a, hidden += p.b, hx += p.e, hy += p.f, workspace += p.g;
-  if (biased) bias_i += p.c, bias_h += p.d;
+                     const RnnParams p, const Team team) {
+  const int size = p.size, biased = p.offset[2] >= 0;
+  input += p.offset[0], hidden += p.offset[1], hx += p.offset[4], hy += p.offset[5], workspace += p.offset[6];
+  if (biased) bias_i += p.offset[2], bias_h += p.offset[3];
   FOR_CELLS(n, j) {
     const long row = (long)n * 3 * size + j, at = (long)n * size + j, save = (long)n * 5 * size + j;
     T in[3], hid[3];
@@ -86,10 +83,11 @@ kernel void gru_cell(global const A_T* input, global const A_T* hidden, global c
 }
 
 kernel void gru_cell_backward(global const A_T* grad_hy, global const A_T* workspace, global A_T* grad_input,
-                              global A_T* grad_hidden, global A_T* grad_hx, const rnn_params p,
-                              const dlb_team team) {
+                              global A_T* grad_hidden, global A_T* grad_hx, const RnnParams p,
+                              const Team team) {
   const int size = p.size;
-  grad_hy += p.a, workspace += p.b, grad_input += p.c, grad_hidden += p.d, grad_hx += p.e;
+  grad_hy += p.offset[0], workspace += p.offset[1];
+  grad_input += p.offset[2], grad_hidden += p.offset[3], grad_hx += p.offset[4];
   FOR_CELLS(n, j) {
     const long row = (long)n * 3 * size + j, at = (long)n * size + j, save = (long)n * 5 * size + j;
     const T r = LOAD_A(workspace, save), z = LOAD_A(workspace, save + size), fresh = LOAD_A(workspace, save + 2 * size),

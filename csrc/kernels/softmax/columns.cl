@@ -3,7 +3,7 @@
 #include "softmax/softmax.clh"
 
 #ifdef DLB_CPU
-#define COLUMN_BLOCK 256
+#define COLUMN_BLOCK SOFTMAX_MOST_COLUMNS
 #else
 #define COLUMN_BLOCK 1
 #endif
@@ -13,7 +13,7 @@ typedef struct {
   long base;
   int n;
 } column_block;
-inline column_block block_of(uint row, softmax_params p) {
+inline column_block block_of(uint row, SoftmaxParams p) {
   const int blocks = (p.inner + p.block - 1) / p.block, outer = row / blocks, first = (row - outer * blocks) * p.block;
   column_block at;
   at.base = (long)outer * p.dim * p.inner + first;
@@ -21,7 +21,7 @@ inline column_block block_of(uint row, softmax_params p) {
   return at;
 }
 
-kernel void softmax_columns(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+kernel void softmax_columns(global const A_T* x, global B_T* y, const SoftmaxParams p, const Team team) {
   const long end = (long)p.dim * p.inner;
   FOR_ROWS(row, team) {
     if (!row_active) continue;
@@ -49,7 +49,7 @@ kernel void softmax_columns(global const A_T* x, global B_T* y, const softmax_pa
 }
 
 kernel void softmax_columns_backward(global const A_T* grad, global const A_T* result, global B_T* y,
-                                     const softmax_params p, const dlb_team team) {
+                                     const SoftmaxParams p, const Team team) {
   const long end = (long)p.dim * p.inner;
   FOR_ROWS(row, team) {
     if (!row_active) continue;

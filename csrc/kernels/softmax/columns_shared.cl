@@ -2,8 +2,6 @@
 // dimension and TEAM_GROUP / team.lanes along the inner ones, a group for each such block.
 #include "softmax/softmax.clh"
 
-#define TEAM_GROUP 256
-
 #define COLUMN_OF_GROUP                                                                                    \
   const int lanes = team.lanes, width = TEAM_GROUP / lanes, lane = get_local_id(0) / width;              \
   const int blocks = (p.inner + width - 1) / width, outer = get_group_id(0) / blocks;                       \
@@ -24,7 +22,7 @@ inline T over_column(T v, const int is_max, local T* scratch, uint width) {
   return scratch[column];
 }
 
-kernel void softmax_columns_shared(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+kernel void softmax_columns_shared(global const A_T* x, global B_T* y, const SoftmaxParams p, const Team team) {
   local T scratch[TEAM_GROUP];
   COLUMN_OF_GROUP
   global const A_T* in = x + p.x + base;
@@ -42,7 +40,7 @@ kernel void softmax_columns_shared(global const A_T* x, global B_T* y, const sof
 }
 
 kernel void softmax_columns_shared_backward(global const A_T* grad, global const A_T* result, global B_T* y,
-                                            const softmax_params p, const dlb_team team) {
+                                            const SoftmaxParams p, const Team team) {
   local T scratch[TEAM_GROUP];
   COLUMN_OF_GROUP
   global const A_T* g = grad + p.x + base;

@@ -1,7 +1,7 @@
 // What the other softmax kernels are checked against: a work-item for each position outside the dimension.
 #include "softmax/softmax.clh"
 
-kernel void softmax_reference(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+kernel void softmax_reference(global const A_T* x, global B_T* y, const SoftmaxParams p, const Team team) {
   const uint row = get_global_id(0);
   if (row >= team.rows) return;
   const long base = (long)(row / p.inner) * p.dim * p.inner + row % p.inner;
@@ -15,7 +15,7 @@ kernel void softmax_reference(global const A_T* x, global B_T* y, const softmax_
 }
 
 kernel void softmax_reference_backward(global const A_T* grad, global const A_T* result, global B_T* y,
-                                       const softmax_params p, const dlb_team team) {
+                                       const SoftmaxParams p, const Team team) {
   const uint row = get_global_id(0);
   if (row >= team.rows) return;
   const long base = (long)(row / p.inner) * p.dim * p.inner + row % p.inner;

@@ -1,7 +1,7 @@
 // Softmax of contiguous rows, and its gradient: a row per team, which reads it three times (backward: twice).
 #include "softmax/softmax.clh"
 
-kernel void softmax_rows(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+kernel void softmax_rows(global const A_T* x, global B_T* y, const SoftmaxParams p, const Team team) {
   DLB_REASSOCIATE
   TEAM_SCRATCH
   x += p.x;
@@ -26,7 +26,7 @@ kernel void softmax_rows(global const A_T* x, global B_T* y, const softmax_param
 }
 
 kernel void softmax_rows_backward(global const A_T* grad, global const A_T* result, global B_T* y,
-                                  const softmax_params p, const dlb_team team) {
+                                  const SoftmaxParams p, const Team team) {
   DLB_REASSOCIATE
   TEAM_SCRATCH
   FOR_ROWS(row, team) {

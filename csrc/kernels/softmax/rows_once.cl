@@ -2,7 +2,7 @@
 // exponentials, and more memory traffic. Not for the logarithm.
 #include "softmax/softmax.clh"
 
-kernel void softmax_rows_once(global const A_T* x, global B_T* y, const softmax_params p, const dlb_team team) {
+kernel void softmax_rows_once(global const A_T* x, global B_T* y, const SoftmaxParams p, const Team team) {
   DLB_REASSOCIATE
   TEAM_SCRATCH
   FOR_ROWS(row, team) {

@@ -1,12 +1,14 @@
 // Stable sorting of rows of integer keys (csrc/ops/sort.cpp makes them from any type). K is uint or ulong; a key plus
 // `bias` compares as unsigned. What is sorted is a key and its place in the row.
 
+#include "kernels/sort/params.h"
+
 // Keys that take part: `bits` low bits after the bias is added.
 #define DIGIT(key, shift) (uint)((((K)(key) + bias) >> (shift)) & (RADIX - 1))
 
 #if DLB_CPU
-#define RADIX 256
-#define DIGIT_BITS 8
+#define DIGIT_BITS SORT_CPU_DIGIT_BITS
+#define RADIX (1 << DIGIT_BITS)
 #define SHORT_ROW 48
 
 inline void dlb_insertion_sort(global K* keys, global int* places, uint n, K bias) {
@@ -68,6 +70,74 @@ kernel void dlb_sort_rows(global K* keys, long keys_offset, global int* places, 
   }
 }
 
+#define LEADING_BITS 11
+#define LEADING(key) (uint)(((key) + bias) >> shift & ((1 << LEADING_BITS) - 1))
+
+// The least leading digit up to which at least `least` of the keys key[0], key[step] ... are. `least` is at most their
+// number.
+inline uint dlb_leading_digit(global const K* key, uint n, uint step, uint least, uint shift, K bias) {
+  uint counts[1 << LEADING_BITS];
+  for (uint d = 0; d < 1 << LEADING_BITS; ++d) counts[d] = 0;
+  for (uint i = 0; i < n; i += step) ++counts[LEADING(key[i])];
+  uint digit = 0;
+  for (uint below = 0; (below += counts[digit]) < least;) ++digit;
+  return digit;
+}
+
+// Gathers the keys up to a leading digit, and their places; returns how many. Most blocks have none.
+inline uint dlb_gather_keys(global const K* key, uint n, uint digit, uint shift, K bias, global K* to, global int* place) {
+  enum { BLOCK = 64 };
+  const K last = ((K)(digit + 1) << shift) - 1;  // all ones for the last digit of all bits
+  uint count = 0;
+  for (uint block = 0; block < n; block += BLOCK) {
+    const uint end = min(block + BLOCK, n);
+    if (end - block == BLOCK) {
+      global const K* const x = key + block;
+      K found = 0;
+#pragma clang loop vectorize(assume_safety)
+      for (uint j = 0; j < BLOCK; ++j) found |= (K)(x[j] + bias <= last);
+      if (!found) continue;
+    }
+    for (uint i = block; i < end; ++i) {
+      to[count] = key[i], place[count] = i;
+      count += key[i] + bias <= last;
+    }
+  }
+  return count;
+}
+
+// The k smallest of each row in order, for larger k: what is not above the leading digit of the k-th smallest, or of an
+// estimate of it, is gathered and sorted. The keys are overwritten.
+kernel void dlb_select_sorted(global K* keys, long keys_offset, global int* places, long places_offset,
+                              global int* order, long order_offset, global K* other_keys, long other_keys_offset,
+                              global int* other_order, long other_order_offset, global int* best, long best_offset,
+                              uint rows, uint n, uint k, uint per_item, K bias, uint bits) {
+  enum { SAMPLES = 16384 };
+  const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, rows);
+  const uint shift = bits > LEADING_BITS ? bits - LEADING_BITS : 0;
+  for (uint row = begin; row < end; ++row) {
+    const ulong at = (ulong)row * n;
+    global K* const key = keys + keys_offset + at;
+    global K* const few = other_keys + other_keys_offset + at;
+    global int* const place = places + places_offset + at;
+    global int* const sorted = order + order_offset + at;
+    const uint step = max(1u, n / SAMPLES), samples = (n + step - 1) / step;
+    const uint expected = (uint)((ulong)k * samples / n), least = expected + expected / 2 + 16;
+    uint count = 0;
+    if (step > 1 && least < samples) {
+      const uint digit = dlb_leading_digit(key, n, step, least, shift, bias);
+      count = dlb_gather_keys(key, n, digit, shift, bias, few, place);
+    }
+    if (count < k) {
+      const uint digit = dlb_leading_digit(key, n, 1, k, shift, bias);
+      count = dlb_gather_keys(key, n, digit, shift, bias, few, place);
+    }
+    dlb_radix_sort(few, sorted, key, other_order + other_order_offset + at, count, bias, bits);
+    global int* const to = best + best_offset + (ulong)row * k;
+    for (uint j = 0; j < k; ++j) to[j] = place[sorted[j]];
+  }
+}
+
 // The k smallest of each row in order, earlier places first among equals: kept sorted while the row is read once.
 kernel void dlb_select_rows(global const K* keys, long keys_offset, global K* best, long best_offset,
                             global int* places, long places_offset, uint rows, uint n, uint k, uint per_item,
@@ -90,16 +160,15 @@ kernel void dlb_select_rows(global const K* keys, long keys_offset, global K* be
 }
 
 #else  // GPU
-#define RADIX 16
-#define DIGIT_BITS 4
-#define BITONIC 1024
+#define DIGIT_BITS SORT_GPU_DIGIT_BITS
+#define RADIX (1 << DIGIT_BITS)
 
-// A row of at most BITONIC elements per work-group: bitonic network (Batcher 1968) on (key, place) pairs.
+// A row of at most SORT_BITONIC elements per work-group: bitonic network (Batcher 1968) on (key, place) pairs.
 kernel void dlb_sort_rows(global K* keys, long keys_offset, global int* places, long places_offset,
                           global K* other_keys, long other_keys_offset, global int* other_places,
                           long other_places_offset, uint rows, uint n, uint per_item, K bias, uint bits) {
-  local K key[BITONIC];
-  local int place[BITONIC];
+  local K key[SORT_BITONIC];
+  local int place[SORT_BITONIC];
   const uint item = get_local_id(0), items = get_local_size(0);
   const ulong at = (ulong)get_group_id(0) * n;
   uint padded = 2;

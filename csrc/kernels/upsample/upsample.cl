@@ -2,30 +2,18 @@
 // Coordinates are computed in REAL, as PyTorch's CPU kernels do.
 #include "common/team.clh"
 #include "common/lines.clh"
+#include "kernels/upsample/params.h"
 
-enum { NEAREST, NEAREST_EXACT, LINEAR, CUBIC };
+inline int taps_of(ResizeAxis a) { return a.mode == RESIZE_CUBIC ? 4 : a.mode == RESIZE_LINEAR ? 2 : 1; }
 
-typedef struct {
-  int in, out, mode, align_corners;
-  float scale[3];  // input positions per output position, a double as a sum of floats
-} resize_axis;
+inline REAL scale_of(ResizeAxis a) { return (REAL)a.scale[0] + (REAL)a.scale[1] + (REAL)a.scale[2]; }
 
-typedef struct {
-  long x, y;  // offsets
-  dlb_lines lines;
-  resize_axis axis[3];  // D, H, W
-} resize_params;
-
-inline int taps_of(resize_axis a) { return a.mode == CUBIC ? 4 : a.mode == LINEAR ? 2 : 1; }
-
-inline REAL scale_of(resize_axis a) { return (REAL)a.scale[0] + (REAL)a.scale[1] + (REAL)a.scale[2]; }
-
-inline REAL source(resize_axis a, int o) {
+inline REAL source(ResizeAxis a, int o) {
   const REAL scale = scale_of(a);
-  if (a.mode == NEAREST || a.align_corners) return o * scale;
-  if (a.mode == NEAREST_EXACT) return (o + (REAL)0.5) * scale;
+  if (a.mode == RESIZE_NEAREST || a.align_corners) return o * scale;
+  if (a.mode == RESIZE_NEAREST_EXACT) return (o + (REAL)0.5) * scale;
   const REAL at = (o + (REAL)0.5) * scale - (REAL)0.5;
-  return a.mode == LINEAR && at < 0 ? 0 : at;
+  return a.mode == RESIZE_LINEAR && at < 0 ? 0 : at;
 }
 
 // The cubic convolution kernel with A = -0.75 (Keys 1981), for |x| <= 1 and 1 < |x| < 2.
@@ -34,11 +22,11 @@ inline REAL cubic_far(REAL x) {
   return (((REAL)-0.75 * x + (REAL)3.75) * x - 6) * x + 3;
 }
 
-inline int nearest_of(resize_axis a, int o) { return min((int)floor(source(a, o)), a.in - 1); }
+inline int nearest_of(ResizeAxis a, int o) { return min((int)floor(source(a, o)), a.in - 1); }
 
 // The input positions and weights that output o reads.
-inline void taps_at(resize_axis a, int o, int* index, REAL* weight) {
-  if (a.mode == NEAREST || a.mode == NEAREST_EXACT) {
+inline void taps_at(ResizeAxis a, int o, int* index, REAL* weight) {
+  if (a.mode == RESIZE_NEAREST || a.mode == RESIZE_NEAREST_EXACT) {
     index[0] = nearest_of(a, o);
     weight[0] = 1;
     return;
@@ -46,7 +34,7 @@ inline void taps_at(resize_axis a, int o, int* index, REAL* weight) {
   const REAL at = source(a, o);
   const int first = min((int)floor(at), a.in - 1);
   const REAL t = clamp(at - first, (REAL)0, (REAL)1);
-  if (a.mode == LINEAR) {
+  if (a.mode == RESIZE_LINEAR) {
     index[0] = first, index[1] = min(first + 1, a.in - 1);
     weight[0] = 1 - t, weight[1] = t;
     return;
@@ -56,8 +44,8 @@ inline void taps_at(resize_axis a, int o, int* index, REAL* weight) {
   weight[2] = cubic_near(1 - t), weight[3] = cubic_far(2 - t);
 }
 
-kernel void resize(global const A_T* x, global A_T* y, const resize_params p, const dlb_team team) {
-  const resize_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void resize(global const A_T* x, global A_T* y, const ResizeParams p, const Team team) {
+  const ResizeAxis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   const int td = taps_of(ad), th = taps_of(ah), tw = taps_of(aw), copies = td * th * tw == 1;
   const long out_hop = p.lines.channels_inner ? p.lines.ys[1] : p.lines.ys[4];
   // Taps along the width, of the piece that begins at `known`: on to the next row, which often has the same.
@@ -113,14 +101,14 @@ kernel void resize(global const A_T* x, global A_T* y, const resize_params p, co
 }
 
 // The outputs [first, last] that may read input i: more than do, never fewer.
-inline void readers(resize_axis a, int i, int* first, int* last) {
-  const REAL scale = scale_of(a), reach = a.mode == CUBIC ? 3 : 2;
+inline void readers(ResizeAxis a, int i, int* first, int* last) {
+  const REAL scale = scale_of(a), reach = a.mode == RESIZE_CUBIC ? 3 : 2;
   *first = i == 0 || scale <= 0 ? 0 : clamp((int)((i - reach) / scale) - 1, 0, a.out - 1);
   *last = i == a.in - 1 || scale <= 0 ? a.out - 1 : clamp((int)((i + reach) / scale) + 1, 0, a.out - 1);
 }
 
 // What output o takes of input i.
-inline REAL share(resize_axis a, int o, int i) {
+inline REAL share(ResizeAxis a, int o, int i) {
   int index[4];
   REAL weight[4], sum = 0;
   taps_at(a, o, index, weight);
@@ -132,8 +120,8 @@ inline REAL share(resize_axis a, int o, int i) {
 #define CHUNK 16
 
 // x: the gradient of the input, written; y: of the output. Every input element gathers from its readers.
-kernel void resize_backward(global A_T* x, global const A_T* y, const resize_params p, const dlb_team team) {
-  const resize_axis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
+kernel void resize_backward(global A_T* x, global const A_T* y, const ResizeParams p, const Team team) {
+  const ResizeAxis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     const dlb_piece at = piece_of(p.lines, row);

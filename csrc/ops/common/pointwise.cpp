@@ -3,187 +3,23 @@
 #include "ops/common/pointwise.h"
 
 #include <algorithm>
-#include <mutex>
-#include <unordered_map>
 
-#include "cl/program_table.h"
-#include "codegen/registry.h"
-#include "runtime/device_error.h"
+#include "primitives/pointwise/launch.h"
 
 namespace dlb {
 namespace {
 
 using codegen::Inner;
-using codegen::kGpuVector;
-using codegen::kMaxOperands;
 using codegen::kMaxRank;
-using codegen::PointwiseKey;
 using codegen::PointwiseOp;
 using codegen::PointwiseParams;
-
-constexpr size_t kGpuGroup = 256;
-// A CPU work-item takes at least this many elements: less does not pay for handing it to another core.
-constexpr uint32_t kCpuGrain = 8192;
-constexpr uint32_t kCpuItemsPerUnit = 4;  // evens out cores that are disturbed
-
-struct Launch {
-  PointwiseKey key;
-  PointwiseParams params;
-  cl_mem mem[kMaxOperands];
-  ScalarArg values[kMaxOperands];
-  ScalarArg scalars[codegen::kMaxScalars];
-};
-
-// Finds a kernel by its key: in a small cache of the thread's own, which needs no lock, then in the device's
-// table.
-cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
-  struct Slot {
-    PointwiseKey key;
-    cl::Device* device = nullptr;
-    cl::Kernel* kernel = nullptr;
-  };
-  constexpr size_t kSlots = 512;
-  thread_local std::unique_ptr<std::array<Slot, kSlots>> slots = std::make_unique<std::array<Slot, kSlots>>();
-  Slot& slot = (*slots)[std::hash<PointwiseKey>{}(key) % kSlots];
-  if (slot.device == &device && slot.key == key) [[likely]]
-    return *slot.kernel;
-
-  static std::mutex mutex;
-  static auto* kernels = new std::unordered_map<cl::Device*, std::unordered_map<PointwiseKey, cl::Kernel*>>;
-  cl::Kernel* kernel = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    kernel = (*kernels)[&device][key];
-  }
-  if (!kernel) {
-    codegen::check_is_row(*key.op);
-    const std::string source = (key.op->error ? kDeviceErrorSource : "") + codegen::pointwise_source(key);
-    kernel = &cl::get_kernel(device, source, "", std::string("pointwise_") + key.op->name);
-    std::lock_guard<std::mutex> lock(mutex);
-    (*kernels)[&device][key] = kernel;
-  }
-  slot = {key, &device, kernel};
-  return *kernel;
-}
-
-// The error site of an op that reports wrong data. It is registered at the op's first launch.
-int32_t error_site(const PointwiseOp& op) {
-  static std::mutex mutex;
-  static auto* sites = new std::unordered_map<const PointwiseOp*, int32_t>;
-  std::lock_guard<std::mutex> lock(mutex);
-  int32_t& site = (*sites)[&op];
-  if (!site) site = register_error_site({op.name, op.error, false});
-  return site;
-}
-
-void enqueue(Launch& launch, Stream& stream) {
-  const PointwiseKey& key = launch.key;
-  PointwiseParams& p = launch.params;
-  cl::Range range;
-  if (key.cls == cl::DeviceClass::kCpu) {
-    const uint32_t most = stream.device().compute_units * kCpuItemsPerUnit;
-    const uint32_t items = std::clamp<uint32_t>(p.count / kCpuGrain, 1, most);
-    p.per_item = ((p.count + items - 1) / items + 63) / 64 * 64;
-    range = cl::Range::linear((p.count + p.per_item - 1) / p.per_item, 1);
-  } else {
-    range = cl::Range::linear((p.count + kGpuGroup - 1) / kGpuGroup, kGpuGroup);
-  }
-  kernel_for(key, stream.device()).launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& arguments) {
-    const size_t count = key.outputs + key.inputs;
-    for (size_t i = 0; i < count; ++i)
-      if (key.inner[i] != Inner::Value) arguments.add(launch.mem[i]);
-    arguments.add(p);
-    for (size_t i = 0; i < count; ++i)
-      if (key.inner[i] == Inner::Value) arguments.add_bytes(&launch.values[i], launch.values[i].size);
-    for (size_t i = 0; i < key.op->scalars; ++i)
-      arguments.add_bytes(&launch.scalars[i], launch.scalars[i].size);
-    if (key.op->error) {
-      arguments.add(stream.error_buffer());
-      arguments.add(error_site(*key.op));
-    }
-  });
-}
-
-// GPU: whether work-items can take kGpuVector neighbours. Every buffer is contiguous or constant innermost,
-// and every row of it starts at a multiple of the vector.
-bool vectorisable(const Launch& launch) {
-  const PointwiseParams& p = launch.params;
-  if (p.size[0].divisor % kGpuVector != 0) return false;
-  const size_t count = launch.key.outputs + launch.key.inputs;
-  for (size_t i = 0; i < count; ++i) {
-    const Inner inner = launch.key.inner[i];
-    if (inner == Inner::Value || inner == Inner::Zero) continue;
-    if (inner != Inner::Unit || p.offset[i] % kGpuVector != 0) return false;
-    if (!codegen::fits_vectors(launch.key.types[i])) return false;
-    for (uint32_t d = 1; d < p.rank; ++d)
-      if (p.stride[i][d] % static_cast<int32_t>(kGpuVector) != 0) return false;
-  }
-  return true;
-}
-
-// CPU: whether results go past the cache. They do for operands that are too large to be there when they are
-// wanted next, unless an input is overwritten in place. What the op computes is looked at last, for that
-// takes longest.
-bool to_stream(const Launch& launch, const cl::Device& device) {
-  const PointwiseKey& key = launch.key;
-  if (key.cls != cl::DeviceClass::kCpu || key.outputs != 1) return false;
-  uint64_t bytes = 0;
-  for (size_t i = 0; i <= key.inputs; ++i) {
-    if (key.inner[i] != Inner::Unit) continue;
-    if (i > 0 && launch.mem[i] == launch.mem[0] && launch.params.offset[i] == launch.params.offset[0])
-      return false;
-    bytes += uint64_t{launch.params.count} * codegen::size_of(key.types[i]);
-  }
-  return bytes >= device.cache && codegen::can_stream(key);
-}
-
-// Chooses the form for a filled-in launch (sizes, strides, offsets) and enqueues it.
-void finish(Launch& launch, Stream& stream) {
-  PointwiseKey& key = launch.key;
-  PointwiseParams& p = launch.params;
-  const size_t count = key.outputs + key.inputs;
-  for (size_t i = 0; i < count; ++i) {
-    if (key.inner[i] == Inner::Value) continue;
-    const int32_t stride = p.stride[i][0];
-    key.inner[i] = p.size[0].divisor == 1 || stride == 1 ? Inner::Unit
-                   : stride == 0                         ? Inner::Zero
-                                                         : Inner::Strided;
-  }
-  if (key.cls == cl::DeviceClass::kGpu) {
-    key.vectorised = vectorisable(launch);
-    if (key.vectorised) {
-      p.count /= kGpuVector;
-      p.size[0] = codegen::make_divider(p.size[0].divisor / kGpuVector);
-      for (size_t i = 0; i < count; ++i)
-        if (key.inner[i] == Inner::Unit) p.stride[i][0] = kGpuVector;
-    } else {
-      for (size_t i = 0; i < count; ++i)
-        if (key.inner[i] != Inner::Value) key.inner[i] = Inner::Strided;
-    }
-  }
-  p.streamed = to_stream(launch, stream.device());
-  enqueue(launch, stream);
-}
-
-void prepare(Launch& launch, const PointwiseOp& op, size_t outputs, size_t inputs,
-             c10::ScalarType compute_dtype, c10::ArrayRef<c10::Scalar> scalars, cl::Device& device) {
-  TORCH_INTERNAL_ASSERT(outputs + inputs <= kMaxOperands && scalars.size() == op.scalars, op.name);
-  launch.key.op = &op;
-  launch.key.cls = device.cls;
-  launch.key.compute = codegen::compute_type(dtype_of(compute_dtype, op.name));
-  launch.key.outputs = static_cast<uint8_t>(outputs);
-  launch.key.inputs = static_cast<uint8_t>(inputs);
-  check_device_supports(device, launch.key.compute, op.name);
-  TORCH_CHECK_NOT_IMPLEMENTED(op.body(codegen::class_of(launch.key.compute)), "\"", op.name,
-                              "\" not implemented for '", c10::toString(compute_dtype), "'");
-  for (size_t i = 0; i < scalars.size(); ++i) launch.scalars[i] = scalar_arg(scalars[i], launch.key.compute);
-}
+using pointwise::Launch;
 
 // Iterates dimensions beyond what a kernel handles on the host: `dim` is the outermost of those left.
 void launch_outer(Launch& launch, const at::TensorIteratorBase& iter, int dim, Stream& stream) {
   if (dim < static_cast<int>(kMaxRank)) {
-    Launch inner = launch;  // finish() changes sizes and form
-    return finish(inner, stream);
+    Launch inner = launch;  // enqueue() changes sizes and form
+    return pointwise::enqueue(inner, stream);
   }
   const size_t count = launch.key.outputs + launch.key.inputs;
   for (int64_t k = 0; k < iter.shape()[static_cast<size_t>(dim)]; ++k) {
@@ -200,19 +36,27 @@ void launch_outer(Launch& launch, const at::TensorIteratorBase& iter, int dim, S
                                  iter.element_size(static_cast<int>(i));
 }
 
+// A number as an operand that stands for a tensor of `dtype`.
+ScalarArg number_of(const at::TensorBase& tensor, c10::ScalarType dtype, const Launch& launch,
+                    size_t operand) {
+  const bool exact = launch.key.op->exact_number && operand == launch.key.outputs + size_t{1};
+  const c10::Scalar value = cpu_scalar(tensor);
+  return scalar_arg(exact ? value : rounded_to(value, dtype), launch.key.compute);
+}
+
 }  // namespace
 
 void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::ScalarType compute_dtype,
-                   c10::ArrayRef<c10::Scalar> scalars) {
+                   c10::ArrayRef<c10::Scalar> scalars, bool common) {
   if (iter.numel() == 0) return;
   if (!iter.can_use_32bit_indexing()) {
-    for (auto& part : iter.with_32bit_indexing()) run_pointwise(op, part, compute_dtype, scalars);
+    for (auto& part : iter.with_32bit_indexing()) run_pointwise(op, part, compute_dtype, scalars, common);
     return;
   }
   Stream& stream = current_stream(iter.device(0).index());
   Launch launch;
-  prepare(launch, op, static_cast<size_t>(iter.noutputs()), static_cast<size_t>(iter.ninputs()),
-          compute_dtype, scalars, stream.device());
+  pointwise::prepare(launch, op, static_cast<size_t>(iter.noutputs()), static_cast<size_t>(iter.ninputs()),
+                     compute_dtype, scalars, stream.device());
   const int rank = std::max(1, iter.ndim());
   const int kernel_rank = std::min<int>(rank, kMaxRank);
   PointwiseParams& p = launch.params;
@@ -227,16 +71,19 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
   for (int i = 0; i < iter.ntensors(); ++i) {
     const auto at = static_cast<size_t>(i);
     const at::TensorBase& tensor = iter.tensor_base(i);
-    launch.key.types[at] = dtype_of(tensor.scalar_type(), op.name);
+    launch.key.types[at] = (op.moves ? storage_dtype_of : dtype_of)(tensor.scalar_type(), op.name);
     if (iter.is_cpu_scalar(i)) {
       launch.key.inner[at] = Inner::Value;
-      launch.values[at] = scalar_arg(cpu_scalar(tensor), launch.key.compute);
+      launch.values[at] = number_of(tensor, common ? compute_dtype : at::kFloat, launch, at);
       launch.key.types[at] =
           launch.key.compute;  // the value arrives converted: one kernel for all scalar dtypes
       p.offset[at] = 0;
       continue;
     }
     launch.key.inner[at] = Inner::Unit;
+    if (common && i < iter.noutputs() && at::isReducedFloatingType(compute_dtype) &&
+        tensor.scalar_type() != compute_dtype && at::isFloatingType(tensor.scalar_type()) && !op.bool_result)
+      launch.key.rounded = dtype_of(compute_dtype, op.name);
     check_device_supports(stream.device(), launch.key.types[at], op.name);
     const MemRef ref = resolve(tensor.storage().data_ptr(), iter.data_ptr(i));
     const int64_t bytes = iter.element_size(i);
@@ -247,7 +94,7 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
           iter.ndim() == 0 ? 0 : static_cast<int32_t>(iter.strides(i)[static_cast<size_t>(d)] / bytes);
   }
   if (rank <= static_cast<int>(kMaxRank)) [[likely]]
-    finish(launch, stream);
+    pointwise::enqueue(launch, stream);
   else
     launch_outer(launch, iter, rank - 1, stream);
 }
@@ -259,7 +106,7 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
   TORCH_INTERNAL_ASSERT(count < (int64_t{1} << 31));
   Stream& stream = current_stream(operands[0]->device().index());
   Launch launch;
-  prepare(launch, op, outputs, operands.size() - outputs, compute_dtype, scalars, stream.device());
+  pointwise::prepare(launch, op, outputs, operands.size() - outputs, compute_dtype, scalars, stream.device());
   PointwiseParams& p = launch.params;
   p.rank = 1;
   p.count = static_cast<uint32_t>(count);
@@ -268,43 +115,19 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
   for (size_t i = 0; i < operands.size(); ++i) {
     if (operands[i]->device().is_cpu()) {
       launch.key.inner[i] = Inner::Value;
-      launch.values[i] = scalar_arg(cpu_scalar(*operands[i]), launch.key.compute);
+      launch.values[i] = number_of(*operands[i], compute_dtype, launch, i);
       launch.key.types[i] = launch.key.compute;
       p.offset[i] = p.stride[i][0] = 0;
       continue;
     }
     launch.key.types[i] = dtype_of(operands[i]->scalar_type(), op.name);
     launch.key.inner[i] = Inner::Unit;
-    const Operand operand = operand_of(*operands[i]);
-    launch.mem[i] = operand.mem;
-    p.offset[i] = operand.offset;
+    const Buffer buffer = buffer_of(*operands[i]);
+    launch.mem[i] = buffer.mem;
+    p.offset[i] = buffer.offset;
     p.stride[i][0] = 1;
   }
-  finish(launch, stream);
-}
-
-void run_pointwise_buffers(const PointwiseOp& op, Stream& stream, c10::ArrayRef<PointwiseBuffer> operands,
-                           size_t outputs, const std::array<uint32_t, 3>& sizes,
-                           c10::ScalarType compute_dtype) {
-  Launch launch;
-  prepare(launch, op, outputs, operands.size() - outputs, compute_dtype, {}, stream.device());
-  PointwiseParams& p = launch.params;
-  p.rank = p.per_item = p.streamed = 0;
-  p.count = 1;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == 1 && (d + 1 < sizes.size() || p.rank > 0)) continue;
-    p.size[p.rank] = codegen::make_divider(sizes[d]);
-    p.count *= sizes[d];
-    for (size_t i = 0; i < operands.size(); ++i) p.stride[i][p.rank] = operands[i].strides[d];
-    ++p.rank;
-  }
-  for (size_t i = 0; i < operands.size(); ++i) {
-    launch.key.types[i] = operands[i].type;
-    launch.key.inner[i] = Inner::Unit;
-    launch.mem[i] = operands[i].mem;
-    p.offset[i] = operands[i].offset;
-  }
-  finish(launch, stream);
+  pointwise::enqueue(launch, stream);
 }
 
 }  // namespace dlb

@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "cl/statistics.h"
-#include "primitives/common/kernel_source.h"
+#include "primitives/common/factor.h"
 #include "primitives/conv/problem.h"
+#include "runtime/element.h"
 #include "runtime/tensor.h"
 #include "solver/ahead.h"
 #include "solver/execute.h"
@@ -59,11 +60,6 @@ ConvProblem problem_of(ConvDirection direction, const Tensor& x, const Tensor& w
   set_parameters(stride, p.stride), set_parameters(padding, p.padding), set_parameters(dilation, p.dilation);
   solver::allow_tf32(p, device_of(x.device().index()));
   return p;
-}
-
-Buffer buffer_of(const Tensor& tensor) {
-  const Operand operand = operand_of(tensor);
-  return {operand.mem, operand.offset};
 }
 
 // `constant`: solvers may keep what they make of w. They notice what PyTorch counts as a change of it; an
@@ -151,8 +147,8 @@ void check_tensors(const char* op, const Tensor& first, std::initializer_list<co
   std::optional<c10::Device> device;
   c10::impl::check_and_update_common_device(device, first, op, "input");
   check_device_supports(device_of(first.device().index()), dtype_of(first.scalar_type(), op), op);
-  TORCH_CHECK_NOT_IMPLEMENTED(solver::has_arithmetic(first.scalar_type()), "\"", op,
-                              "\" not implemented for '", c10::toString(first.scalar_type()), "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(has_arithmetic(first.scalar_type()), "\"", op, "\" not implemented for '",
+                              c10::toString(first.scalar_type()), "'");
   TORCH_CHECK(first.dim() >= 3 && first.dim() <= 5, op,
               ": expected 3 to 5 dimensions (1 to 3 spatial), but got ", first.dim());
   for (const Tensor* other : others) {
@@ -246,7 +242,7 @@ Tensor convolution_bounded(const Tensor& input, const Tensor& weight, const std:
   check_parameters(input, weight, bias, stride, padding, dilation, groups);
   TORCH_CHECK(low <= high, "convolution_bounded: low (", low, ") must not be above high (", high, ")");
   const std::vector<int64_t> none(stride.size(), 0);
-  if (solver::is_float_storage(input.scalar_type()))
+  if (is_float_storage(input.scalar_type()))
     return convolution_within(input, weight, bias, stride, padding, dilation, false, none, groups,
                               {static_cast<float>(low), static_cast<float>(high)}, constant_weight);
   // bounds are float32: double precision gets its own by a kernel of its own

@@ -10,6 +10,7 @@
 #include <ATen/ops/result_type_native.h>
 
 #include "ops/foreach/foreach.h"
+#include "ops/pointwise/rows.h"
 
 namespace dlb {
 namespace {
@@ -33,29 +34,41 @@ struct BinaryRow {
   const char* name;  // _foreach_NAME
   const char* op;    // id of the row; its s0, if it has one, is alpha
   bool float_result;
-  bool refuses_bool;  // raises for a bool as the scalar
+  bool refuses_bool;    // raises for a bool as the scalar
+  bool checks_scalars;  // raises for a scalar that does not fit the dtype
   Slow slow;
 };
 
 // Integer powers take the slow route too: they raise for negative exponents.
 constexpr std::array kBinary = {
-    BinaryRow{"add", "add_alpha", false, false, DLB_SLOW(add)},
-    BinaryRow{"sub", "sub_alpha", false, true, DLB_SLOW(sub)},
-    BinaryRow{"mul", "mul", false, false, DLB_SLOW(mul)},
-    BinaryRow{"div", "div", true, false, DLB_SLOW(div)},
-    BinaryRow{"maximum", "maximum", false, false, DLB_SLOW(clamp_min)},
-    BinaryRow{"minimum", "minimum", false, false, DLB_SLOW(clamp_max)},
-    BinaryRow{"clamp_min", "maximum", false, false, DLB_SLOW(clamp_min)},
-    BinaryRow{"clamp_max", "minimum", false, false, DLB_SLOW(clamp_max)},
-    BinaryRow{"pow", "pow", true, false, DLB_SLOW(pow)},
+    BinaryRow{"add", "add_alpha", false, false, false, DLB_SLOW(add)},
+    BinaryRow{"sub", "sub_alpha", false, true, false, DLB_SLOW(sub)},
+    BinaryRow{"mul", "mul", false, false, false, DLB_SLOW(mul)},
+    BinaryRow{"div", "div", true, false, false, DLB_SLOW(div)},
+    BinaryRow{"maximum", "maximum", false, false, true, DLB_SLOW(clamp_min)},
+    BinaryRow{"minimum", "minimum", false, false, true, DLB_SLOW(clamp_max)},
+    BinaryRow{"clamp_min", "maximum", false, false, true, DLB_SLOW(clamp_min)},
+    BinaryRow{"clamp_max", "minimum", false, false, true, DLB_SLOW(clamp_max)},
+    BinaryRow{"pow", "pow", true, false, false, DLB_SLOW(pow)},
 };
+
+// Whether pow() has a row of its own for an exponent, which the fast route does not take. Only complex
+// numbers give other results by it.
+bool has_own_power(const c10::Scalar& exponent) {
+  for (const double power : {0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0})
+    if (exponent.equal(power)) return true;
+  return false;
+}
 
 const codegen::PointwiseOp* op_of(const BinaryRow& row, at::ArrayRef<TensorList> lists,
                                   Scalars scalars = {}) {
-  if (row.refuses_bool)  // the slow route raises
-    for (const c10::Scalar& scalar : scalars)
-      if (scalar.isBoolean()) return nullptr;
-  return fast_op(codegen::find_pointwise(row.op), row.float_result, lists, scalars);
+  const bool complex_pow = std::string_view(row.op) == "pow" && lists[0][0].is_complex();
+  for (const c10::Scalar& scalar : scalars)  // the slow route raises, or computes by another row
+    if ((row.refuses_bool && scalar.isBoolean()) || (complex_pow && has_own_power(scalar))) return nullptr;
+  const codegen::PointwiseOp* op = fast_op(codegen::find_pointwise(row.op), row.float_result, lists, scalars);
+  if (op && row.checks_scalars)
+    for (const c10::Scalar& scalar : scalars) check_scalar_fits(scalar, lists[0][0].scalar_type());
+  return op;
 }
 
 // Adds alpha where the row's op takes it.

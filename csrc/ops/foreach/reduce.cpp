@@ -10,12 +10,11 @@
 #endif
 
 #include <cmath>
+#include <string>
 #include <tuple>
-#include <unordered_map>
 
-#include "cl/embedded.h"
-#include "cl/program_table.h"
 #include "ops/foreach/foreach.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb {
 namespace {
@@ -34,46 +33,10 @@ struct Reduction {
   bool root;
 };
 
-std::string source_of(const cl::Device& device, Reduction reduction, DType in, DType out, DType compute) {
-  const DType types[] = {in, out};
-  const bool floating = codegen::class_of(compute) == codegen::DClass::Float;
-  // Two's complement: the lowest integer of a width is the sign bit alone; unsigned ones begin at 0.
-  const std::string lowest = floating                      ? "-INFINITY"
-                             : codegen::is_signed(compute) ? "((T)(1L << (8 * sizeof(T) - 1)))"
-                                                           : "((T)0)";
-  std::string s = codegen::prelude(compute, types, 2);
-  s += device.cls == cl::DeviceClass::kCpu ? "#define DLB_CPU 1\n" : "#define DLB_GPU 1\n";
-  s += "#define DLB_MODE " + std::to_string(static_cast<int>(reduction.mode)) + "\n#define DLB_LOWEST " +
-       lowest + "\n";
-  if (reduction.root) s += "#define DLB_ROOT 1\n";
-  s += std::string("#define A_T ") + codegen::storage_name(in) + "\n#define B_T " +
-       codegen::storage_name(out) + "\n#define LOAD_A(p, i) " + codegen::load_at(in, compute, "(p)", "(i)") +
-       "\n#define STORE_B(p, i, v) ((p)[i] = " + codegen::store(compute, out, "(v)") + ")\n";
-  return s + cl::embedded_source("foreach/multi_tensor.clh") +
-         cl::embedded_source("foreach/foreach_reduce.cl");
-}
-
-struct Kernels {
-  cl::Kernel* partials;
-  cl::Kernel* results;
-};
-
-Kernels kernels_for(cl::Device& device, Reduction reduction, DType in, DType out, DType compute) {
-  static std::mutex mutex;
-  static auto* known = new std::unordered_map<uint64_t, Kernels>;
-  const uint64_t key = static_cast<uint64_t>(device.index) << 40 |
-                       static_cast<uint64_t>(reduction.mode) << 32 | uint64_t{reduction.root} << 24 |
-                       static_cast<uint64_t>(in) << 16 | static_cast<uint64_t>(out) << 8 |
-                       static_cast<uint64_t>(compute);
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    if (const auto it = known->find(key); it != known->end()) return it->second;
-  }
-  const std::string source = source_of(device, reduction, in, out, compute);
-  const Kernels kernels{&cl::get_kernel(device, source, "", "dlb_foreach_partials"),
-                        &cl::get_kernel(device, source, "", "dlb_foreach_results")};
-  std::lock_guard<std::mutex> lock(mutex);
-  return known->emplace(key, kernels).first->second;
+// The build options of foreach_reduce.cl.
+std::string options_of(Reduction reduction) {
+  return "-DDLB_MODE=" + std::to_string(static_cast<int>(reduction.mode)) +
+         (reduction.root ? " -DDLB_ROOT" : "");
 }
 
 // Enqueues both passes; results[i] gets the number of tensors[i]. Tensors without elements are left alone.
@@ -83,7 +46,12 @@ void reduce(const char* op, TensorList tensors, TensorList results, Reduction re
   Stream& stream = current_stream(tensors[0].device().index());
   cl::Device& device = stream.device();
   for (DType type : {in, out}) check_device_supports(device, type, op);
-  const Kernels kernels = kernels_for(device, reduction, in, out, compute);
+  const std::string options = options_of(reduction);
+  const auto kernel = [&](const char* name) -> cl::Kernel& {
+    return fetch_kernel(device, "foreach/foreach_reduce.cl", name, compute, {in, out}, options);
+  };
+  cl::Kernel &partials_kernel = kernel("dlb_foreach_partials"),
+             &results_kernel = kernel("dlb_foreach_results");
   const bool cpu = device.cls == cl::DeviceClass::kCpu;
   TensorLists lists;
   lists.lists.push_back({tensors, false, false});
@@ -101,8 +69,8 @@ void reduce(const char* op, TensorList tensors, TensorList results, Reduction re
       arguments.add(static_cast<int64_t>(at.offset / codegen::size_of(compute)));
     };
     const size_t local = cpu ? 1 : codegen::kMultiGroup;
-    kernels.partials->launch_with(stream.queue(), cl::Range::linear(items, local), fill);
-    kernels.results->launch_with(stream.queue(), cl::Range::linear(table.params.tensors, local), fill);
+    partials_kernel.launch_with(stream.queue(), cl::Range::linear(items, local), fill);
+    results_kernel.launch_with(stream.queue(), cl::Range::linear(table.params.tensors, local), fill);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/_foreach_zero_native.h>
 
 #include "ops/foreach/foreach.h"
+#include "ops/pointwise/rows.h"
 
 namespace dlb {
 namespace {
@@ -46,6 +47,7 @@ template <const PointwiseOp& Op, auto SlowList, auto SlowInPlace>
 struct PointwiseScalar {
   static auto setup(TensorList self, TensorList a, TensorList b, const c10::Scalar& value) {
     at::native::check_foreach_api_restrictions(self, a, b);
+    check_scalar_fits_compute(value, self[0].scalar_type());
     return std::pair(fast_op(&Op, false, {self, a, b}, value),
                      [=, &value](MultiTensor& call) { call.input(a).input(b).value(value); });
   }
@@ -64,6 +66,7 @@ template <const PointwiseOp& Op, auto SlowList, auto SlowInPlace>
 struct PointwiseScalars {
   static auto setup(TensorList self, TensorList a, TensorList b, Scalars values) {
     at::native::check_foreach_api_restrictions(self, a, b, values);
+    for (const c10::Scalar& value : values) check_scalar_fits_compute(value, self[0].scalar_type());
     return std::pair(fast_op(&Op, false, {self, a, b}, values),
                      [=](MultiTensor& call) { call.input(a).input(b).values(values); });
   }

@@ -6,33 +6,25 @@
 #include <ATen/ops/empty_like.h>
 
 #include "codegen/pointwise.h"
+#include "kernels/index/params.h"
 #include "primitives/common/split.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
 
-constexpr uint32_t kRank = 8;  // RANK of the kernel
-enum Side { kPlain, kIndexed, kIndex, kSides };
-
-// As the kernel declares it.
-struct Walk {
-  int64_t base[kSides];
-  int64_t stride[kSides][kRank];
-  codegen::Divider size[kRank];
-  int64_t bound, step;
-  uint32_t rank, count, per_item;
-  int32_t wide, wraps, write, site, indexed;
-};
+using params::INDEX, params::INDEXED, params::PLAIN, params::SIDES;
+using Walk = params::IndexWalk;
+constexpr uint32_t kRank = params::INDEX_RANK;
 
 // Dimensions innermost first, merged where all sides allow.
 struct Dims {
   struct Dim {
-    int64_t size, stride[kSides];
+    int64_t size, stride[SIDES];
   };
   c10::SmallVector<Dim, 8> dims;
-  int64_t base[kSides];
+  int64_t base[SIDES];
 
   int64_t count() const {
     int64_t n = 1;
@@ -42,7 +34,7 @@ struct Dims {
 };
 
 bool mergeable(const Dims::Dim& inner, const Dims::Dim& outer) {
-  for (int s = 0; s < kSides; ++s)
+  for (int s = 0; s < SIDES; ++s)
     if (outer.stride[s] != inner.stride[s] * inner.size) return false;
   return true;
 }
@@ -66,15 +58,15 @@ Dims collect(const IndexAccess& a) {
 size_t widen(Dims& all, int64_t& step, size_t bytes) {
   for (int64_t f = static_cast<int64_t>(16 / bytes); f > 1; f /= 2) {
     Dims::Dim& row = all.dims[0];
-    bool fits = row.stride[kIndex] == 0 && row.size % f == 0 && step % f == 0;
-    for (int s = 0; s < kIndex && fits; ++s) {
+    bool fits = row.stride[INDEX] == 0 && row.size % f == 0 && step % f == 0;
+    for (int s = 0; s < INDEX && fits; ++s) {
       fits = row.stride[s] == 1 && all.base[s] % f == 0;
       for (size_t d = 1; d < all.dims.size(); ++d) fits &= all.dims[d].stride[s] % f == 0;
     }
     if (!fits) continue;
     row.size /= f;
     step /= f;
-    for (int s = 0; s < kIndex; ++s) {
+    for (int s = 0; s < INDEX; ++s) {
       all.base[s] /= f;
       for (size_t d = 1; d < all.dims.size(); ++d) all.dims[d].stride[s] /= f;
     }
@@ -86,10 +78,10 @@ size_t widen(Dims& all, int64_t& step, size_t bytes) {
 void fill_walk(Walk& w, const Dims& all) {
   w.rank = static_cast<uint32_t>(all.dims.size());
   w.count = static_cast<uint32_t>(all.count());
-  for (int s = 0; s < kSides; ++s) w.base[s] = all.base[s];
+  for (int s = 0; s < SIDES; ++s) w.base[s] = all.base[s];
   for (uint32_t d = 0; d < w.rank; ++d) {
     w.size[d] = codegen::make_divider(static_cast<uint32_t>(all.dims[d].size));
-    for (int s = 0; s < kSides; ++s) w.stride[s][d] = all.dims[d].stride[s];
+    for (int s = 0; s < SIDES; ++s) w.stride[s][d] = all.dims[d].stride[s];
   }
 }
 
@@ -105,15 +97,31 @@ void for_each_part(Dims& all, const Launch& launch) {
   for (int64_t k = 0; k < outer.size; k += part) {
     Dims some = all;
     some.dims.back().size = std::min(part, outer.size - k);
-    for (int s = 0; s < kSides; ++s) some.base[s] += k * outer.stride[s];
+    for (int s = 0; s < SIDES; ++s) some.base[s] += k * outer.stride[s];
     if (some.dims.back().size == 1 && some.dims.size() > 1) some.dims.pop_back();
     for_each_part(some, launch);
   }
 }
 
+// What the walks along a dimension share.
+IndexAccess access_along(const at::Tensor& plain, const at::Tensor& indexed, const at::Tensor& index,
+                         size_t dim, int32_t site) {
+  IndexAccess access;
+  access.plain = plain;
+  access.indexed = indexed;
+  access.index = index;
+  access.plain_strides = plain.strides();
+  access.indexed_strides = indexed.strides();
+  access.indexed_strides[dim] = 0;
+  access.bound = indexed.sizes()[dim];
+  access.step = indexed.strides()[dim];
+  access.site = site;
+  return access;
+}
+
 }  // namespace
 
-const char* element_option(size_t bytes) {
+const char* width_option(size_t bytes) {
   switch (bytes) {
     case 1:
       return "-DE=uchar";
@@ -128,8 +136,35 @@ const char* element_option(size_t bytes) {
   }
 }
 
+at::Tensor at_least_1d(const at::Tensor& t) {
+  return t.dim() == 0 ? t.view({1}) : t;
+}
+
+void check_same_device(const at::Tensor& a, const at::Tensor& b, const char* op) {
+  TORCH_CHECK(a.device() == b.device(), op, *op ? ": " : "",
+              "Expected all tensors to be on the same device, but found at least two devices, ", a.device(),
+              " and ", b.device(), "!");
+}
+
 int32_t index_error_site(const char* op) {
   return register_error_site({op, "index %lld is out of bounds for dimension with size %lld"});
+}
+
+IndexAccess access_elements(const at::Tensor& plain, const at::Tensor& indexed, const at::Tensor& index,
+                            size_t dim, int32_t site) {
+  IndexAccess access = access_along(plain, indexed, index, dim, site);
+  access.sizes = index.sizes();
+  access.index_strides = index.strides();
+  return access;
+}
+
+IndexAccess access_slices(const at::Tensor& plain, const at::Tensor& indexed, const at::Tensor& index,
+                          size_t dim, int32_t site) {
+  IndexAccess access = access_along(plain, indexed, index, dim, site);
+  access.sizes = plain.sizes();
+  access.index_strides = at::DimVector(access.sizes.size(), 0);
+  access.index_strides[dim] = index.stride(0);
+  return access;
 }
 
 void run_index_access(const IndexAccess& a) {
@@ -137,11 +172,11 @@ void run_index_access(const IndexAccess& a) {
   if (all.count() == 0) return;
   Stream& stream = current_stream(a.plain.device().index());
   cl::Device& device = stream.device();
-  const Operand plain = operand_of(a.plain), indexed = operand_of(a.indexed);
-  const Operand index = a.index.defined() ? operand_of(a.index) : Operand{plain.mem, 0};
-  all.base[kPlain] = plain.offset;
-  all.base[kIndexed] = indexed.offset + a.indexed_offset;
-  all.base[kIndex] = index.offset;
+  const Buffer plain = buffer_of(a.plain), indexed = buffer_of(a.indexed);
+  const Buffer index = a.index.defined() ? buffer_of(a.index) : Buffer{plain.mem, 0};
+  all.base[PLAIN] = plain.offset;
+  all.base[INDEXED] = indexed.offset + a.indexed_offset;
+  all.base[INDEX] = index.offset;
   Walk w{};
   w.bound = a.bound;
   w.indexed = a.index.defined();
@@ -150,8 +185,8 @@ void run_index_access(const IndexAccess& a) {
   w.wraps = a.wraps, w.write = a.write, w.site = a.site;
   size_t bytes = a.plain.itemsize();
   if (device.cls == cl::DeviceClass::kGpu) bytes = widen(all, w.step, bytes);
-  cl::Kernel& kernel = family_kernel(device, "index/access.cl", "dlb_index_move", codegen::DType::U8, {},
-                                     element_option(bytes));
+  cl::Kernel& kernel =
+      fetch_kernel(device, "index/access.cl", "dlb_index_move", codegen::DType::U8, {}, width_option(bytes));
   cl_mem error = a.index.defined() ? stream.error_buffer() : plain.mem;
   for_each_part(all, [&](const Dims& part) {
     fill_walk(w, part);
@@ -180,9 +215,9 @@ at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::In
   TORCH_CHECK(offsets.numel() < (int64_t{1} << 31),
               "indexing with 2^31 or more elements of index is not supported");
   Stream& stream = current_stream(shape.device().index());
-  cl::Kernel& kernel = family_kernel(stream.device(), "index/access.cl", "dlb_index_linear",
-                                     codegen::DType::U8, {}, element_option(4));
-  const Operand out = operand_of(offsets);
+  cl::Kernel& kernel = fetch_kernel(stream.device(), "index/access.cl", "dlb_index_linear",
+                                    codegen::DType::U8, {}, width_option(4));
+  const Buffer out = buffer_of(offsets);
   for (size_t i = 0; i < indices.size(); ++i) {
     IndexAccess a;
     a.index = indices[i];
@@ -192,9 +227,9 @@ at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::In
     Dims all = collect(a);
     TORCH_CHECK(all.dims.size() <= kRank, "index tensors of more than ", kRank,
                 " dimensions are not supported");
-    const Operand index = operand_of(indices[i]);
-    all.base[kPlain] = all.base[kIndexed] = out.offset;
-    all.base[kIndex] = index.offset;
+    const Buffer index = buffer_of(indices[i]);
+    all.base[PLAIN] = all.base[INDEXED] = out.offset;
+    all.base[INDEX] = index.offset;
     Walk w{};
     w.bound = bounds[i], w.step = steps[i], w.site = site, w.indexed = 1;
     w.wide = indices[i].scalar_type() == at::kLong;

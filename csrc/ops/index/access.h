@@ -23,6 +23,14 @@ struct IndexAccess {
   int32_t site = 0;            // whom to name when an index is out of bounds
 };
 
+// A walk along dimension `dim` of `indexed`: for each element of `index`, which has the shape of `plain`, an
+// element of both.
+IndexAccess access_elements(const at::Tensor& plain, const at::Tensor& indexed, const at::Tensor& index,
+                            size_t dim, int32_t site);
+// The same for each element of the vector `index` a whole slice, of `plain` at the element's place.
+IndexAccess access_slices(const at::Tensor& plain, const at::Tensor& indexed, const at::Tensor& index,
+                          size_t dim, int32_t site);
+
 // Enqueues the walk. Elements are moved as bits. An index out of bounds reads 0, or writes nothing, and is
 // reported by the next synchronising call.
 void run_index_access(const IndexAccess& access);
@@ -38,7 +46,13 @@ void check_range(const at::Tensor& numbers, int64_t bound, int32_t site);
 // An error site with the usual message for `op`.
 int32_t index_error_site(const char* op);
 
+// A 0-dim tensor as one of one element: index ops treat them alike.
+at::Tensor at_least_1d(const at::Tensor& t);
+
+// Raises what PyTorch raises for tensors of two devices. Some of its ops put their name in front.
+void check_same_device(const at::Tensor& a, const at::Tensor& b, const char* op = "");
+
 // An unsigned OpenCL type of that many bytes as a -D option for kernels that only move data.
-const char* element_option(size_t bytes);
+const char* width_option(size_t bytes);
 
 }  // namespace dlb

@@ -2,9 +2,11 @@
 #include "ops/index/accumulate.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 
-#include "runtime/family.h"
+#include "primitives/common/split.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -13,14 +15,7 @@ namespace {
 using codegen::DClass;
 using codegen::DType;
 
-// As the kernel declares it.
-struct Params {
-  int64_t dst_offset, src_offset, index_offset, perm_offset, bound;
-  uint32_t outer, n, inner;
-  int32_t full, wide, wraps, site, op;
-  uint32_t outer_parts, inner_parts, bound_parts;
-  int32_t padding;
-};
+using Params = params::AccumulateParams;
 
 // Contiguous operands of one call: target [outer, bound, inner], source [outer, n, inner].
 struct Job {
@@ -36,7 +31,7 @@ const char* options_of(DType type) {
     case 2:
       return "-DDLB_BYTES=2";
     case 4:
-      return "-DDLB_BYTES=4";
+      return complex ? "-DDLB_BYTES=4 -DCOMPLEX" : "-DDLB_BYTES=4";
     case 8:
       return complex ? "-DDLB_BYTES=8 -DCOMPLEX" : "-DDLB_BYTES=8";
     default:
@@ -47,25 +42,51 @@ const char* options_of(DType type) {
 cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
   const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
   check_device_supports(device, dst, name);
-  return family_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src},
-                       options_of(dst));
+  return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src},
+                      options_of(dst));
 }
 
-// Work-items own outer slices where there are enough, else columns, else rows of the target.
+// Work-items own outer slices where there are enough, else columns. Else they share the indices and have a
+// copy of the target each, where that is small, or they own rows of the target and all go through all
+// indices.
+void divide(Params& p, uint32_t units) {
+  const uint64_t work = uint64_t{p.outer} * p.n * p.inner;
+  const auto items = static_cast<uint32_t>(std::clamp<uint64_t>(work / 4096, 1, uint64_t{units} * 2));
+  p.outer_parts = std::min(p.outer, items);
+  p.inner_parts = p.bound_parts = p.copy_parts = 1;
+  const uint32_t rest = items / p.outer_parts;
+  if (rest <= 1) return;
+  if (p.inner >= 16 * rest) {
+    p.inner_parts = rest;
+    return;
+  }
+  const uint64_t cells = uint64_t{p.outer} * static_cast<uint64_t>(p.bound) * p.inner;
+  const auto copies =
+      std::min<uint64_t>(units, std::max<uint64_t>(1, work / 8 / std::max<uint64_t>(1, cells)));
+  if (copies > 1 || units == 1) {
+    p.outer_parts = 1;
+    p.copy_parts = static_cast<uint32_t>(std::min<uint64_t>(copies, p.n));
+  } else {
+    p.bound_parts = static_cast<uint32_t>(std::clamp<int64_t>(p.bound, 1, std::min(rest, units)));
+  }
+}
+
 void run_owned(Job& job, Stream& stream) {
   Params& p = job.p;
-  const uint64_t work = uint64_t{p.outer} * p.n * p.inner;
-  const auto items = static_cast<uint32_t>(
-      std::clamp<uint64_t>(work / 4096, 1, uint64_t{stream.device().compute_units} * 2));
-  p.outer_parts = std::min(p.outer, items);
-  const uint32_t rest = items / p.outer_parts;
-  p.inner_parts = p.inner >= 16 * rest ? rest : 1;
-  p.bound_parts =
-      p.inner_parts == 1 ? static_cast<uint32_t>(std::clamp<int64_t>(p.bound, 1, std::max(1u, rest))) : 1;
+  divide(p, stream.device().compute_units);
+  const auto cells = static_cast<int64_t>(uint64_t{p.outer} * static_cast<uint64_t>(p.bound) * p.inner);
+  at::Tensor copies = job.target;
+  if (p.copy_parts > 1) copies = at::empty({(p.copy_parts - 1) * cells}, job.target.options());
+  const Buffer target = buffer_of(job.target), more = buffer_of(copies);
+  p.perm_offset = more.offset;
+  const size_t items = size_t{p.outer_parts} * p.inner_parts * p.bound_parts * p.copy_parts;
   kernel_for(job, stream.device(), "dlb_accumulate")
-      .launch(stream.queue(), cl::Range::linear(size_t{p.outer_parts} * p.inner_parts * p.bound_parts, 1),
-              operand_of(job.target).mem, operand_of(job.source).mem, operand_of(job.index).mem,
-              stream.error_buffer(), p);
+      .launch(stream.queue(), cl::Range::linear(items, 1), target.mem, more.mem, buffer_of(job.source).mem,
+              buffer_of(job.index).mem, stream.error_buffer(), p);
+  if (p.copy_parts == 1) return;
+  const Split split = split_work(stream.device(), static_cast<uint64_t>(cells));
+  kernel_for(job, stream.device(), "dlb_accumulate_merge")
+      .launch(stream.queue(), split.range, target.mem, more.mem, p, split.per_item);
 }
 
 cl::Range all_elements(const Params& p) {
@@ -75,19 +96,19 @@ cl::Range all_elements(const Params& p) {
 
 void run_atomic(Job& job, Stream& stream) {
   kernel_for(job, stream.device(), "dlb_accumulate")
-      .launch(stream.queue(), all_elements(job.p), operand_of(job.target).mem, operand_of(job.source).mem,
-              operand_of(job.index).mem, stream.error_buffer(), job.p);
+      .launch(stream.queue(), all_elements(job.p), buffer_of(job.target).mem, buffer_of(job.source).mem,
+              buffer_of(job.index).mem, stream.error_buffer(), job.p);
 }
 
 void run_sorted(Job& job, Stream& stream) {
   const auto [sorted, perm] =
       at::sort(job.index, /*stable=*/true, /*dim=*/job.p.full ? 1 : 0, /*descending=*/false);
   const at::Tensor keys = sorted.contiguous(), places = perm.contiguous();
-  const Operand index = operand_of(keys), from = operand_of(places);
+  const Buffer index = buffer_of(keys), from = buffer_of(places);
   job.p.index_offset = index.offset;
   job.p.perm_offset = from.offset;
   kernel_for(job, stream.device(), "dlb_accumulate_sorted")
-      .launch(stream.queue(), all_elements(job.p), operand_of(job.target).mem, operand_of(job.source).mem,
+      .launch(stream.queue(), all_elements(job.p), buffer_of(job.target).mem, buffer_of(job.source).mem,
               index.mem, from.mem, stream.error_buffer(), job.p);
 }
 
@@ -127,9 +148,9 @@ Job make_job(const at::Tensor& target, int64_t dim, const at::Tensor& index, con
   p.wraps = how.wraps;
   p.site = how.site;
   p.op = static_cast<int32_t>(how.op);
-  p.dst_offset = operand_of(job.target).offset;
-  p.src_offset = operand_of(job.source).offset;
-  p.index_offset = operand_of(job.index).offset;
+  p.dst_offset = buffer_of(job.target).offset;
+  p.src_offset = buffer_of(job.source).offset;
+  p.index_offset = buffer_of(job.index).offset;
   return job;
 }
 

@@ -2,9 +2,16 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "kernels/index/params.h"
+
 namespace dlb {
 
-enum class Combine : int32_t { Sum, Product, Maximum, Minimum };
+enum class Combine : int32_t {
+  Sum = params::COMBINE_SUM,
+  Product = params::COMBINE_PRODUCT,
+  Maximum = params::COMBINE_MAXIMUM,
+  Minimum = params::COMBINE_MINIMUM
+};
 
 struct Accumulation {
   Combine op = Combine::Sum;

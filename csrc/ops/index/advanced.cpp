@@ -39,6 +39,10 @@ AdvancedIndexing::AdvancedIndexing(const at::Tensor& self, const c10::List<std::
     : self_(self), site_(site_of(op)) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(given.size()) <= self.dim(),
                     "too many indices for tensor of dimension ", self.dim(), " (got ", given.size(), ")");
+  for (const std::optional<at::Tensor>& index : given)
+    TORCH_CHECK(!index || !index->defined() || index->is_cpu() || index->device() == self.device(),
+                "indices should be either on cpu or on the same device as the indexed tensor (",
+                self.device(), ")");
   at::native::checkIndexTensorTypes(given, /*allow_int=*/true);
   std::vector<at::Tensor> all = at::native::expandTensors(self, given, /*ensure_same_device=*/true);
   TORCH_CHECK_INDEX(static_cast<int64_t>(all.size()) <= self.dim(),
@@ -171,6 +175,7 @@ int64_t AdvancedIndexing::rows() const {
 }
 
 at::Tensor AdvancedIndexing::row_index() const {
+  if (indices_.size() == 1) return indices_[0].reshape({-1});
   at::DimVector steps;
   steps.resize(bounds_.size(), 1);
   for (size_t i = bounds_.size() - 1; i-- > 0;) steps[i] = steps[i + 1] * bounds_[i + 1];

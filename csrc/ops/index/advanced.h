@@ -30,7 +30,7 @@ class AdvancedIndexing {
   // The same as one index into rows, for accumulating: `target` viewed as [bound, inner] after the
   // permutation that brings indexed dimensions to the front, and values [index elements, inner].
   at::Tensor permuted_self() const;
-  at::Tensor row_index() const;  // int64 [n]; out of bounds entries become row 0
+  at::Tensor row_index() const;  // [n]; of one index itself, whose negative numbers count from the end
   at::Tensor permuted_values(
       const at::Tensor& values) const;  // expanded to sizes(): the same order of dimensions
   int64_t rows() const;

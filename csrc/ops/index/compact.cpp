@@ -7,27 +7,20 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
-#include "ops/fallback.h"
+#include "kernels/index/params.h"
 #include "ops/index/access.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
 
-constexpr size_t kDims = 16;  // DIMS of the kernel
-
-// As the kernel declares it.
-struct Coordinates {
-  int64_t size[kDims];
-  int64_t out_offset, element_stride, dim_stride;
-  uint32_t dims, padding;
-};
+constexpr size_t kDims = params::COORDINATE_RANK;
 
 constexpr const char* kFile = "index/compact.cl";
 
 cl::Kernel& kernel(cl::Device& device, const char* name) {
-  return family_kernel(device, kFile, name, codegen::DType::U8, {});
+  return fetch_kernel(device, kFile, name, codegen::DType::U8, {});
 }
 
 // A contiguous mask cut into runs, with the number of true elements before each run.
@@ -48,7 +41,7 @@ struct Runs {
     per_run = device.cls == cl::DeviceClass::kGpu ? 32 : std::max(8192u, (count + most - 1) / most);
     const int64_t runs = (int64_t{count} + per_run - 1) / per_run;
     counts = at::empty({1, runs + 1}, mask.options().dtype(at::kInt));
-    const Operand from = operand_of(mask), to = operand_of(counts);
+    const Buffer from = buffer_of(mask), to = buffer_of(counts);
     kernel(device, "dlb_count_true")
         .launch(stream.queue(), range(device), from.mem, from.offset, count, per_run, to.mem, to.offset);
     exclusive_scan(counts);
@@ -66,10 +59,10 @@ struct Runs {
   void write(const at::Tensor& out, at::IntArrayRef sizes, int64_t limit) const {
     if (count == 0 || limit == 0 || sizes.empty()) return;
     Stream& stream = current_stream(mask.device().index());
-    Coordinates c{};
+    params::Coordinates c{};
     c.dims = static_cast<uint32_t>(sizes.size());
     for (size_t d = 0; d < sizes.size(); ++d) c.size[d] = sizes[sizes.size() - 1 - d];
-    const Operand from = operand_of(mask), before = operand_of(counts), to = operand_of(out);
+    const Buffer from = buffer_of(mask), before = buffer_of(counts), to = buffer_of(out);
     c.out_offset = to.offset;
     c.element_stride = out.stride(0);
     c.dim_stride = out.dim() > 1 ? out.stride(1) : 0;
@@ -79,23 +72,34 @@ struct Runs {
   }
 };
 
+// The kernel divides by up to kDims sizes; the coordinates of more dimensions follow from linear positions.
+void write_coordinates(const Runs& runs, const at::Tensor& out, at::IntArrayRef sizes, int64_t limit) {
+  if (sizes.size() <= kDims) return runs.write(out, sizes, limit);
+  if (out.numel() == 0) return;
+  const int64_t written = std::min(limit, runs.total());
+  const at::Tensor positions = at::empty({written}, out.options());
+  runs.write(positions, {runs.mask.numel()}, written);
+  int64_t inner = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    out.select(1, static_cast<int64_t>(d))
+        .narrow(0, 0, written)
+        .copy_(positions.div(inner, "floor").remainder_(sizes[d]));
+    inner *= sizes[d];
+  }
+}
+
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == at::kLong,
               "nonzero: Expected out tensor to have scalar type Long but got scalar type ",
               out.scalar_type());
-  TORCH_CHECK(out.device() == self.device(),
-              "Expected all tensors to be on the same device, but found at least two "
-              "devices, ",
-              out.device(), " and ", self.device(), "!");
-  if (self.dim() > static_cast<int64_t>(kDims))
-    return call_cpu_fallback<at::Tensor&, const at::Tensor&, at::Tensor&>("aten::nonzero", "out", self, out);
+  check_same_device(out, self);
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   const c10::DeviceGuard guard(self.device());
   const Runs runs(self);
   const int64_t total = runs.total();
   at::native::resize_output(out, {total, self.dim()});
-  runs.write(out, self.sizes(), total);
+  write_coordinates(runs, out, self.sizes(), total);
   return out;
 }
 
@@ -111,11 +115,10 @@ at::Tensor& nonzero_static_out(const at::Tensor& self, int64_t size, int64_t fil
               "nonzero_static: Expected out tensor to have scalar type Long but got "
               "scalar type ",
               out.scalar_type());
-  TORCH_CHECK(self.dim() <= static_cast<int64_t>(kDims), "nonzero_static: more than ", kDims, " dimensions");
   const c10::DeviceGuard guard(self.device());
   at::native::resize_output(out, {size, self.dim()});
   out.fill_(fill_value);
-  if (out.numel() > 0 && self.numel() > 0) Runs(self).write(out, self.sizes(), size);
+  if (out.numel() > 0 && self.numel() > 0) write_coordinates(Runs(self), out, self.sizes(), size);
   return out;
 }
 
@@ -123,15 +126,6 @@ at::Tensor nonzero_static(const at::Tensor& self, int64_t size, int64_t fill_val
   at::Tensor out = at::empty({0}, self.options().dtype(at::kLong));
   nonzero_static_out(self, size, fill_value, out);
   return out;
-}
-
-void check_mask(const at::Tensor& self, const at::Tensor& mask, const char* op) {
-  TORCH_CHECK(mask.scalar_type() == at::kByte || mask.scalar_type() == at::kBool, op,
-              ": expected BoolTensor or ByteTensor for mask");
-  TORCH_CHECK(self.device() == mask.device(),
-              "Expected all tensors to be on the same device, but found at least two "
-              "devices, ",
-              self.device(), " and ", mask.device(), "!");
 }
 
 // A walk over `positions`, which are linear in the contiguous `indexed`.
@@ -150,9 +144,13 @@ IndexAccess linear_access(const at::Tensor& plain, const at::Tensor& indexed, co
 }
 
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
-  check_mask(self, mask, "masked_select");
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
+  check_same_device(self, mask);
   TORCH_CHECK(self.scalar_type() == out.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
+  TORCH_CHECK_NOT_IMPLEMENTED(!c10::isBarebonesUnsignedType(self.scalar_type()),
+                              "\"masked_select\" not implemented for '", c10::toString(self.scalar_type()),
+                              "'");
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, mask);
@@ -176,10 +174,7 @@ at::Tensor& masked_scatter_(at::Tensor& self, const at::Tensor& mask, const at::
               "masked_scatter: expected self and source to have same dtypes "
               "but got ",
               self.scalar_type(), " and ", source.scalar_type());
-  TORCH_CHECK(self.device() == source.device(),
-              "Expected all tensors to be on the same device, but found at least two "
-              "devices, ",
-              self.device(), " and ", source.device(), "!");
+  check_same_device(self, source);
   TORCH_CHECK(mask.scalar_type() == at::kBool,
               "masked_scatter_ only supports boolean masks, but got mask with dtype ", mask.scalar_type());
   at::assert_no_internal_overlap(self);
@@ -212,8 +207,8 @@ at::Tensor true_positions(const at::Tensor& mask) {
 void exclusive_scan(const at::Tensor& rows) {
   Stream& stream = current_stream(rows.device().index());
   const auto length = static_cast<uint32_t>(rows.size(1) - 1);
-  const Operand data = operand_of(rows);
-  const size_t local = stream.device().cls == cl::DeviceClass::kCpu ? 1 : 256;
+  const Buffer data = buffer_of(rows);
+  const size_t local = stream.device().cls == cl::DeviceClass::kCpu ? 1 : size_t{params::SCAN_GROUP};
   kernel(stream.device(), "dlb_scan")
       .launch(stream.queue(), cl::Range::linear(static_cast<size_t>(rows.size(0)), local), data.mem,
               data.offset, length, rows.stride(0));

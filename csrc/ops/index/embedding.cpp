@@ -1,16 +1,17 @@
 // Embedding tables: gradients, bags of rows, renormalisation. Made of row gathers and ordered accumulation,
 // so results are the same from run to run.
-#include <ATen/ops/arange.h>
-#include <ATen/ops/diff.h>
+#include <ATen/ops/_embedding_bag_sparse_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/zeros.h>
 
-#include "ops/fallback.h"
+#include "kernels/index/params.h"
 #include "ops/index/access.h"
 #include "ops/index/accumulate.h"
+#include "primitives/common/team.h"
+#include "runtime/fetch_kernel.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 using Bag = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-enum Mode : int64_t { kSum, kMean, kMax };
+enum Mode : int64_t { kSum = params::BAG_SUM, kMean = params::BAG_MEAN, kMax = params::BAG_MAX };
 
 int32_t embedding_site() {
   static const int32_t site = index_error_site("embedding");
@@ -66,63 +67,122 @@ at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& in
                         scale_grad_by_freq);
 }
 
+// What the kernel of bags computes and how its operands lie.
+struct BagOperands {
+  at::Tensor weight, indices, offsets, scales;  // contiguous; scales may be undefined
+  at::Tensor out, bag_of, bag_size, maxima;     // maxima: of the maximum alone
+  bool writes_bag_of;
+};
+
+void run_bags(const BagOperands& operands, int64_t mode, int64_t padding_idx) {
+  static const int32_t range_site = register_error_site(
+      {"embedding_bag", "offsets can not be negative or greater than input's length, but got %lld", false});
+  static const int32_t order_site =
+      register_error_site({"embedding_bag", "offsets can not decrease, but one does by %lld", false});
+  static const int32_t first_site =
+      register_error_site({"embedding_bag",
+                           "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start "
+                           "from position 0, but got %lld",
+                           false});
+  const BagOperands& o = operands;
+  Stream& stream = current_stream(o.weight.device().index());
+  const auto type = dtype_of(o.weight.scalar_type(), "embedding_bag");
+  check_device_supports(stream.device(), type, "embedding_bag");
+  const auto mem = [&](const at::Tensor& t) {
+    return t.defined() && t.numel() ? buffer_of(t) : buffer_of(o.bag_size);
+  };
+  params::BagParams p{};
+  const Buffer weight = mem(o.weight), indices = mem(o.indices), offsets = mem(o.offsets),
+               scales = mem(o.scales), out = mem(o.out), bag_of = mem(o.bag_of), bag_size = mem(o.bag_size),
+               maxima = mem(o.maxima);
+  p.weight = weight.offset, p.indices = indices.offset, p.offsets = offsets.offset, p.out = out.offset;
+  p.bag_of = o.writes_bag_of ? bag_of.offset : -1, p.bag_size = bag_size.offset, p.maxima = maxima.offset;
+  p.scales = o.scales.defined() ? scales.offset : -1;
+  p.row_stride = p.width = static_cast<uint32_t>(o.weight.size(1));
+  p.rows = o.weight.size(0), p.padding = padding_idx;
+  p.count = static_cast<uint32_t>(o.indices.numel());
+  p.bags = static_cast<uint32_t>(o.bag_size.numel());
+  p.ends = o.offsets.numel() > o.bag_size.numel();
+  p.mode = static_cast<int32_t>(mode);
+  p.wide = o.indices.scalar_type() == at::kLong;
+  p.site = embedding_site(), p.range_site = range_site, p.order_site = order_site, p.first_site = first_site;
+  const int64_t work = int64_t{p.count} * p.width / std::max(1u, p.bags);
+  const Team team = make_team(stream.device(), p.bags, work, 1);
+  p.per_item = team.per_item;
+  const bool cpu = stream.device().cls == cl::DeviceClass::kCpu;
+  const uint64_t elements = uint64_t{p.bags} * p.width;
+  const codegen::DType compute = codegen::compute_type(type);
+  fetch_kernel(stream.device(), "index/bag.cl", "dlb_bag", compute, {type},
+               cpu && type == compute ? "-DPLAIN_ELEMENTS" : "")
+      .launch(stream.queue(),
+              cpu ? range_of(stream.device(), team) : cl::Range::linear((elements + 255) / 256, 256),
+              weight.mem, indices.mem, offsets.mem, scales.mem, out.mem, bag_of.mem, bag_size.mem, maxima.mem,
+              stream.error_buffer(), p);
+}
+
+void check_bag(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode,
+               const at::Tensor& scales) {
+  check_indices(indices, "embedding_bag");
+  check_indices(offsets, "embedding_bag");
+  TORCH_CHECK(at::isFloatingType(weight.scalar_type()) && weight.itemsize() > 1,
+              "Expected tensor for argument #1 'weight' to have one of the following scalar types: Half, "
+              "BFloat16, Float, Double; but got ",
+              weight.scalar_type(), " instead (while checking arguments for embedding_bag)");
+  // Modules make vectors of indices with two dimensions before they call this.
+  TORCH_CHECK(indices.dim() == 1,
+              "embedding_bag: input has to be a 1D or 2D Tensor, and a vector here, but got a Tensor of "
+              "dimension ",
+              indices.dim());
+  TORCH_CHECK(offsets.dim() == 1,
+              "embedding_bag: offsets has to be a 1D Tensor, but got a Tensor of dimension ", offsets.dim());
+  TORCH_CHECK(weight.dim() == 2,
+              "embedding_bag: weight has to be a 2D Tensor, but got a Tensor of dimension ", weight.dim());
+  TORCH_CHECK(indices.numel() < (int64_t{1} << 31) && weight.size(1) < (int64_t{1} << 31) &&
+                  offsets.numel() < (int64_t{1} << 31),
+              "embedding_bag of 2^31 or more indices, bags or columns is not supported");
+  check_same_device(weight, indices, "embedding_bag");
+  check_same_device(weight, offsets, "embedding_bag");
+  if (!scales.defined()) return;
+  TORCH_CHECK(
+      mode == kSum,
+      "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum'");
+  TORCH_CHECK(scales.scalar_type() == weight.scalar_type(), "embedding_bag: expected scalar type ",
+              weight.scalar_type(), ", the weight's, for per_sample_weights, but got ", scales.scalar_type());
+  TORCH_CHECK(scales.dim() == 1 && scales.numel() == indices.numel(),
+              "embedding_bag: expected per_sample_weights to be a vector of as many elements as there are "
+              "indices, ",
+              indices.numel(), ", but got shape ", scales.sizes());
+  check_same_device(weight, scales, "embedding_bag");
+}
+
+// Without gradients nothing reads the sums' bags of indices, which the CPU leaves out as well.
+template <bool kForwardOnly>
 Bag embedding_bag(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets,
                   bool scale_grad_by_freq, int64_t mode, bool sparse,
                   const OptionalTensor& per_sample_weights, bool include_last_offset, int64_t padding_idx) {
-  check_indices(indices, "embedding_bag");
-  check_indices(offsets, "embedding_bag");
-  TORCH_CHECK(indices.dim() == 1 && offsets.dim() == 1,
-              "embedding_bag: indices and offsets have to be vectors");
-  const bool weighted = per_sample_weights && per_sample_weights->defined();
-  TORCH_CHECK(
-      !weighted || mode == kSum,
-      "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum'");
-  TORCH_CHECK(!weighted || per_sample_weights->scalar_type() == weight.scalar_type(),
-              "embedding_bag: expected per_sample_weights of the weight's dtype ", weight.scalar_type(),
-              ", but got ", per_sample_weights->scalar_type());
+  const at::Tensor scales = per_sample_weights.value_or(at::Tensor());
+  check_bag(weight, indices, offsets, mode, scales);
   const c10::DeviceGuard guard(weight.device());
-  const int64_t bags = include_last_offset ? offsets.size(0) - 1 : offsets.size(0);
+  const int64_t bags = include_last_offset ? offsets.size(0) - 1 : offsets.size(0), width = weight.size(1);
   TORCH_CHECK(bags >= 0, "embedding_bag: include_last_offset: number of offsets should be at least 1");
+  const at::ScalarType common = c10::promoteTypes(indices.scalar_type(), offsets.scalar_type());
+  const at::TensorOptions numbers = offsets.options().dtype(common).memory_format(std::nullopt);
+  const at::Tensor out = at::empty({bags, width}, weight.options().memory_format(std::nullopt));
   if (bags == 0) {
-    const at::Tensor none = at::empty({0}, offsets.options());
-    return {at::empty({0, weight.size(1)}, weight.options()), none, none, none};
+    const at::Tensor none = at::empty({0}, numbers);
+    return {out, none, none, none};
   }
-  if (mode == kMax)
-    return call_cpu_fallback<Bag, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, int64_t,
-                             bool, const OptionalTensor&, bool, int64_t>(
-        "aten::_embedding_bag", "", weight, indices, offsets, scale_grad_by_freq, mode, sparse,
-        per_sample_weights, include_last_offset, padding_idx);
-  static const int32_t range_site = register_error_site(
-      {"embedding_bag", "offsets can not be negative or greater than input's length, but got %lld", false});
-  check_range(offsets, indices.size(0) + 1, range_site);
-  static const int32_t order_site =
-      register_error_site({"embedding_bag", "offsets can not decrease, but one does by %lld", false});
-  if (offsets.size(0) > 1) check_range(offsets.diff(), indices.size(0) + 1, order_site);
-  const at::Tensor bag_of =
-      at::searchsorted(offsets.narrow(0, 0, bags), at::arange(indices.size(0), offsets.options()),
-                       /*out_int32=*/offsets.scalar_type() == at::kInt, /*right=*/true)
-          .sub_(1);
-  const at::Tensor counted = indices.ne(padding_idx);
-  const at::Tensor bag_size = at::zeros({bags}, offsets.options());
-  // What lies before the first offset is in bag -1.
-  static const int32_t bag_site =
-      register_error_site({"embedding_bag",
-                           "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start "
-                           "from position 0",
-                           false});
-  const Accumulation how{.site = bag_site, .deterministic = true};
-  accumulate(bag_size, 0, bag_of, counted.to(offsets.scalar_type()), how);
-  at::Tensor rows = weight.index_select(0, indices);
-  // Products are not rounded to 16 bits before they are added up.
-  const bool widens = weighted && at::isReducedFloatingType(weight.scalar_type());
-  if (widens) rows = rows.to(at::kFloat);
-  if (weighted) rows = rows.mul(column(per_sample_weights->to(rows.scalar_type())));
-  if (padding_idx >= 0) rows = rows.masked_fill(column(counted).logical_not(), 0);
-  at::Tensor out = at::zeros({bags, weight.size(1)}, rows.options());
-  accumulate(out, 0, bag_of, rows, how);
-  if (widens) out = out.to(weight.scalar_type());
-  if (mode == kMean) out.div_(column(bag_size.clamp_min(1)));
-  return {out, bag_of, bag_size, at::empty({0}, offsets.options())};
+  const BagOperands operands{weight.contiguous(),
+                             indices.to(common).contiguous(),
+                             offsets.to(common).contiguous(),
+                             scales.defined() ? scales.contiguous() : scales,
+                             out,
+                             at::empty({indices.size(0)}, numbers),
+                             at::empty({bags}, numbers),
+                             mode == kMax ? at::empty({bags, width}, numbers) : at::empty({0}, numbers),
+                             !kForwardOnly || mode != kSum};
+  run_bags(operands, mode, padding_idx);
+  return {out, operands.bag_of, operands.bag_size, operands.maxima};
 }
 
 at::Tensor embedding_bag_dense_backward(const at::Tensor& grad, const at::Tensor& indices,
@@ -130,14 +190,14 @@ at::Tensor embedding_bag_dense_backward(const at::Tensor& grad, const at::Tensor
                                         const at::Tensor& maximum_indices, int64_t rows,
                                         bool scale_grad_by_freq, int64_t mode,
                                         const OptionalTensor& per_sample_weights, int64_t padding_idx) {
-  if (grad.size(0) == 0) return at::zeros({rows, grad.size(1)}, grad.options());
-  if (mode == kMax)
-    return call_cpu_fallback<at::Tensor, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                             const at::Tensor&, const at::Tensor&, int64_t, bool, int64_t,
-                             const OptionalTensor&, int64_t>(
-        "aten::_embedding_bag_dense_backward", "", grad, indices, bag_of, bag_size, maximum_indices, rows,
-        scale_grad_by_freq, mode, per_sample_weights, padding_idx);
   const c10::DeviceGuard guard(grad.device());
+  if (grad.size(0) == 0 || mode == kMax) {
+    const at::Tensor table = at::zeros({rows, grad.size(1)}, grad.options().memory_format(std::nullopt));
+    if (grad.numel() > 0)  // a bag without rows took no maximum
+      accumulate(table, 0, maximum_indices, grad.masked_fill(column(bag_size.eq(0)), 0),
+                 {.site = embedding_site(), .deterministic = true});
+    return table;
+  }
   const at::Tensor of_bags = mode == kMean ? grad.div(column(bag_size.clamp_min(1))) : grad;
   at::Tensor grads = of_bags.index_select(0, bag_of);
   if (per_sample_weights && per_sample_weights->defined()) grads = grads.mul(column(*per_sample_weights));
@@ -149,7 +209,12 @@ at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indi
                                   const at::Tensor& bag_size, const at::Tensor& maximum_indices, int64_t rows,
                                   bool scale_grad_by_freq, int64_t mode, bool sparse,
                                   const OptionalTensor& per_sample_weights, int64_t padding_idx) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!sparse, "embedding_bag(sparse=True) has no gradient on ocl: use sparse=False");
+  if (sparse) {
+    TORCH_CHECK(mode != kMax,
+                "embedding_bag: the gradient for mode='max' cannot be sparse; use sparse=False");
+    return at::_embedding_bag_sparse_backward(grad, indices, offsets, bag_of, bag_size, rows,
+                                              scale_grad_by_freq, mode, per_sample_weights, padding_idx);
+  }
   return embedding_bag_dense_backward(grad, indices, bag_of, bag_size, maximum_indices, rows,
                                       scale_grad_by_freq, mode, per_sample_weights, padding_idx);
 }
@@ -172,10 +237,13 @@ at::Tensor& embedding_renorm_(at::Tensor& self, const at::Tensor& indices, doubl
   const c10::DeviceGuard guard(self.device());
   const at::Tensor flat = indices.reshape({-1});
   const at::Tensor rows = self.index_select(0, flat);
-  const at::Tensor norms = at::linalg_vector_norm(rows, norm_type, at::IntArrayRef({1}), /*keepdim=*/true);
+  const bool narrow = at::isReducedFloatingType(self.scalar_type());
+  const at::Tensor norms =
+      at::linalg_vector_norm(rows, norm_type, at::IntArrayRef({1}), /*keepdim=*/true,
+                             narrow ? std::optional<at::ScalarType>(at::kFloat) : std::nullopt);
   const at::Tensor factor = norms.add(1e-7).reciprocal().mul(max_norm).masked_fill(norms.le(max_norm), 1);
   // An index named twice writes the same row twice.
-  self.index_copy_(0, flat.to(at::kLong), rows.mul(factor));
+  self.index_copy_(0, flat.to(at::kLong), rows.mul(factor).to(self.scalar_type()));
   return self;
 }
 
@@ -183,8 +251,8 @@ at::Tensor& embedding_renorm_(at::Tensor& self, const at::Tensor& indices, doubl
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("embedding_dense_backward", embedding_dense_backward);
-  m.impl("_embedding_bag", embedding_bag);
-  m.impl("_embedding_bag_forward_only", embedding_bag);
+  m.impl("_embedding_bag", embedding_bag<false>);
+  m.impl("_embedding_bag_forward_only", embedding_bag<true>);
   m.impl("_embedding_bag_backward", embedding_bag_backward);
   m.impl("_embedding_bag_dense_backward", embedding_bag_dense_backward);
   m.impl("_embedding_bag_per_sample_weights_backward", embedding_bag_weights_backward);

@@ -5,7 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/gather_meta.h>
+#include <ATen/ops/scatter_add.h>
+#include <ATen/ops/zeros.h>
 
+#include "cl/recording.h"
 #include "ops/common/structured.h"
 #include "ops/index/access.h"
 #include "ops/index/advanced.h"
@@ -13,18 +16,6 @@
 
 namespace dlb {
 namespace {
-
-// A 0-dim tensor as one of one element: index ops treat them alike.
-at::Tensor at_least_1d(const at::Tensor& t) {
-  return t.dim() == 0 ? t.view({1}) : t;
-}
-
-void check_same_device(const at::Tensor& a, const at::Tensor& b, const char* op) {
-  TORCH_CHECK(a.device() == b.device(), op,
-              ": Expected all tensors to be on the same device, but found at least two "
-              "devices, ",
-              a.device(), " and ", b.device(), "!");
-}
 
 at::Tensor& gather_out(const at::Tensor& self, int64_t dim, const at::Tensor& index, bool sparse_grad,
                        at::Tensor& out) {
@@ -37,19 +28,7 @@ at::Tensor& gather_out(const at::Tensor& self, int64_t dim, const at::Tensor& in
   const at::Tensor in = at_least_1d(self.resolve_conj().resolve_neg()), at = at_least_1d(index),
                    to = at_least_1d(op.result());
   const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, in.dim()));
-  IndexAccess access;
-  access.plain = to;
-  access.indexed = in;
-  access.index = at;
-  access.sizes = at.sizes();
-  access.plain_strides = to.strides();
-  access.indexed_strides = in.strides();
-  access.indexed_strides[d] = 0;
-  access.index_strides = at.strides();
-  access.bound = in.sizes()[d];
-  access.step = in.strides()[d];
-  access.site = site;
-  run_index_access(access);
+  run_index_access(access_elements(to, in, at, d, site));
   op.finish();
   return out;
 }
@@ -77,21 +56,7 @@ at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tens
   static const int32_t site = index_error_site("index_select");
   const at::Tensor in = at_least_1d(self.resolve_conj().resolve_neg()), at = at_least_1d(index),
                    to = at_least_1d(out);
-  const auto d = static_cast<size_t>(dim);
-  IndexAccess access;
-  access.plain = to;
-  access.indexed = in;
-  access.index = at;
-  access.sizes = to.sizes();
-  access.plain_strides = to.strides();
-  access.indexed_strides = in.strides();
-  access.indexed_strides[d] = 0;
-  access.index_strides = at::DimVector(to.sizes().size(), 0);
-  access.index_strides[d] = at.stride(0);
-  access.bound = in.sizes()[d];
-  access.step = in.strides()[d];
-  access.site = site;
-  run_index_access(access);
+  run_index_access(access_slices(to, in, at, static_cast<size_t>(dim), site));
   return out;
 }
 
@@ -170,9 +135,22 @@ at::Tensor& index_out(const at::Tensor& self, const c10::List<std::optional<at::
   return out;
 }
 
+// There are no sparse tensors on the device: the gradient that sparse_grad=True asks for is dense.
+at::Tensor gather_sparse_backward(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                                  const at::Tensor& grad) {
+  return at::zeros(self.sizes(), grad.options().memory_format(std::nullopt)).scatter_add(dim, index, grad);
+}
+
 }  // namespace
 
+// PyTorch's own kernel for all devices knows sparse ones alone. It is replaced above autograd too, so that
+// the gradient has one.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_gather_sparse_backward", gather_sparse_backward);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_gather_sparse_backward", gather_sparse_backward);
   m.impl("gather.out", gather_out);
   m.impl("index_select", index_select);
   m.impl("index_select.out", index_select_out);

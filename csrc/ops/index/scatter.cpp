@@ -7,35 +7,20 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_add_meta.h>
 #include <ATen/ops/index_copy_meta.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/scatter_add_meta.h>
 #include <ATen/ops/scatter_meta.h>
-#include <ATen/ops/scatter_reduce_meta.h>
-#include <ATen/ops/zeros_like.h>
 
-#include <limits>
-
+#include "ops/common/overlap.h"
 #include "ops/common/structured.h"
-#include "ops/fallback.h"
 #include "ops/index/access.h"
 #include "ops/index/accumulate.h"
 #include "ops/index/advanced.h"
+#include "ops/index/scatter.h"
+#include "ops/pointwise/rows.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
-
-at::Tensor at_least_1d(const at::Tensor& t) {
-  return t.dim() == 0 ? t.view({1}) : t;
-}
-
-void check_same_device(const at::Tensor& a, const at::Tensor& b, const char* op) {
-  TORCH_CHECK(a.device() == b.device(), op,
-              ": Expected all tensors to be on the same device, but found at least two "
-              "devices, ",
-              a.device(), " and ", b.device(), "!");
-}
 
 // Which of two writes to one element stays must be fixed when deterministic algorithms are asked for; a GPU
 // cannot promise that.
@@ -47,6 +32,7 @@ bool needs_order(const char* op, const at::Tensor& t) {
 }
 
 at::Tensor scalar_on(const at::Tensor& like, const c10::Scalar& value) {
+  check_scalar_fits(value, like.scalar_type());
   return at::full({}, value, like.options());
 }
 
@@ -55,21 +41,10 @@ void scatter_write(const at::Tensor& out, int64_t dim, const at::Tensor& index, 
                    int32_t site, const char* op) {
   const at::Tensor to = at_least_1d(out), at = at_least_1d(index), from = source.resolve_conj().resolve_neg();
   const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, to.dim()));
-  IndexAccess access;
-  access.plain = from;
-  access.indexed = to;
-  access.index = at;
-  access.sizes = at.sizes();
-  access.plain_strides =
-      from.dim() == 0 ? at::DimVector(at.sizes().size(), 0) : at::DimVector(from.strides());
-  access.indexed_strides = to.strides();
-  access.indexed_strides[d] = 0;
-  access.index_strides = at.strides();
-  access.bound = to.sizes()[d];
-  access.step = to.strides()[d];
+  IndexAccess access = access_elements(from, to, at, d, site);
+  if (from.dim() == 0) access.plain_strides = at::DimVector(at.sizes().size(), 0);
   access.write = true;
   access.ordered = needs_order(op, out);
-  access.site = site;
   run_index_access(access);
 }
 
@@ -80,6 +55,8 @@ at::Tensor cut(const at::Tensor& source, const at::Tensor& index) {
   return part;
 }
 
+}  // namespace
+
 void scatter_combine(const at::Tensor& out, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                      Combine op, int32_t site) {
   const at::Tensor at = at_least_1d(index);
@@ -88,6 +65,8 @@ void scatter_combine(const at::Tensor& out, int64_t dim, const at::Tensor& index
   accumulate(at_least_1d(out), at::maybe_wrap_dim(dim, at.dim()), at, values.resolve_conj().resolve_neg(),
              {.op = op, .site = site});
 }
+
+namespace {
 
 template <class Meta, class Value, class... Reduce>
 at::Tensor& scatter_op(const at::Tensor& self, int64_t dim, const at::Tensor& index, const Value& value,
@@ -150,76 +129,6 @@ at::Tensor& scatter_add_out(const at::Tensor& self, int64_t dim, const at::Tenso
   return out;
 }
 
-struct Reduction {
-  std::string_view name;
-  Combine op;
-};
-constexpr std::array<Reduction, 5> kReductions = {{{"sum", Combine::Sum},
-                                                   {"mean", Combine::Sum},
-                                                   {"prod", Combine::Product},
-                                                   {"amax", Combine::Maximum},
-                                                   {"amin", Combine::Minimum}}};
-
-Combine combine_of(std::string_view reduce) {
-  for (const Reduction& r : kReductions)
-    if (r.name == reduce) return r.op;
-  TORCH_CHECK(false, "reduce argument must be either sum, prod, mean, amax or amin, got ", reduce);
-}
-
-// What combining starts from where the target's own value does not count.
-c10::Scalar identity_of(Combine op, at::ScalarType type) {
-  if (op == Combine::Sum) return 0;
-  if (op == Combine::Product) return 1;
-  const bool lowest = op == Combine::Maximum;
-  if (at::isFloatingType(type)) {
-    constexpr double inf = std::numeric_limits<double>::infinity();
-    return lowest ? -inf : inf;
-  }
-  if (type == at::kBool) return !lowest;
-  c10::Scalar value;
-  AT_DISPATCH_INTEGRAL_TYPES(type, "scatter_reduce", [&] {
-    value = static_cast<int64_t>(lowest ? std::numeric_limits<scalar_t>::lowest()
-                                        : std::numeric_limits<scalar_t>::max());
-  });
-  return value;
-}
-
-void divide_by_counts(const at::Tensor& result, at::Tensor counts) {
-  counts.masked_fill_(counts.eq(0), 1);
-  if (result.is_floating_point() || result.is_complex())
-    result.div_(counts);
-  else
-    result.div_(counts, "floor");
-}
-
-at::Tensor& scatter_reduce_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
-                               const at::Tensor& src, std::string_view reduce, bool include_self,
-                               at::Tensor& out) {
-  static const int32_t site = index_error_site("scatter_reduce");
-  OutOp<at::meta::structured_scatter_reduce_two> op(out);
-  op.meta(self, dim, index, src, reduce, include_self);
-  const c10::DeviceGuard guard(self.device());
-  const at::Tensor& result = op.result();
-  if (!self.is_same(result)) result.copy_(self);
-  if (index.numel() == 0) return op.finish(), out;
-  const Combine combine = combine_of(reduce);
-  TORCH_CHECK(!self.is_complex() || combine <= Combine::Product, "scatter_reduce: ", reduce,
-              " is not defined for complex numbers");
-  check_same_device(self, index, "scatter_reduce");
-  check_same_device(self, src, "scatter_reduce");
-  if (!include_self)
-    scatter_write(result, dim, index, scalar_on(self, identity_of(combine, self.scalar_type())), site,
-                  "scatter_reduce");
-  scatter_combine(result, dim, index, src, combine, site);
-  if (reduce == "mean") {
-    at::Tensor counts = include_self ? at::ones_like(result) : at::zeros_like(result);
-    scatter_combine(counts, dim, index, scalar_on(self, 1), Combine::Sum, site);
-    divide_by_counts(result, counts);
-  }
-  op.finish();
-  return out;
-}
-
 at::Tensor& index_add_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                           const at::Tensor& source, const c10::Scalar& alpha, at::Tensor& out) {
   static const int32_t site = index_error_site("index_add");
@@ -244,24 +153,13 @@ void write_slices(const at::Tensor& target, int64_t dim, const at::Tensor& index
                   bool wraps, int32_t site, const char* op) {
   const at::Tensor to = at_least_1d(target), at = index.reshape({-1});
   const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, to.dim()));
-  IndexAccess access;
-  access.sizes = to.sizes();
-  access.sizes[d] = at.numel();
-  const at::Tensor from = at_least_1d(source.resolve_conj().resolve_neg()).expand(access.sizes);
-  access.plain = from;
-  access.indexed = to;
-  access.index = at;
-  access.plain_strides = from.strides();
-  access.indexed_strides = to.strides();
-  access.indexed_strides[d] = 0;
-  access.index_strides = at::DimVector(access.sizes.size(), 0);
-  access.index_strides[d] = at.stride(0);
-  access.bound = to.sizes()[d];
-  access.step = to.strides()[d];
+  at::DimVector sizes(to.sizes());
+  sizes[d] = at.numel();
+  const at::Tensor from = at_least_1d(source.resolve_conj().resolve_neg()).expand(sizes);
+  IndexAccess access = access_slices(from, to, at, d, site);
   access.wraps = wraps;
   access.write = true;
   access.ordered = needs_order(op, target);
-  access.site = site;
   run_index_access(access);
 }
 
@@ -293,12 +191,13 @@ at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& i
   TORCH_CHECK(self.is_complex() || !value.is_complex(),
               "index_fill_(): Converting complex Scalar to non-complex type is "
               "not supported");
+  warn_of_expanded(self, "index_fill_", "tensor[mask] = scalar");
   at::assert_no_overlap(self, index);
-  check_same_device(self, index, "index_fill_");
   dim = at::maybe_wrap_dim(dim, self.dim());
   if (self.numel() == 0 || index.numel() == 0) return self;
   const c10::DeviceGuard guard(self.device());
-  write_slices(self, dim, index, value.to(self.device(), self.scalar_type()), true, site, "index_fill_");
+  write_slices(self, dim, index.to(self.device()), value.to(self.device(), self.scalar_type()), true, site,
+               "index_fill_");
   return self;
 }
 
@@ -349,7 +248,7 @@ void index_put_accumulate(const AdvancedIndexing& plan, const at::Tensor& values
   static const int32_t site = index_error_site("index_put_");
   accumulate(dense.view({rows, inner}), 0, index,
              plan.permuted_values(values).reshape({index.numel(), inner}),
-             {.op = Combine::Sum, .site = site, .deterministic = true});
+             {.op = Combine::Sum, .site = site, .wraps = true, .deterministic = true});
   if (!dense.is_same(target)) target.copy_(dense);
 }
 
@@ -357,11 +256,7 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
                       const at::Tensor& given, bool accumulating, bool unsafe) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
                     "too many indices for tensor of dimension ", self.dim(), " (got ", indices.size(), ")");
-  if (at::has_internal_overlap(self) == at::MemOverlap::Yes)
-    TORCH_WARN(
-        "Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before performing "
-        "this "
-        "operation. This also applies to advanced indexing e.g. tensor[indices] = tensor");
+  warn_of_expanded(self, "index_put_", "tensor[indices] = tensor");
   TORCH_CHECK(self.scalar_type() == given.scalar_type(),
               "Index put requires the source and destination dtypes match, "
               "got ",
@@ -374,6 +269,8 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
           .resolve_neg();
   check_same_device(self, values, "index_put_");
   at::assert_no_overlap(self, values);
+  for (const std::optional<at::Tensor>& index : indices)
+    if (index && index->defined()) at::assert_no_overlap(self, *index);
   const AdvancedIndexing plan(self, indices, "index_put_");
   TORCH_CHECK(at::is_expandable_to(values.sizes(), plan.sizes()), "shape mismatch: value tensor of shape ",
               values.sizes(), " cannot be broadcast to indexing result of shape ", plan.sizes());
@@ -402,7 +299,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("scatter.reduce_out", scatter_src_reduce);
   m.impl("scatter.value_reduce_out", scatter_value_reduce);
   m.impl("scatter_add.out", scatter_add_out);
-  m.impl("scatter_reduce.two_out", scatter_reduce_out);
   m.impl("index_add.out", index_add_out);
   m.impl("index_copy.out", index_copy_out);
   m.impl("index_fill_.int_Scalar", index_fill_scalar);

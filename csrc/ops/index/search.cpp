@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "primitives/common/split.h"
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -19,11 +19,11 @@ void search(const at::Tensor& boundaries, const at::Tensor& values, const at::Te
   check_device_supports(stream.device(), type, "searchsorted");
   const auto count = static_cast<uint64_t>(values.numel());
   const Split split = split_work(stream.device(), count, 512);
-  const Operand in = operand_of(values), to = operand_of(out),
-                bounds = boundaries.numel() ? operand_of(boundaries) : in,
-                order = sorter.defined() && sorter.numel() ? operand_of(sorter) : in;
+  const Buffer in = buffer_of(values), to = buffer_of(out),
+               bounds = boundaries.numel() ? buffer_of(boundaries) : in,
+               order = sorter.defined() && sorter.numel() ? buffer_of(sorter) : in;
   const int64_t length = boundaries.size(-1);
-  family_kernel(stream.device(), "index/search.cl", "dlb_search", codegen::compute_type(type), {type})
+  fetch_kernel(stream.device(), "index/search.cl", "dlb_search", codegen::compute_type(type), {type})
       .launch(stream.queue(), split.range, bounds.mem, bounds.offset, in.mem, in.offset, order.mem,
               order.offset, to.mem, to.offset, count, split.per_item,
               static_cast<uint64_t>(values.dim() ? std::max<int64_t>(1, values.size(-1)) : 1), length,

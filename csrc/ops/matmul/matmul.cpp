@@ -1,13 +1,16 @@
-// Matrix products: mm, addmm, bmm, baddbmm, addbmm, addmv, dot, vdot. Everything else (matmul, linear,
+// Matrix products: mm, addmm, bmm, baddbmm, addbmm, addmv, addr, dot, vdot. Everything else (matmul, linear,
 // einsum, mv) reaches these.
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/addbmm_native.h>
 #include <ATen/ops/addmm_meta.h>
 #include <ATen/ops/addmv_meta.h>
+#include <ATen/ops/addr_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/baddbmm_meta.h>
 #include <ATen/ops/bmm_meta.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/mm_meta.h>
+#include <ATen/ops/relu.h>
 #include <torch/library.h>
 
 #include "ops/common/structured.h"
@@ -49,6 +52,13 @@ Tensor& addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, co
   check_addend(out, self, beta);
   product_into("addmm", out, mat1, mat2, self, beta, alpha);
   return out;
+}
+
+// addmm, then relu or gelu: what the fused encoder layer's first product is.
+Tensor& addmm_activation_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
+                             const Scalar& alpha, bool use_gelu, Tensor& out) {
+  addmm_out(self, mat1, mat2, beta, alpha, out);
+  return use_gelu ? at::gelu_(out) : at::relu_(out);
 }
 
 Tensor& bmm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
@@ -96,14 +106,45 @@ Tensor vdot(const Tensor& self, const Tensor& other) {
   return dot_product("vdot", self.is_complex() ? self.conj() : self, other);
 }
 
+// What the CPU refuses of addr; the rest is PyTorch's composition of elementwise ops.
+void check_addr_factor(const Scalar& factor, c10::ScalarType dtype, const char* name) {
+  TORCH_CHECK(!factor.isBoolean() || dtype == c10::ScalarType::Bool, "Boolean ", name,
+              " only supported for Boolean results.");
+  TORCH_CHECK(!c10::isIntegralType(dtype, /*includeBool=*/true) || factor.isIntegral(/*includeBool=*/true),
+              "For integral input tensors, argument ", name, " must not be a floating point number.");
+}
+
+void check_addr(const Tensor& self, const Tensor& vec1, const Tensor& vec2, const Scalar& beta,
+                const Scalar& alpha) {
+  const c10::ScalarType dtype =
+      c10::promoteTypes(self.scalar_type(), c10::promoteTypes(vec1.scalar_type(), vec2.scalar_type()));
+  check_addr_factor(beta, dtype, "beta");
+  check_addr_factor(alpha, dtype, "alpha");
+}
+
+Tensor addr(const Tensor& self, const Tensor& vec1, const Tensor& vec2, const Scalar& beta,
+            const Scalar& alpha) {
+  check_addr(self, vec1, vec2, beta, alpha);
+  return at::compositeexplicitautograd::addr(self, vec1, vec2, beta, alpha);
+}
+
+Tensor& addr_out(const Tensor& self, const Tensor& vec1, const Tensor& vec2, const Scalar& beta,
+                 const Scalar& alpha, Tensor& out) {
+  check_addr(self, vec1, vec2, beta, alpha);
+  return at::compositeexplicitautograd::addr_outf(self, vec1, vec2, beta, alpha, out);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("mm.out", mm_out);
   m.impl("addmm.out", addmm_out);
+  m.impl("_addmm_activation.out", addmm_activation_out);
   m.impl("bmm.out", bmm_out);
   m.impl("baddbmm.out", baddbmm_out);
   m.impl("addmv.out", addmv_out);
+  m.impl("addr", addr);
+  m.impl("addr.out", addr_out);
   m.impl("dot", dot);
   m.impl("vdot", vdot);
   m.impl("addbmm", at::native::addbmm);

@@ -6,18 +6,17 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "primitives/common/kernel_source.h"
+#include <algorithm>
+#include <cstdlib>
+
+#include "primitives/common/factor.h"
 #include "primitives/gemm/problem.h"
+#include "runtime/element.h"
 #include "runtime/tensor.h"
 #include "solver/execute.h"
 
 namespace dlb {
 namespace {
-
-Buffer buffer_of(const at::Tensor& tensor) {
-  const Operand operand = operand_of(tensor);
-  return {operand.mem, operand.offset};
-}
 
 solver::Factor factor_of(const c10::Scalar& value, c10::ScalarType type) {
   solver::Factor factor;
@@ -38,9 +37,45 @@ void set_strides(int64_t (&to)[3], at::IntArrayRef strides) {
   to[1] = strides[batched], to[2] = strides[batched + 1];
 }
 
+// A matrix as [slow, fast] by its strides, and how many of them there are.
+struct Window {
+  int64_t fast, slow, fast_size, slow_size, batch, batch_stride;
+  explicit Window(const at::Tensor& t) {
+    const bool turned = t.stride(-1) > t.stride(-2);
+    fast = t.stride(turned ? -2 : -1), fast_size = t.size(turned ? -2 : -1);
+    slow = t.stride(turned ? -1 : -2), slow_size = t.size(turned ? -1 : -2);
+    batch = t.dim() == 3 ? t.size(0) : 1, batch_stride = t.dim() == 3 ? t.stride(0) : 0;
+  }
+  int64_t extent() const { return fast * (fast_size - 1) + slow * (slow_size - 1) + 1; }
+};
+
+// Whether two windows of one larger matrix, or of matrices of one batch, share no element. False where that
+// is not clear.
+bool are_apart(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0 || b.numel() == 0) return true;
+  const Window x(a), y(b);
+  if (x.fast != y.fast || x.slow != y.slow || x.fast < 1 || x.slow % x.fast != 0) return false;
+  const int64_t distance = b.storage_offset() - a.storage_offset();
+  if (distance % x.fast != 0) return false;
+  if (x.batch > 1 || y.batch > 1) {
+    const bool within = x.batch_stride >= std::abs(distance) + std::max(x.extent(), y.extent());
+    if (x.batch != y.batch || x.batch_stride != y.batch_stride || !within) return false;
+  }
+  // Elements (i, j) of a and (k, l) of b are one where i - k + (j - l) * pitch is the distance.
+  const int64_t pitch = x.slow / x.fast, places = distance / x.fast;
+  const int64_t least = 1 - y.fast_size;  // of i - k, which is below x.fast_size
+  for (int64_t across = least + ((places - least) % pitch + pitch) % pitch; across < x.fast_size;
+       across += pitch) {
+    const int64_t along = (places - across) / pitch;
+    if (along > -y.slow_size && along < x.slow_size) return false;
+  }
+  return true;
+}
+
 // Whether writing `out` would change an operand that is still to be read.
 bool clobbers(const at::Tensor& out, const at::Tensor& operand) {
-  return at::get_overlap_status(out, operand) != at::MemOverlapStatus::No && out.is_alias_of(operand);
+  return out.is_alias_of(operand) && at::get_overlap_status(out, operand) != at::MemOverlapStatus::No &&
+         !are_apart(out, operand);
 }
 
 bool is_zero(const c10::Scalar& value) {
@@ -53,8 +88,8 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
                   const at::Tensor& add, const c10::Scalar& beta, const c10::Scalar& alpha) {
   const auto type = out.scalar_type();
   check_device_supports(device_of(out.device().index()), dtype_of(type, op), op);
-  TORCH_CHECK_NOT_IMPLEMENTED(solver::has_arithmetic(type), "\"", op, "\" not implemented for '",
-                              c10::toString(type), "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(has_arithmetic(type), "\"", op, "\" not implemented for '", c10::toString(type),
+                              "'");
   if (out.numel() == 0) return;
   const bool adds = add.defined() && !is_zero(beta);
   if (a.is_conj() || a.is_neg())

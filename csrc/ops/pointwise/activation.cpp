@@ -21,6 +21,12 @@ void check_not_bool(Inputs in, Scalars, c10::ScalarType) {
   TORCH_CHECK(in[0]->scalar_type() != at::kBool, Message.text);
 }
 
+// Ops of floating point numbers raise for others before they look at scalars.
+template <Check Then>
+void check_floats(Inputs in, Scalars scalars, c10::ScalarType common) {
+  if (at::isFloatingType(common)) Then(in, scalars, common);
+}
+
 #define DLB_SIGMOID(x) "C(1.0) / (C(1.0) + dlb_exp(-(" x ")))"
 
 constexpr std::array kActivations = {
@@ -48,9 +54,11 @@ constexpr std::array kActivations = {
 
 constexpr std::array kActivations1 = {
     PointwiseRow{"leaky_relu", "out", Promote::Fixed,
-                 float_op("leaky_relu", "x0 > 0 ? x0 : x0 * s0", nullptr, 1)},
+                 float_op("leaky_relu", "x0 > 0 ? x0 : x0 * s0", nullptr, 1), kOut, "",
+                 check_floats<check_scalars_fit_compute>},
     PointwiseRow{"hardshrink", "out", Promote::Fixed,
-                 float_op("hardshrink", "x0 >= -s0 && x0 <= s0 ? C(0.0) : x0", nullptr, 1)},
+                 float_op("hardshrink", "x0 >= -s0 && x0 <= s0 ? C(0.0) : x0", nullptr, 1), kOut, "",
+                 check_floats<check_scalars_fit>},
     PointwiseRow{
         "softshrink", "out", Promote::Fixed,
         float_op("softshrink", "x0 != x0 ? x0 : x0 > s0 ? x0 - s0 : x0 < -s0 ? x0 + s0 : C(0.0)", nullptr, 1),
@@ -61,19 +69,27 @@ constexpr std::array kActivations1 = {
         }},
 };
 
-void check_hardtanh(Inputs in, Scalars s, c10::ScalarType) {
+void check_hardtanh(Inputs in, Scalars s, c10::ScalarType type) {
   TORCH_CHECK(in[0]->scalar_type() != at::kBool, "Bool inputs not supported for hardtanh");
   if (c10::isIntegralType(in[0]->scalar_type(), false))
     TORCH_CHECK(in[0]->scalar_type() != at::kByte || s[0].toLong() >= 0,
                 "cannot do hardtanh on an unsigned type with negative limits");
   TORCH_CHECK(s[0].toDouble() <= s[1].toDouble(), "min_val cannot be greater than max_val");
+  check_scalars_fit(in, s, type);
+}
+// 16-bit numbers are compared as floats.
+void check_threshold(Inputs, Scalars s, c10::ScalarType type) {
+  check_scalar_fits_compute(s[0], type);
+  check_scalar_fits(s[1], type);
 }
 
 constexpr std::array kActivations2 = {
-    PointwiseRow{"threshold", "out", Promote::Same, real_op("threshold", "x0 <= s0 ? s1 : x0", 2)},
+    PointwiseRow{"threshold", "out", Promote::Same, real_op("threshold", "x0 <= s0 ? s1 : x0", 2), kOut, "",
+                 check_threshold, /*may_overlap=*/true},
     PointwiseRow{"softplus", "out", Promote::Fixed,
                  float_op("softplus", "const T t = x0 * s0; y0 = t > s1 ? x0 : dlb_log1p(dlb_exp(t)) / s0;",
-                          nullptr, 2)},
+                          nullptr, 2),
+                 kOut, "", check_floats<check_scalars_fit_compute>},
     PointwiseRow{"hardtanh", "out", Promote::Fixed,
                  real_op("hardtanh", "x0 < s0 ? s0 : x0 > s1 ? s1 : x0", 2), kAll, "", check_hardtanh},
 };
@@ -81,7 +97,8 @@ constexpr std::array kActivations2 = {
 // alpha, scale, input_scale
 constexpr std::array kActivations3 = {
     PointwiseRow{"elu", "out", Promote::Fixed,
-                 float_op("elu", "x0 < 0 ? dlb_expm1(x0 * s2) * s0 * s1 : x0 * s1", nullptr, 3)},
+                 float_op("elu", "x0 < 0 ? dlb_expm1(x0 * s2) * s0 * s1 : x0 * s1", nullptr, 3), kOut, "",
+                 check_floats<check_scalars_fit_compute>},
 };
 
 // x0 is the gradient of the result; x1 the result for sigmoid and tanh, else the input.
@@ -94,7 +111,9 @@ constexpr std::array kBackward = {
                           "const T q = dlb_cmul(x1, x1); y0 = dlb_cmul(x0, (T)(1 - q.x, q.y));")},
     PointwiseRow{"silu_backward", "grad_input", Promote::Same,
                  float_op("silu_backward",
-                          "const T s = " DLB_SIGMOID("x1") "; y0 = x0 * s * (C(1.0) + x1 * (C(1.0) - s));")},
+                          "const T s = " DLB_SIGMOID("x1") "; y0 = x0 * s * (C(1.0) + x1 * (C(1.0) - s));",
+                          "const T one = (T)(1, 0), s = dlb_cdiv(one, one + dlb_cexp(-x1)); "
+                          "y0 = dlb_cmul(dlb_cmul(x0, s), one + dlb_cmul(x1, one - s));")},
     PointwiseRow{
         "mish_backward", "", Promote::Same,
         float_op(

@@ -4,7 +4,6 @@
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/nextafter_meta.h>
-#include <ATen/ops/pow_meta.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/result_type.h>
 
@@ -28,24 +27,28 @@ namespace {
 #define DLB_REMAINDER_INT "const T r = negates ? (T)0 : (T)(x0 % d); "
 
 // As Python's //: rounds the exact quotient down, by the remainder, so that it agrees with %.
-#define DLB_FLOOR_DIV_FLOAT                                                                         \
-  "const T m = fmod(x0, x1); T q = (x0 - m) / x1; if (m != 0 && (x1 < 0) != (m < 0)) q -= C(1.0); " \
-  "T f = floor(q); if (q - f > C(0.5)) f += C(1.0); "                                               \
+#define DLB_FLOOR_DIV_FLOAT                                                                             \
+  "const T m = dlb_fmod(x0, x1); T q = (x0 - m) / x1; if (m != 0 && (x1 < 0) != (m < 0)) q -= C(1.0); " \
+  "T f = floor(q); if (q - f > C(0.5)) f += C(1.0); "                                                   \
   "y0 = x1 == 0 ? x0 / x1 : q != 0 ? f : copysign(C(0.0), x0 / x1);"
 
-constexpr codegen::PointwiseOp kDivTruncFloat = float_op("div_trunc", "trunc(x0 / x1)");
-constexpr codegen::PointwiseOp kDivFloorFloat = float_op("div_floor", DLB_FLOOR_DIV_FLOAT);
+constexpr codegen::PointwiseOp exact_number(codegen::PointwiseOp op) {
+  op.exact_number = true;
+  return op;
+}
+constexpr codegen::PointwiseOp kDivTruncFloat = exact_number(float_op("div_trunc", "trunc(x0 / x1)"));
+constexpr codegen::PointwiseOp kDivFloorFloat = exact_number(float_op("div_floor", DLB_FLOOR_DIV_FLOAT));
 constexpr codegen::PointwiseOp kDivTruncInt = {
     .name = "div_trunc_int", .on_int = DLB_DIVISOR DLB_TRUNC_DIV "y0 = q;", .error = DLB_ZERO_DIVISION};
 constexpr codegen::PointwiseOp kDivFloorInt = {
     .name = "div_floor_int",
     .on_int = DLB_DIVISOR DLB_TRUNC_DIV DLB_REMAINDER_INT "y0 = r != 0 && (r < 0) != (x1 < 0) ? q - 1 : q;",
     .error = DLB_ZERO_DIVISION};
-constexpr codegen::PointwiseOp kFmodFloat = float_op("fmod", "fmod(x0, x1)");
+constexpr codegen::PointwiseOp kFmodFloat = float_op("fmod", "dlb_fmod(x0, x1)");
 constexpr codegen::PointwiseOp kFmodInt = {
     .name = "fmod_int", .on_int = DLB_DIVISOR DLB_REMAINDER_INT "y0 = r;", .error = DLB_ZERO_DIVISION};
 constexpr codegen::PointwiseOp kRemainderFloat =
-    float_op("remainder", "const T m = fmod(x0, x1); y0 = m != 0 && (x1 < 0) != (m < 0) ? m + x1 : m;");
+    float_op("remainder", "const T m = dlb_fmod(x0, x1); y0 = m != 0 && (x1 < 0) != (m < 0) ? m + x1 : m;");
 constexpr codegen::PointwiseOp kRemainderInt = {
     .name = "remainder_int",
     .on_int = DLB_DIVISOR DLB_REMAINDER_INT "y0 = r != 0 && (r < 0) != (x1 < 0) ? r + x1 : r;",
@@ -57,9 +60,11 @@ constexpr codegen::PointwiseOp kRemainderInt = {
 void check_sub(Inputs in, Scalars scalars, c10::ScalarType common) {
   at::native::sub_check(*in[0], *in[1]);
   at::native::alpha_check(common, scalars[0]);
+  check_scalar_fits(scalars[0], common);
 }
 void check_add(Inputs, Scalars scalars, c10::ScalarType common) {
   at::native::alpha_check(common, scalars[0]);
+  check_scalar_fits(scalars[0], common);
 }
 
 constexpr std::array kBinary = {
@@ -70,11 +75,12 @@ constexpr std::array kBinary = {
                   .on_float = "x0 * x1",
                   .on_int = "x0 * x1",
                   .on_bool = "x0 & x1",
-                  .on_complex = "dlb_cmul(x0, x1)"},
+                  .on_complex = "dlb_cmul(x0, x1)",
+                  .exact_number = true},
                  kAll,
                  "Tensor"},
-    PointwiseRow{"div", "out", Promote::Float, float_op("div", "x0 / x1", "dlb_cdiv(x0, x1)"), kAll,
-                 "Tensor"},
+    PointwiseRow{"div", "out", Promote::Float, exact_number(float_op("div", "x0 / x1", "dlb_cdiv(x0, x1)")),
+                 kAll, "Tensor"},
     PointwiseRow{"maximum",
                  "out",
                  Promote::Same,
@@ -97,7 +103,8 @@ constexpr std::array kBinary = {
     PointwiseRow{"logaddexp", "out", Promote::Same,
                  float_op("logaddexp",
                           "const T m = x0 > x1 ? x0 : x1; y0 = fabs(x0) == INFINITY && x0 == x1 ? x0 : m + "
-                          "dlb_log1p(dlb_exp(-fabs(x0 - x1)));")},
+                          "dlb_log1p(dlb_exp(-fabs(x0 - x1)));",
+                          "dlb_clogaddexp(x0, x1)")},
     PointwiseRow{"logaddexp2", "out", Promote::Same,
                  float_op("logaddexp2",
                           "const T m = x0 > x1 ? x0 : x1; y0 = fabs(x0) == INFINITY && x0 == x1 ? x0 : m + "
@@ -177,6 +184,34 @@ at::Tensor& scalar_out(const at::Tensor& self, const c10::Scalar& other, at::Ten
       self, at::native::wrapped_scalar_tensor(other), out);
 }
 
+// `<<` and `>>` of Python: one row each, with a number or a tensor on the right.
+template <const auto& Row>
+struct Shift {
+  static at::Tensor tensor(const at::Tensor& self, const at::Tensor& other) {
+    at::Tensor out;
+    return run_or_raise(Row.op, out, {&self, &other});
+  }
+  static at::Tensor& tensor_(at::Tensor& self, const at::Tensor& other) {
+    return run_or_raise(Row.op, self, {&self, &other});
+  }
+  static at::Tensor scalar(const at::Tensor& self, const c10::Scalar& other) {
+    return tensor(self, at::native::wrapped_scalar_tensor(other));
+  }
+  static at::Tensor& scalar_(at::Tensor& self, const c10::Scalar& other) {
+    return tensor_(self, at::native::wrapped_scalar_tensor(other));
+  }
+  static void register_as(torch::Library& m, const std::string& name) {
+    const auto implement = [&](const std::string& overload, auto* kernel) {
+      m.impl(overload.c_str(), kernel);
+      codegen::add_overload(Row.op.name, "aten::" + overload);
+    };
+    implement("__" + name + "__.Tensor", &tensor);
+    implement("__" + name + "__.Scalar", &scalar);
+    implement("__i" + name + "__.Tensor", &tensor_);
+    implement("__i" + name + "__.Scalar", &scalar_);
+  }
+};
+
 // add and sub take a factor of the second operand, alpha.
 constexpr std::array kAlpha = {
     PointwiseRow{"add",
@@ -187,7 +222,8 @@ constexpr std::array kAlpha = {
                   .on_int = "x0 + s0 * x1",
                   .on_bool = "x0 | (s0 & x1)",
                   .on_complex = "x0 + dlb_cmul(s0, x1)",
-                  .scalars = 1},
+                  .scalars = 1,
+                  .rounded_scalars = true},
                  kAll,
                  "Tensor",
                  check_add},
@@ -198,7 +234,8 @@ constexpr std::array kAlpha = {
                   .on_float = "x0 - s0 * x1",
                   .on_int = "x0 - s0 * x1",
                   .on_complex = "x0 - dlb_cmul(s0, x1)",
-                  .scalars = 1},
+                  .scalars = 1,
+                  .rounded_scalars = true},
                  kAll,
                  "Tensor",
                  check_sub},
@@ -209,7 +246,8 @@ constexpr std::array kAlpha = {
                   .on_float = "x1 - s0 * x0",
                   .on_int = "x1 - s0 * x0",
                   .on_complex = "x1 - dlb_cmul(s0, x0)",
-                  .scalars = 1},
+                  .scalars = 1,
+                  .rounded_scalars = true},
                  kFunctional,
                  "Tensor",
                  check_sub},
@@ -225,7 +263,7 @@ bool run_division(const codegen::PointwiseOp& on_float, const codegen::Pointwise
                   at::TensorIteratorBase& iter, const at::Tensor& divisor) {
   const codegen::PointwiseOp& op = c10::isIntegralType(iter.common_dtype(), true) ? on_int : on_float;
   if (!has_kernel(op, iter.common_dtype(), iter.device(0))) return false;
-  check_divisor(divisor, iter.common_dtype());
+  if (iter.numel() > 0) check_divisor(divisor, iter.common_dtype());
   run_pointwise(op, iter);
   return true;
 }
@@ -297,76 +335,6 @@ at::Tensor& nextafter_out(const at::Tensor& self, const at::Tensor& other, at::T
   return out;
 }
 
-// Integer powers wrap; a negative exponent leaves 1, -1 and their powers, and 0 else.
-constexpr codegen::PointwiseOp kPow = {
-    .name = "pow",
-    .on_float = "dlb_pow(x0, x1)",
-    .on_int =
-        "T b = x0, e = x1, r = 1; if (e < 0) { r = b == 1 ? 1 : b == (T)-1 ? (e & 1 ? (T)-1 : (T)1) : (T)0; "
-        "} "
-        "else while (e != 0) { if (e & 1) r = (T)(r * b); b = (T)(b * b); e = (T)(e >> 1); } y0 = r;",
-    .on_complex = "dlb_cpow(x0, x1)"};
-// The exponents that programs use, with the roundings of CPU PyTorch, which computes them this way too.
-struct Power {
-  double exponent;
-  codegen::PointwiseOp op;
-};
-constexpr std::array kPowers = {
-    Power{2, {.name = "pow2", .on_float = "x0 * x0", .on_int = "x0 * x0", .on_complex = "dlb_cmul(x0, x0)"}},
-    Power{3,
-          {.name = "pow3",
-           .on_float = "x0 * x0 * x0",
-           .on_int = "x0 * x0 * x0",
-           .on_complex = "dlb_cmul(dlb_cmul(x0, x0), x0)"}},
-    Power{0.5, {.name = "pow_half", .on_float = "sqrt(x0)", .on_complex = "dlb_csqrt(x0)"}},
-    Power{-0.5, {.name = "pow_minus_half", .on_float = "C(1.0) / sqrt(x0)"}},
-    Power{-1, {.name = "pow_minus_1", .on_float = "C(1.0) / x0", .on_complex = "dlb_cdiv((T)(1, 0), x0)"}},
-    Power{-2, {.name = "pow_minus_2", .on_float = "C(1.0) / (x0 * x0)"}},
-};
-
-at::Tensor& pow_tensor_tensor_out(const at::Tensor& base, const at::Tensor& exponent, at::Tensor& out) {
-  Structured<at::meta::structured_pow_Tensor_Tensor> op(out);
-  op.meta(base, exponent);
-  if (!has_kernel(kPow, op.common_dtype(), out.device()))
-    return call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&>(
-        "aten::pow", "Tensor_Tensor_out", base, exponent, out);
-  run_pointwise(kPow, op);
-  return out;
-}
-
-at::Tensor& pow_tensor_scalar_out(const at::Tensor& base, const c10::Scalar& exponent, at::Tensor& out) {
-  Structured<at::meta::structured_pow_Tensor_Scalar> op(out);
-  op.meta(base, exponent);
-  if (exponent.equal(0.0) || exponent.equal(false)) return out.fill_(1);
-  if (exponent.equal(1.0) || exponent.equal(true)) return out.copy_(base);
-  const c10::ScalarType type = op.common_dtype();
-  if (!exponent.isComplex())
-    for (const Power& power : kPowers)
-      if (exponent.equal(power.exponent) && has_kernel(power.op, type, out.device())) {
-        run_pointwise(power.op, op);
-        return out;
-      }
-  if (!has_kernel(kPow, type, out.device()))
-    return call_cpu_fallback<at::Tensor&, const at::Tensor&, const c10::Scalar&, at::Tensor&>(
-        "aten::pow", "Tensor_Scalar_out", base, exponent, out);
-  auto iter = at::TensorIteratorConfig()
-                  .check_all_same_dtype(false)
-                  .add_output(out)
-                  .add_const_input(base)
-                  .add_owned_const_input(at::native::wrapped_scalar_tensor(exponent))
-                  .allow_cpu_scalars(true)
-                  .build();
-  run_pointwise(kPow, iter, type);
-  return out;
-}
-
-at::Tensor& pow_scalar_out(const c10::Scalar& base, const at::Tensor& exponent, at::Tensor& out) {
-  Structured<at::meta::structured_pow_Scalar> op(out);
-  op.meta(base, exponent);
-  if (base.equal(1.0)) return out.fill_(1);
-  return pow_tensor_tensor_out(at::native::wrapped_scalar_tensor(base), exponent, out);
-}
-
 const codegen::RegisterOps kRegistered(
     codegen::RowKind::Pointwise,
     {{kDivTruncFloat, "div.out_mode", "common"},
@@ -379,15 +347,7 @@ const codegen::RegisterOps kRegistered(
      {kRemainderInt, "remainder.Tensor_out", "common"},
      {kNextafter, "nextafter.out", "common"},
      {kNextafterHalf, "nextafter.out", "common"},
-     {kNextafterBfloat16, "nextafter.out", "common"},
-     {kPow, "pow.Tensor_Tensor_out pow.Tensor_Scalar_out pow.Scalar_out", "common"},
-     {kPowers[0].op, "pow.Tensor_Scalar_out", "common"},
-     {kPowers[1].op, "pow.Tensor_Scalar_out", "common"},
-     {kPowers[2].op, "pow.Tensor_Scalar_out", "common"},
-     {kPowers[3].op, "pow.Tensor_Scalar_out", "common"},
-     {kPowers[4].op, "pow.Tensor_Scalar_out", "common"},
-     {kPowers[5].op, "pow.Tensor_Scalar_out", "common"}});
-static_assert(kPowers.size() == 6);
+     {kNextafterBfloat16, "nextafter.out", "common"}});
 
 }  // namespace
 
@@ -404,6 +364,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     (one.template operator()<I>(), ...);
   }
   (std::make_index_sequence<kBinary.size()>{});
+  Shift<kRowOf<kBinary, row_at(kBinary, "shift_left")>>::register_as(m, "lshift");
+  Shift<kRowOf<kBinary, row_at(kBinary, "shift_right")>>::register_as(m, "rshift");
   m.impl("div.out_mode", div_out_mode);
   m.impl("floor_divide.out", division_out<kDivFloorFloat, kDivFloorInt, kFloorDivide>);
   m.impl("floor_divide", floor_divide);
@@ -412,9 +374,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("remainder.Tensor_out", division_out<kRemainderFloat, kRemainderInt, kRemainder>);
   m.impl("remainder.Scalar_Tensor", remainder_scalar_tensor);
   m.impl("nextafter.out", nextafter_out);
-  m.impl("pow.Tensor_Tensor_out", pow_tensor_tensor_out);
-  m.impl("pow.Tensor_Scalar_out", pow_tensor_scalar_out);
-  m.impl("pow.Scalar_out", pow_scalar_out);
 }
 
 }  // namespace dlb

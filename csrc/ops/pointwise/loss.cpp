@@ -39,23 +39,21 @@ constexpr codegen::PointwiseOp kMseBackward = {.name = "mse_backward",
                                                .on_float = "s0 * (x1 - x2) * x0",
                                                .on_complex = "dlb_cmul(dlb_cmul(s0, x1 - x2), x0)",
                                                .scalars = 1};
-constexpr codegen::PointwiseOp kSmoothL1 = {
-    .name = "smooth_l1",
-    .on_float = "const T z = fabs(x0 - x1); y0 = z < s0 ? C(0.5) * z * z / s0 : z - C(0.5) * s0;",
-    .scalars = 1};
-// x0 is the gradient, x1 the input, x2 the target.
-constexpr codegen::PointwiseOp kSmoothL1Backward = {
-    .name = "smooth_l1_backward",
-    .on_float = "const T d = x1 - x2; y0 = d <= -s1 ? -s0 * x0 : d >= s1 ? s0 * x0 : s0 * d * x0 / s1;",
-    .scalars = 2};
-constexpr codegen::PointwiseOp kHuber = {
-    .name = "huber",
-    .on_float = "const T z = fabs(x0 - x1); y0 = z < s0 ? C(0.5) * z * z : s0 * (z - C(0.5) * s0);",
-    .scalars = 1};
-constexpr codegen::PointwiseOp kHuberBackward = {
-    .name = "huber_backward",
-    .on_float = "const T d = x1 - x2; y0 = d <= -s1 ? -s0 * x0 * s1 : d >= s1 ? s0 * x0 * s1 : s0 * d * x0;",
-    .scalars = 2};
+
+// Losses that are quadratic near zero. A gradient's x0 is the gradient of the result, x1 the input, x2 the
+// target.
+#define DLB_NEAR(near, far) "const T z = fabs(x0 - x1); y0 = z < s0 ? " near " : " far ";"
+#define DLB_NEAR_GRAD(near, far) \
+  "const T d = x1 - x2; y0 = d <= -s1 ? -" far " : d >= s1 ? " far " : " near ";"
+constexpr codegen::PointwiseOp kSmoothL1 =
+    float_op("smooth_l1", DLB_NEAR("C(0.5) * z * z / s0", "z - C(0.5) * s0"), nullptr, 1);
+constexpr codegen::PointwiseOp kSmoothL1Backward =
+    float_op("smooth_l1_backward", DLB_NEAR_GRAD("s0 * d * x0 / s1", "s0 * x0"), nullptr, 2);
+constexpr codegen::PointwiseOp kHuber =
+    float_op("huber", DLB_NEAR("C(0.5) * z * z", "s0 * (z - C(0.5) * s0)"), nullptr, 1);
+constexpr codegen::PointwiseOp kHuberBackward =
+    float_op("huber_backward", DLB_NEAR_GRAD("s0 * d * x0", "s0 * x0 * s1"), nullptr, 2);
+
 // The logarithms are bounded below by -100, as PyTorch documents.
 constexpr codegen::PointwiseOp kBce = {
     .name = "bce",

@@ -9,9 +9,9 @@
 namespace dlb {
 namespace {
 
-at::TensorIterator build_iterator(Promote promote, Inputs inputs, at::Tensor& out) {
+at::TensorIterator build_iterator(Promote promote, Inputs inputs, at::Tensor& out, bool may_overlap) {
   at::TensorIteratorConfig config;
-  config.set_check_mem_overlap(true).allow_cpu_scalars(true).add_output(out);
+  config.set_check_mem_overlap(!may_overlap).allow_cpu_scalars(true).add_output(out);
   for (const at::Tensor* input : inputs) config.add_const_input(*input);
   if (promote == Promote::Fixed) return config.check_all_same_dtype(true).build();
   config.promote_inputs_to_common_dtype(true);
@@ -36,6 +36,17 @@ bool keeps_dtype(const at::Tensor& number, c10::ScalarType dtype) {
   return dtype != at::kBool && c10::isIntegralType(number.scalar_type(), /*includeBool=*/true);
 }
 
+// Whether a contiguous tensor has the strides that a new one of its sizes gets; those of dimensions of one
+// element may differ.
+bool has_new_strides(const at::Tensor& t) {
+  int64_t stride = 1;
+  for (int64_t d = t.dim() - 1; d >= 0; --d) {
+    if (t.stride(d) != stride) return false;
+    stride *= t.size(d);
+  }
+  return true;
+}
+
 // The first tensor on the device, if every operand is dense and has its shape and dtype, or is a number.
 const at::Tensor* flat_reference(Inputs inputs) {
   const at::Tensor* reference = nullptr;
@@ -52,7 +63,9 @@ const at::Tensor* flat_reference(Inputs inputs) {
   }
   if (reference)
     for (const at::Tensor* input : inputs)
-      if (input->device().type() != kDeviceType && !keeps_dtype(*input, reference->scalar_type()))
+      // Beside a number a result takes the tensor's strides, which is for the iterator to do.
+      if (input->device().type() != kDeviceType &&
+          (!keeps_dtype(*input, reference->scalar_type()) || !has_new_strides(*reference)))
         return nullptr;
   return reference;
 }
@@ -60,14 +73,14 @@ const at::Tensor* flat_reference(Inputs inputs) {
 }  // namespace
 
 bool run_op(const codegen::PointwiseOp& op, Promote promote, Inputs inputs, Scalars scalars, at::Tensor& out,
-            Check check) {
+            Check check, bool may_overlap) {
   TORCH_CHECK(promote != Promote::Truth || !out.defined() || out.scalar_type() == at::kBool, op.name,
               " does not support non-boolean outputs.");
-  auto iter = build_iterator(promote, inputs, out);
+  auto iter = build_iterator(promote, inputs, out, may_overlap);
   const c10::ScalarType common = promote == Promote::Fixed ? inputs[0]->scalar_type() : iter.common_dtype();
   if (check) check(inputs, scalars, common);
   if (!has_kernel(op, common, iter.device(0))) return false;
-  run_pointwise(op, iter, common, scalars);
+  run_pointwise(op, iter, common, scalars, promote != Promote::Fixed);
   if (!out.defined()) out = iter.output();
   return true;
 }
@@ -143,6 +156,16 @@ void check_scalar_fits(const c10::Scalar& value, c10::ScalarType type) {
     default:
       break;
   }
+}
+
+void check_scalar_fits_compute(const c10::Scalar& value, c10::ScalarType type) {
+  check_scalar_fits(value, at::isReducedFloatingType(type) ? at::kFloat : type);
+}
+void check_scalars_fit(Inputs, Scalars scalars, c10::ScalarType common) {
+  for (const c10::Scalar& scalar : scalars) check_scalar_fits(scalar, common);
+}
+void check_scalars_fit_compute(Inputs, Scalars scalars, c10::ScalarType common) {
+  for (const c10::Scalar& scalar : scalars) check_scalar_fits_compute(scalar, common);
 }
 
 }  // namespace dlb

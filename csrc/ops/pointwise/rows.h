@@ -50,6 +50,7 @@ struct PointwiseRow {
   uint8_t forms = kOut;
   const char* functional = "";  // overload name of the functional and in-place variants
   Check check = nullptr;
+  bool may_overlap = false;  // elements of the result may share memory: computed twice they stay the same
 };
 
 // An op with the same body for floats and integers. Further fields by designated initialisers in the tables.
@@ -83,9 +84,9 @@ inline bool has_kernel(const codegen::PointwiseOp& op, c10::ScalarType type, c10
 // `op` must be registered: kernels are found by its address. False when it has no kernel for
 // the common dtype.
 bool run_op(const codegen::PointwiseOp& op, Promote promote, Inputs inputs, Scalars scalars, at::Tensor& out,
-            Check check = nullptr);
+            Check check = nullptr, bool may_overlap = false);
 inline bool run_row(const PointwiseRow& row, Inputs inputs, Scalars scalars, at::Tensor& out) {
-  return run_op(row.op, row.promote, inputs, scalars, out, row.check);
+  return run_op(row.op, row.promote, inputs, scalars, out, row.check, row.may_overlap);
 }
 
 // The same for hand-written signatures without a fallback: raises NotImplementedError where the CPU does.
@@ -98,6 +99,11 @@ bool run_row_flat(const PointwiseRow& row, Inputs inputs, Scalars scalars, at::T
 
 // Raises as CPU kernels do when a scalar does not fit the dtype that it is used in.
 void check_scalar_fits(const c10::Scalar& value, c10::ScalarType type);
+// The same for kernels that take it in the type that they compute in, which is float for 16-bit numbers.
+void check_scalar_fits_compute(const c10::Scalar& value, c10::ScalarType type);
+// Checks of all scalars of a row by either.
+void check_scalars_fit(Inputs, Scalars scalars, c10::ScalarType common);
+void check_scalars_fit_compute(Inputs, Scalars scalars, c10::ScalarType common);
 
 // The kernels of a row whose ATen signature is (self, Rest more tensors, S scalars[, out]).
 template <class Rest, class S>
@@ -142,12 +148,16 @@ struct Signature<std::index_sequence<Rest...>, std::index_sequence<S...>> {
   }
 };
 
-// The op of a table's row, for functions that run it in ways of their own.
+// The place of a row in its table, and its op, for functions that run it in ways of their own.
+template <size_t N>
+constexpr size_t row_at(const std::array<PointwiseRow, N>& table, std::string_view id) {
+  for (size_t i = 0; i < N; ++i)
+    if (table[i].op.name == id) return i;
+  throw "there is no such row";
+}
 template <size_t N>
 constexpr const codegen::PointwiseOp& row_op(const std::array<PointwiseRow, N>& table, std::string_view id) {
-  for (const PointwiseRow& row : table)
-    if (row.op.name == id) return row.op;
-  throw "there is no such row";
+  return table[row_at(table, id)].op;
 }
 
 // The row at a position of a table, as a template argument.

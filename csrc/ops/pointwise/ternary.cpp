@@ -11,6 +11,7 @@
 #include <ATen/ops/lerp_meta.h>
 #include <ATen/ops/result_type.h>
 
+#include "ops/common/overlap.h"
 #include "ops/pointwise/rows.h"
 #include "ops/pointwise/structured.h"
 
@@ -70,6 +71,7 @@ at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const a
   if (value.device().is_cpu() ||
       c10::promoteTypes(value.scalar_type(), self.scalar_type()) != self.scalar_type())
     check_scalar_fits(value.item(), self.scalar_type());
+  warn_of_expanded(self, "masked_fill_", "tensor[mask] = scalar");
   at::assert_no_overlap(self, mask);
   const auto expanded = at::expand_inplace(self, mask, "masked_fill_");
   auto iter = at::TensorIteratorConfig()
@@ -110,10 +112,11 @@ constexpr codegen::PointwiseOp kMinimum = {.name = "clamp_max_tensor",
                                            .on_int = "min(x0, x1)",
                                            .on_bool = "x0 & x1"};
 
-void run_or_refuse(const codegen::PointwiseOp& op, at::TensorIteratorBase& iter, Scalars scalars = {}) {
+void run_or_refuse(const codegen::PointwiseOp& op, at::TensorIteratorBase& iter, Scalars scalars = {},
+                   Check check = check_scalars_fit) {
   const c10::ScalarType type = iter.common_dtype();
   TORCH_CHECK_NOT_IMPLEMENTED(has_body(op, type), "\"", op.name, "\" not implemented for '", type, "'");
-  for (const c10::Scalar& scalar : scalars) check_scalar_fits(scalar, type);
+  check({}, scalars, type);
   run_pointwise(op, iter, scalars);
 }
 
@@ -190,7 +193,8 @@ at::Tensor& lerp_scalar_out(const at::Tensor& self, const at::Tensor& end, const
   const c10::ScalarType type = self.scalar_type();
   TORCH_CHECK_NOT_IMPLEMENTED(has_body(kLerpScalar, type), "\"lerp_kernel_scalar\" not implemented for '",
                               type, "'");
-  run_pointwise(kLerpScalar, op, type, weight);
+  check_scalar_fits_compute(weight, type);
+  run_pointwise(kLerpScalar, op, type, weight, /*common=*/true);
   return out;
 }
 at::Tensor& lerp_tensor_out(const at::Tensor& self, const at::Tensor& end, const at::Tensor& weight,
@@ -200,7 +204,7 @@ at::Tensor& lerp_tensor_out(const at::Tensor& self, const at::Tensor& end, const
   const c10::ScalarType type = self.scalar_type();
   TORCH_CHECK_NOT_IMPLEMENTED(has_body(kLerpTensor, type), "\"lerp_kernel_tensor\" not implemented for '",
                               type, "'");
-  run_pointwise(kLerpTensor, op, type);
+  run_pointwise(kLerpTensor, op, type, {}, /*common=*/true);
   return out;
 }
 
@@ -218,14 +222,14 @@ at::Tensor& addcmul_out(const at::Tensor& self, const at::Tensor& a, const at::T
                         const c10::Scalar& value, at::Tensor& out) {
   Structured<at::meta::structured_addcmul> op(out);
   op.meta(self, a, b, value);
-  run_or_refuse(kAddcmul, op, value);
+  run_or_refuse(kAddcmul, op, value, check_scalars_fit_compute);
   return out;
 }
 at::Tensor& addcdiv_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                         const c10::Scalar& value, at::Tensor& out) {
   Structured<at::meta::structured_addcdiv> op(out);
   op.meta(self, a, b, value);
-  run_or_refuse(kAddcdiv, op, value);
+  run_or_refuse(kAddcdiv, op, value, check_scalars_fit_compute);
   return out;
 }
 

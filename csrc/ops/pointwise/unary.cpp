@@ -1,4 +1,5 @@
 // Unary pointwise ops: tables of rows, and the few with arguments or promotion of their own.
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Scalar.h>
 
@@ -109,21 +110,21 @@ constexpr std::array kUnary = {
     PointwiseRow{"sin", "out", Promote::Float, float_op("sin", "dlb_sin(x0)", "dlb_csin(x0)")},
     PointwiseRow{"cos", "out", Promote::Float, float_op("cos", "dlb_cos(x0)", "dlb_ccos(x0)")},
     PointwiseRow{"tan", "out", Promote::Float, float_op("tan", "dlb_tan(x0)", "dlb_ctan(x0)")},
-    PointwiseRow{"asin", "out", Promote::Float, float_op("asin", "dlb_asin(x0)")},
-    PointwiseRow{"acos", "out", Promote::Float, float_op("acos", "dlb_acos(x0)")},
-    PointwiseRow{"atan", "out", Promote::Float, float_op("atan", "dlb_atan(x0)")},
+    PointwiseRow{"asin", "out", Promote::Float, float_op("asin", "dlb_asin(x0)", "dlb_casin(x0)")},
+    PointwiseRow{"acos", "out", Promote::Float, float_op("acos", "dlb_acos(x0)", "dlb_cacos(x0)")},
+    PointwiseRow{"atan", "out", Promote::Float, float_op("atan", "dlb_atan(x0)", "dlb_catan(x0)")},
     PointwiseRow{"sinh", "out", Promote::Float, float_op("sinh", "dlb_sinh(x0)", "dlb_csinh(x0)")},
     PointwiseRow{"cosh", "out", Promote::Float, float_op("cosh", "dlb_cosh(x0)", "dlb_ccosh(x0)")},
     PointwiseRow{"tanh", "out", Promote::Float, float_op("tanh", "dlb_tanh(x0)", "dlb_ctanh(x0)")},
-    PointwiseRow{"asinh", "out", Promote::Float, float_op("asinh", "dlb_asinh(x0)")},
-    PointwiseRow{"acosh", "out", Promote::Float, float_op("acosh", "dlb_acosh(x0)")},
-    PointwiseRow{"atanh", "out", Promote::Float, float_op("atanh", "dlb_atanh(x0)")},
+    PointwiseRow{"asinh", "out", Promote::Float, float_op("asinh", "dlb_asinh(x0)", "dlb_casinh(x0)")},
+    PointwiseRow{"acosh", "out", Promote::Float, float_op("acosh", "dlb_acosh(x0)", "dlb_cacosh(x0)")},
+    PointwiseRow{"atanh", "out", Promote::Float, float_op("atanh", "dlb_atanh(x0)", "dlb_catanh(x0)")},
     PointwiseRow{"erf", "out", Promote::Float, float_op("erf", "dlb_erf(x0)")},
     PointwiseRow{"erfc", "out", Promote::Float, float_op("erfc", "dlb_erfc(x0)")},
     PointwiseRow{"erfinv", "out", Promote::Float, float_op("erfinv", "dlb_erfinv(x0)")},
     PointwiseRow{"digamma", "out", Promote::Float, float_op("digamma", "dlb_digamma(x0)")},
     PointwiseRow{"special_airy_ai", "out", Promote::Float, float_op("airy_ai", "dlb_airy_ai(x0)")},
-    PointwiseRow{"lgamma", "out", Promote::Float, float_op("lgamma", "lgamma(x0)")},
+    PointwiseRow{"lgamma", "out", Promote::Float, float_op("lgamma", "dlb_lgamma(x0)")},
     PointwiseRow{
         "sinc", "out", Promote::Float,
         float_op("sinc",
@@ -307,6 +308,10 @@ const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_rows<kUnary, 1, 0>(m);
   m.impl("abs.out", abs_out);
+  // PyTorch's own would call a kernel that only its devices have.
+  m.impl("conj_physical_", [](at::Tensor& self) -> at::Tensor& {
+    return self.is_complex() ? at::conj_physical_out(self, self) : self;
+  });
   m.impl("angle.out", angle_out);
   m.impl("angle", angle);
   m.impl("nan_to_num.out", nan_to_num_out);

@@ -37,6 +37,8 @@ Tensor& avg_pool_backward(const Tensor& grad_output, const Tensor& self, IntArra
 
 template <int Axes>
 c10::SmallVector<int64_t, 5> adaptive_sizes(const Tensor& self, IntArrayRef output_size) {
+  TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"adaptive_avg_pool\" not implemented for '",
+                              c10::toString(self.scalar_type()), "'");
   TORCH_CHECK(output_size.size() == Axes, "adaptive_avg_pool: output_size must have ", Axes, " numbers");
   TORCH_CHECK(self.dim() == Axes + 1 || self.dim() == Axes + 2, "adaptive_avg_pool", Axes, "d(): Expected ",
               Axes + 1, "D or ", Axes + 2, "D tensor, but got ", self.sizes());
@@ -66,7 +68,20 @@ Tensor adaptive_avg(const Tensor& self, IntArrayRef output_size) {
   return out;
 }
 template <int Axes>
+void check_adaptive_backward(const Tensor& grad_output, const Tensor& self) {
+  TORCH_CHECK(grad_output.dim() == self.dim() && (self.dim() == Axes + 1 || self.dim() == Axes + 2),
+              "adaptive_avg_pool", Axes, "d_backward(): Expected a gradient and an input of ", Axes + 1,
+              " or ", Axes + 2, " dimensions, but got ", grad_output.sizes(), " and ", self.sizes());
+  for (int64_t d = grad_output.dim() - Axes; d < grad_output.dim(); ++d)
+    TORCH_CHECK(grad_output.size(d) > 0, "adaptive_avg_pool", Axes,
+                "d_backward(): Expected grad_output to have ",
+                "non-zero size for non-batch dimensions, but grad_output has sizes ", grad_output.sizes(),
+                " with dimension ", d, " being empty");
+}
+
+template <int Axes>
 Tensor& adaptive_avg_backward_out(const Tensor& grad_output, const Tensor& self, Tensor& grad_input) {
+  check_adaptive_backward<Axes>(grad_output, self);
   at::native::resize_output(grad_input, self.sizes());
   pool::avg_backward(grad_input, grad_output, pool::adaptive_windows(Axes), Axes, {},
                      "adaptive_avg_pool_backward");

@@ -144,6 +144,8 @@ Tensor max_pool3d_backward(const Tensor& grad_output, const Tensor& self, IntArr
 
 template <class Meta, int Axes>
 TwoRefs adaptive_max_out(const Tensor& self, IntArrayRef output_size, Tensor& out, Tensor& indices) {
+  TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point(), "\"adaptive_max_pool\" not implemented for '",
+                              c10::toString(self.scalar_type()), "'");
   OutOp<Meta, 2>({out, indices}).meta(self, output_size);
   with_matching_layout(out, indices, [&](const Tensor& y, const Tensor& places) {
     pool::max_forward(self, y, places, pool::adaptive_windows(Axes), Axes, "adaptive_max_pool");

@@ -24,8 +24,7 @@ struct Call {
     problem.types[slot] = tensor.scalar_type();
     int64_t& extent = problem.extents[slot] = 1;
     for (int64_t d = 0; d < tensor.dim(); ++d) extent += (tensor.size(d) - 1) * tensor.stride(d);
-    const Operand operand = operand_of(tensor);
-    buffer = {operand.mem, operand.offset};
+    buffer = buffer_of(tensor);
   }
   void set_input(const Tensor& tensor) { set(0, operands.in0, tensor); }
   void set_result(const Tensor& tensor) { set(PoolProblem::kInputs, operands.out0, tensor); }

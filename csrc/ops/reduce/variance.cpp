@@ -68,12 +68,13 @@ const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
                                         {kVarMean, "var_mean.correction", "first"},
                                         {kStdMean, "std_mean.correction", "first"}});
 
-struct Plan {
+// What a call reduces, to which shape, and what it takes off the divisor; checks them.
+struct SpreadArguments {
   DimMask mask;
   at::DimVector shape;
   double correction;
-  Plan(const char* name, const at::Tensor& self, at::OptionalIntArrayRef dim,
-       const std::optional<at::Scalar>& given, bool keepdim)
+  SpreadArguments(const char* name, const at::Tensor& self, at::OptionalIntArrayRef dim,
+                  const std::optional<at::Scalar>& given, bool keepdim)
       : mask(mask_of(dim, self)),
         shape(at::native::shape_from_dim_mask(self, mask, keepdim)),
         correction(given.value_or(1).toDouble()) {
@@ -93,23 +94,23 @@ struct Spread {
   static at::Tensor call(const at::Tensor& self, at::OptionalIntArrayRef dim,
                          const std::optional<at::Scalar>& correction, bool keepdim) {
     const c10::DeviceGuard guard(self.device());
-    const Plan plan(Op.name, self, dim, correction, keepdim);
-    at::Tensor out = new_result(plan.shape, c10::toRealValueType(self.scalar_type()));
-    reduce(Op, self, plan.mask, self.scalar_type(), out, {c10::Scalar(plan.correction)});
+    const SpreadArguments args(Op.name, self, dim, correction, keepdim);
+    at::Tensor out = new_result(args.shape, c10::toRealValueType(self.scalar_type()));
+    reduce(Op, self, args.mask, self.scalar_type(), out, {c10::Scalar(args.correction)});
     return out;
   }
   static at::Tensor& call_out(const at::Tensor& self, at::OptionalIntArrayRef dim,
                               const std::optional<at::Scalar>& correction, bool keepdim, at::Tensor& out) {
     const c10::DeviceGuard guard(self.device());
-    const Plan plan(Op.name, self, dim, correction, keepdim);
+    const SpreadArguments args(Op.name, self, dim, correction, keepdim);
     const c10::ScalarType type = c10::toRealValueType(self.scalar_type());
     TORCH_CHECK(c10::canCast(type, out.scalar_type()), "result type ", type,
                 " can't be cast to the desired output type ", out.scalar_type());
-    at::native::resize_output(out, plan.shape);
+    at::native::resize_output(out, args.shape);
     // One number is any dtype's on the CPU, several have kernels for real ones.
     TORCH_CHECK_NOT_IMPLEMENTED(self.is_complex() || !out.is_complex() || out.numel() == 1, "\"", Op.name,
                                 "\" not implemented for '", out.scalar_type(), "'");
-    reduce(Op, self, plan.mask, self.scalar_type(), out, {c10::Scalar(plan.correction)});
+    reduce(Op, self, args.mask, self.scalar_type(), out, {c10::Scalar(args.correction)});
     return out;
   }
 };
@@ -119,11 +120,11 @@ struct SpreadAndMean {
   static std::tuple<at::Tensor, at::Tensor> call(const at::Tensor& self, at::OptionalIntArrayRef dim,
                                                  const std::optional<at::Scalar>& correction, bool keepdim) {
     const c10::DeviceGuard guard(self.device());
-    const Plan plan(Op.name, self, dim, correction, keepdim);
-    at::Tensor spread = new_result(plan.shape, c10::toRealValueType(self.scalar_type()));
-    at::Tensor mean = new_result(plan.shape, self.scalar_type());
+    const SpreadArguments args(Op.name, self, dim, correction, keepdim);
+    at::Tensor spread = new_result(args.shape, c10::toRealValueType(self.scalar_type()));
+    at::Tensor mean = new_result(args.shape, self.scalar_type());
     const at::Tensor *input = &self, *outputs[] = {&spread, &mean};
-    run_reduce({Op, outputs, {}, {input}, plan.mask, self.scalar_type(), {c10::Scalar(plan.correction)}});
+    run_reduce({Op, outputs, {}, {input}, args.mask, self.scalar_type(), {c10::Scalar(args.correction)}});
     return {spread, mean};
   }
 };

@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <atomic>
 
+#include "cl/device.h"
 #include "cl/kernel.h"
-#include "primitives/common/kernel_source.h"
+#include "cl/rounding.h"
+#include "kernels/common/cpu_bf16.h"
+#include "runtime/element.h"
+#include "runtime/fetch_kernel.h"
 #include "solver/solver.h"
 
 namespace dlb::solver {
 
-constexpr int kBf16Tile = 16;         // rows and columns of a tile of sums
-constexpr int kBf16Depth = 32;        // elements of the reduction in a tile of A or B
-constexpr int64_t kBf16Bytes = 1024;  // of a tile
+constexpr int kBf16Tile = params::BF16_TILE, kBf16Depth = params::BF16_DEPTH;
+constexpr int64_t kBf16Bytes = params::BF16_TILE_BYTES;
 
 // Cycles of one tile. Cores slow down on AMX tiles; the figures are measured there.
 constexpr double kBf16Copy = 70, kBf16Transpose = 130, kBf16Scatter = 1500;
@@ -31,7 +34,7 @@ inline cl::Kernel& bf16_kernel(cl::Device& device, std::initializer_list<const c
                                const char* name) {
   const char* tiles = device.bf16() == cl::Bf16::kTiles ? " -DAMX_TILES" : "";
   try {
-    return embedded_kernel(device, files, element_option(c10::ScalarType::BFloat16) + tiles, name);
+    return fetch_kernel(device, files, name, element_option(c10::ScalarType::BFloat16) + tiles);
   } catch (const cl::Error& error) {
     if (error.code == CL_BUILD_PROGRAM_FAILURE) bf16_fails_to_build() = true;
     throw;
@@ -54,7 +57,7 @@ inline int64_t bf16_tiles(int64_t elements) {
 // Bytes of scratch for blocks of m x n with parts of k of a reduction of `depth`; see Bf16Block.
 inline uint64_t bf16_scratch(int64_t m, int64_t n, int64_t k, int64_t depth) {
   const int64_t steps = ceil_div(k, kBf16Depth), quads = depth <= k ? 1 : ceil_div(m, 32) * ceil_div(n, 32);
-  return 64 + (2 + 4 * quads + (bf16_tiles(n) + 2) * steps) * kBf16Bytes;
+  return params::BF16_CONFIG_BYTES + (2 + 4 * quads + (bf16_tiles(n) + 2) * steps) * kBf16Bytes;
 }
 
 }  // namespace dlb::solver

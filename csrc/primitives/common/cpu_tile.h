@@ -1,19 +1,24 @@
 // The register tile that GEMM and convolution kernels for CPU-like devices share:
 // csrc/kernels/common/cpu_tile.clh.
 #pragma once
+#include <c10/core/ScalarType.h>
+
 #include <string>
 
-#include "primitives/common/kernel_source.h"
+#include "cl/device.h"
+#include "kernels/common/cpu_tile.h"
+#include "runtime/element.h"
 
 namespace dlb::solver {
 
-constexpr int kTileRows = 6;      // MR
-constexpr int kTileColumns = 64;  // NR at most; blocks of columns are multiples of it on every device
+constexpr int kTileRows = params::TILE_ROWS;
+constexpr int kTileColumns = params::TILE_COLUMNS;  // blocks of columns are multiples of it on every device
 
-// NR: 64 where vectors have 512 bits and there are 32 of them, else 16.
+// Those of the device: narrow ones where vectors have fewer than 512 bits, and there are fewer than 32 of
+// them.
 inline int tile_columns(const cl::Device& device) {
   constexpr uint32_t kWideVector = 16;  // floats
-  return device.vector_floats < kWideVector ? 16 : kTileColumns;
+  return device.vector_floats < kWideVector ? params::NARROW_TILE_COLUMNS : params::TILE_COLUMNS;
 }
 
 // What weight gradients take in narrow tiles of more than their plans' cycles say, beside other directions
@@ -24,7 +29,7 @@ inline double weight_grad_excess(const cl::Device& device) {
 
 // Build options of a program with common/cpu_tile.clh. Throws as element_option().
 inline std::string cpu_tile_options(const cl::Device& device, c10::ScalarType type) {
-  return element_option(type) + (tile_columns(device) < kTileColumns ? " -DNR=16" : "");
+  return element_option(type) + (tile_columns(device) < kTileColumns ? " -DNARROW_TILE" : "");
 }
 
 }  // namespace dlb::solver

@@ -1,6 +1,12 @@
 // Tiles of GPU-class solvers and their cost model.
 #include "primitives/common/gpu_tile.h"
 
+#include "cl/rounding.h"
+#include "primitives/common/factor.h"
+#include "primitives/common/specialised.h"
+#include "runtime/element.h"
+#include "runtime/fetch_kernel.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -90,11 +96,9 @@ const GpuTile& gpu_tile(int index) {
 }
 
 std::string gpu_options(const cl::Device& device, c10::ScalarType type) {
-  // On CPUs only tests run these kernels. PoCL 3.1 takes seconds to optimise a tile there, and optimises the
+  // On CPUs only tests run these kernels. PoCL takes seconds to optimise a tile there, and optimises the
   // loops that fill a convolution's tables wrongly.
-  const bool cpu = device.type & CL_DEVICE_TYPE_CPU;
-  const bool plain = cpu && device.platform_name == "Portable Computing Language";
-  return element_option(type) + (plain ? " -cl-opt-disable" : "");
+  return element_option(type) + (device.clang_on_host ? " -cl-opt-disable" : "");
 }
 
 std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type) {
@@ -190,15 +194,16 @@ bool has_gpu_config(const Config& config, bool mma, int64_t k, double outputs, b
 }
 
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name) {
-  return embedded_kernel(
+  return fetch_kernel(
       device, {"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl", "common/split_reduce.cl"},
-      gpu_tile_options(tile, device, type), name);
+      name, gpu_tile_options(tile, device, type));
 }
 
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
                                                 const Constants& constants) {
   return specialised_kernel(
-      device, constants.text() + sources({"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl"}),
+      device,
+      constants.text() + kernel_text({"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl"}),
       gpu_tile_options(tile, device, type), "gemm_gpu");
 }
 
@@ -206,7 +211,7 @@ void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce argum
                          MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
                          const Factor& beta, const Bounds& bounds) {
   constexpr int kItems = 128;
-  arguments.bounds = bounds;
+  set_bounds(arguments, bounds);
   arguments.partial_offset = static_cast<int64_t>(partial.offset / partial_bytes(type));
   arguments.c_offset = c.offset, arguments.d_offset = d.offset;
   const int64_t outputs = arguments.batch * arguments.m * arguments.n;

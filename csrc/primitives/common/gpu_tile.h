@@ -5,8 +5,9 @@
 
 #include "cl/kernel.h"
 #include "cl/queue.h"
+#include "kernels/common/split_reduce.h"
 #include "primitives/common/factor.h"
-#include "primitives/common/kernel_source.h"
+#include "primitives/common/specialised.h"
 #include "runtime/allocator.h"
 #include "solver/device_rates.h"
 #include "solver/solver.h"
@@ -113,13 +114,9 @@ cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, 
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
                                                 const Constants& constants);
 
-// Second pass over partial results [splits, batch, m, n]: the argument struct of common/split_reduce.cl.
-struct SplitReduce {
-  int64_t partial_offset, c_offset, d_offset;
-  int64_t c_batch, c_m, c_n, d_batch, d_m, d_n;
-  int64_t batch, m, n, splits;
-  Bounds bounds{};
-};
+using params::SplitReduce;
+
+// Second pass over partial results [splits, batch, m, n].
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
                          MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
                          const Factor& beta, const Bounds& bounds);

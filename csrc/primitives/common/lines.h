@@ -3,9 +3,11 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
 
 #include "codegen/pointwise.h"
+#include "kernels/common/lines.h"
 #include "primitives/common/team.h"
 
 namespace dlb {
@@ -23,46 +25,46 @@ struct View5 {
   }
 };
 
-// Neighbours that a work-item takes together. Of CPUs, BLOCK in common/lines.clh being the most; of GPUs'
-// wide kernels.
-constexpr int32_t kLineBlock = 64, kMostLineBlock = 256, kGpuBlock = 4;
+using params::Lines;
 
-// Laid out as dlb_lines in the kernels.
-struct Lines {
-  int64_t xs[5], ys[5];
-  int32_t samples, channels, line = 1, block = 1, channels_inner = 0;
-  codegen::Divider blocks, axes[3];
+// Neighbours that a work-item takes together: of CPUs as a rule and at most, and of GPUs' wide kernels.
+constexpr int32_t kLineBlock = 64, kMostLineBlock = params::MOST_LINE_BLOCK,
+                  kGpuBlock = params::GPU_LINE_BLOCK;
 
-  Lines(const View5& x, const View5& y)
-      : samples(static_cast<int32_t>(x.size[0])), channels(static_cast<int32_t>(x.size[1])) {
-    for (size_t i = 0; i < 5; ++i) xs[i] = x.stride[i], ys[i] = y.stride[i];
+inline Lines lines_of(const View5& x, const View5& y) {
+  Lines lines{};
+  std::copy(x.stride.begin(), x.stride.end(), lines.xs);
+  std::copy(y.stride.begin(), y.stride.end(), lines.ys);
+  lines.samples = static_cast<int32_t>(x.size[0]), lines.channels = static_cast<int32_t>(x.size[1]);
+  lines.line = lines.block = 1;
+  return lines;
+}
+
+// Walks `over` (x or y of lines_of()), `work` steps an element. Lines along the width are taken one element
+// at a time unless `wide`. `most`: neighbours taken together; GPUs take 1 or kGpuBlock.
+inline Team walk_lines(Lines& lines, const cl::Device& device, const View5& over, bool wide, int64_t work,
+                       int32_t most) {
+  lines.channels_inner = lines.channels > 1 && over.stride[1] == 1 && over.stride[4] != 1;
+  lines.block = wide || lines.channels_inner ? most : 1;
+  lines.line = static_cast<int32_t>(lines.channels_inner ? lines.channels : over.size[4]);
+  const int32_t pieces = (lines.line + lines.block - 1) / lines.block;
+  lines.blocks = codegen::make_divider(static_cast<uint32_t>(pieces));
+  const std::array<size_t, 3> outer =
+      lines.channels_inner ? std::array<size_t, 3>{4, 3, 2} : std::array<size_t, 3>{3, 2, 1};
+  int64_t count = over.size[0];
+  for (size_t i = 0; i < 3; ++i) {
+    lines.axes[i] = codegen::make_divider(static_cast<uint32_t>(over.size[outer[i]]));
+    count *= over.size[outer[i]];
   }
+  return make_team(device, count * pieces, std::min(lines.block, lines.line) * work, 1);
+}
 
-  // Walks `over` (x or y of the constructor), `work` steps an element. Lines along the width are taken one
-  // element at a time unless `wide`. `most`: neighbours taken together; GPUs take 1 or kGpuBlock.
-  Team team(const cl::Device& device, const View5& over, bool wide, int64_t work, int32_t most) {
-    channels_inner = channels > 1 && over.stride[1] == 1 && over.stride[4] != 1;
-    block = wide || channels_inner ? most : 1;
-    line = static_cast<int32_t>(channels_inner ? channels : over.size[4]);
-    const int32_t pieces = (line + block - 1) / block;
-    blocks = codegen::make_divider(static_cast<uint32_t>(pieces));
-    const std::array<size_t, 3> outer =
-        channels_inner ? std::array<size_t, 3>{4, 3, 2} : std::array<size_t, 3>{3, 2, 1};
-    int64_t lines = over.size[0];
-    for (size_t i = 0; i < 3; ++i) {
-      axes[i] = codegen::make_divider(static_cast<uint32_t>(over.size[outer[i]]));
-      lines *= over.size[outer[i]];
-    }
-    return make_team(device, lines * pieces, std::min(block, line) * work, 1);
-  }
-
-  // What a kernel that walks these lines is built with. `type`: of the elements.
-  const char* options(const cl::Device& device, codegen::DType type) const {
-    if (device.cls == cl::DeviceClass::kCpu || block != kGpuBlock) return "";
-    if (type == codegen::DType::F32) return "-DBLOCK=4 -DVECTOR4=float4";
-    if (type == codegen::DType::U32) return "-DBLOCK=4 -DVECTOR4=uint4";
-    return "-DBLOCK=4";
-  }
-};
+// What a kernel that walks these lines is built with. `type`: of the elements.
+inline const char* line_options(const Lines& lines, const cl::Device& device, codegen::DType type) {
+  if (device.cls == cl::DeviceClass::kCpu || lines.block != kGpuBlock) return "";
+  if (type == codegen::DType::F32) return "-DWIDE_LINES -DVECTOR4=float4";
+  if (type == codegen::DType::U32) return "-DWIDE_LINES -DVECTOR4=uint4";
+  return "-DWIDE_LINES";
+}
 
 }  // namespace dlb

@@ -4,20 +4,18 @@
 #include <cstdint>
 
 #include "cl/queue.h"
+#include "kernels/common/team.h"
 
 namespace dlb {
 
-// Laid out as dlb_team in the kernels.
-struct Team {
-  uint32_t rows, per_item, lanes, padding = 0;
-};
+using params::Team;
 
-constexpr uint32_t kTeamGroup = 256;
+constexpr uint32_t kTeamGroup = params::TEAM_GROUP;
 
 // Teams for `rows` rows of `work` elements each; `gpu_lanes` limits how many work-items of a GPU share a row
 // (1: the kernel has no team reductions).
 inline Team make_team(const cl::Device& device, int64_t rows, int64_t work, uint32_t gpu_lanes = kTeamGroup) {
-  Team team{static_cast<uint32_t>(rows), 1, 1};
+  Team team{static_cast<uint32_t>(rows), 1, 1, 0};
   if (device.cls == cl::DeviceClass::kCpu) {
     constexpr int64_t kGrain = 8192, kItemsPerUnit = 4;
     const int64_t items = std::clamp<int64_t>(rows * std::max<int64_t>(work, 1) / kGrain, 1,

@@ -2,6 +2,7 @@
 // directions; see conv/cpu_bf16.cl.
 #include <cmath>
 
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_bf16.h"
 #include "primitives/conv/gather.h"
@@ -18,7 +19,7 @@ constexpr int64_t kScratchBytes = int64_t(1280)
 constexpr int64_t kMostTaps = 1024;
 
 // A gather with its blocking chosen, and what it costs.
-struct Plan {
+struct Bf16Plan {
   Gather gather;
   int64_t scratch = 0, blocks = 0, col_blocks = 0;
   bool packed = false;  // weights are copied to [group][column][k] first
@@ -43,11 +44,11 @@ bool dense(const Gather& g, bool channels_inner) {
   return channels_inner || g.red == 1 || g.wred == expected;
 }
 
-Plan plan_with(Gather g, const cl::Device& device, int64_t positions, int64_t columns, int64_t depth) {
+Bf16Plan plan_with(Gather g, const cl::Device& device, int64_t positions, int64_t columns, int64_t depth) {
   const int64_t all = positions_of(g), taps = taps_of(g), k = taps * g.red;
   g.block[0] = static_cast<int>(positions), g.block_cols = static_cast<int>(columns);
   g.channels = static_cast<int>(depth), g.split[1] = positions > 64;
-  Plan plan{g};
+  Bf16Plan plan{g};
   const int64_t tiles = bf16_tiles(positions);
   plan.scratch = bf16_scratch(columns, positions, depth, k) + 4 * (33 * tiles + 1 + taps) +
                  2 * tiles * (taps + g.taps[0] + g.taps[1] + g.taps[2]) + 64;
@@ -71,13 +72,13 @@ struct Bf16Config {
 };
 
 // The plan with the fewest cycles; infinite where none fits.
-Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
+Bf16Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
   const auto given = config.as<Bf16Config>();
   const bool channels_last = g.is[1] == 1 && g.red > 1;
   const bool outer = dense(g, false), inner = dense(g, true);
   g.split[0] = inner && (channels_last || !outer) ? 1 : outer ? 0 : channels_last;
   if (channels_last && g.red % kBf16Depth == 0) g.split[0] = 1;
-  Plan best{g};
+  Bf16Plan best{g};
   const int64_t all = positions_of(g), k = std::max<int64_t>(taps_of(g) * g.red, 1);
   int64_t before = 0;
   for (int64_t most : {768, 512, 384, 256, 192, 128, 96, 64, 32}) {
@@ -89,7 +90,7 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
       if (given.columns && columns != given.columns) continue;
       for (int64_t depth : {8192, 2048, 1024, 512, 128}) {
         if (given.depth && depth != given.depth) continue;
-        Plan plan =
+        Bf16Plan plan =
             plan_with(g, device, positions, std::min<int64_t>(balanced(g.cols, columns, 32), g.cols),
                       std::min(balanced(k, depth, kBf16Depth), static_cast<int>(round_up(k, kBf16Depth))));
         if (plan.cycles < best.cycles) best = plan;
@@ -100,11 +101,12 @@ Plan best_plan(Gather g, const cl::Device& device, const Config& config = {}) {
   return best;
 }
 
-Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int64_t columns, int64_t depth) {
+Bf16Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int64_t columns,
+                               int64_t depth) {
   const int64_t taps = taps_of(g), k = positions_of(g), edges = g.taps[0] + g.taps[1] + g.taps[2];
   g.block_cols = static_cast<int>(rows), g.block[0] = static_cast<int>(columns);
   g.channels = static_cast<int>(depth);
-  Plan plan{g};
+  Bf16Plan plan{g};
   const int64_t most = depth / kBf16Depth, tables = columns + most * (2 * 32 + 2) + 1 + taps;
   plan.scratch = bf16_scratch(rows, columns, depth, k) + round_up(rows, kBf16Tile) * (2 * depth + 64) +
                  4 * tables + 64 + 2 * (taps + edges) * most * 2;
@@ -124,10 +126,10 @@ Plan weight_grad_plan_with(Gather g, const cl::Device& device, int64_t rows, int
   return plan;
 }
 
-Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& config = {}) {
+Bf16Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& config = {}) {
   const auto given = config.as<Bf16Config>();
   g.split[0] = dense(g, true) && (g.is[1] == 1 || !dense(g, false));
-  Plan best{g};
+  Bf16Plan best{g};
   const int64_t columns = g.red * taps_of(g), k = round_up(std::max<int64_t>(positions_of(g), 1), kBf16Depth);
   for (int64_t m : {256, 128, 64, 32}) {
     if (given.rows && m != given.rows) continue;
@@ -135,8 +137,9 @@ Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& con
       if (given.columns && n != given.columns) continue;
       for (int64_t depth : {1024, 512, 256, 64}) {
         if (given.depth && depth != given.depth) continue;
-        const Plan plan = weight_grad_plan_with(g, device, std::min<int64_t>(balanced(g.cols, m, 32), g.cols),
-                                                balanced(columns, n, kBf16Tile), std::min(depth, k));
+        const Bf16Plan plan =
+            weight_grad_plan_with(g, device, std::min<int64_t>(balanced(g.cols, m, 32), g.cols),
+                                  balanced(columns, n, kBf16Tile), std::min(depth, k));
         if (plan.cycles < best.cycles) best = plan;
       }
     }
@@ -144,7 +147,7 @@ Plan best_weight_grad_plan(Gather g, const cl::Device& device, const Config& con
   return best;
 }
 
-int64_t packed_elements(const Plan& plan) {
+int64_t packed_elements(const Bf16Plan& plan) {
   const Gather& g = plan.gather;
   return plan.packed ? int64_t(g.groups) * g.cols * g.red * taps_of(g) : 0;
 }
@@ -170,8 +173,8 @@ class Bf16Invoker final : public ConvInvoker {
     for (const Phase& phase : phases_of(p)) {
       Step step{best_plan(phase.gather, device, config), phase.weight_offset, phase.output_offset, {}, {}};
       const Gather& g = step.plan.gather;
-      step.pack = range3(packed_elements(step.plan) ? bf16_tiles(g.cols) : 0, g.groups, 1);
-      step.compute = range3(step.plan.blocks, step.plan.col_blocks, g.groups);
+      step.pack = cl::Range::grid(packed_elements(step.plan) ? bf16_tiles(g.cols) : 0, g.groups, 1);
+      step.compute = cl::Range::grid(step.plan.blocks, step.plan.col_blocks, g.groups);
       steps_.push_back(step);
     }
   }
@@ -199,7 +202,7 @@ class Bf16Invoker final : public ConvInvoker {
 
  private:
   struct Step {
-    Plan plan;
+    Bf16Plan plan;
     int64_t weight_offset, output_offset;
     cl::Range pack, compute;
   };
@@ -214,7 +217,7 @@ class WeightGradInvoker final : public ConvInvoker {
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : plan_(best_weight_grad_plan(forward_phase(p).gather, device, config)),
         kernel_(bf16_kernel(device, kFiles, "conv_cpu_bf16_weight_grad")) {
-    range_ = range3(plan_.col_blocks, plan_.blocks, plan_.gather.groups);
+    range_ = cl::Range::grid(plan_.col_blocks, plan_.blocks, plan_.gather.groups);
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
@@ -223,7 +226,7 @@ class WeightGradInvoker final : public ConvInvoker {
   }
 
  private:
-  const Plan plan_;
+  const Bf16Plan plan_;
   cl::Kernel& kernel_;
   cl::Range range_;
 };
@@ -267,7 +270,7 @@ class Bf16 final : public ConvSolver {
       return best_weight_grad_plan(forward_phase(p).gather, device).cycles;
     double sum = 0;
     for (const Phase& phase : phases_of(p)) {
-      const Plan plan = best_plan(phase.gather, device);
+      const Bf16Plan plan = best_plan(phase.gather, device);
       sum += plan.cycles + pack_cycles(plan.gather) * packed_elements(plan) / device.compute_units + 45000;
     }
     return sum;

@@ -2,20 +2,24 @@
 // above all) on CPU-like devices; see conv/cpu_direct.cl.
 #include <cmath>
 
+#include "cl/queue.h"
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
-#include "primitives/common/kernel_source.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
+#include "runtime/element.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
 
-constexpr int kVectors = 64;                    // floats that accumulate() of the kernel handles at once
+constexpr int kVectors =
+    16 * params::DIRECT_VECTORS;                // floats that accumulate() of the kernel handles at once
 constexpr int kMostColumns = 16;                // output channels of a group; beyond, a GEMM is better
 constexpr int64_t kScratchFloats = 128 * 1024;  // at most
 constexpr int kTaskCycles = 60000;              // of a work-item: enough to hide what starting it costs
 
-struct Plan {
+struct DirectPlan {
   Gather gather;
   int64_t scratch = 0;  // floats
   int64_t blocks = 0, group_blocks = 0;
@@ -50,8 +54,8 @@ int64_t scratch_of(const Gather& g, const Planes& planes, bool weight_grad) {
 }
 
 // Whole images where they fit, else fewer depths, rows, columns, in this order.
-Plan plan_of(Gather g, bool weight_grad, const cl::Device& device) {
-  Plan plan{g};
+DirectPlan plan_of(Gather g, bool weight_grad, const cl::Device& device) {
+  DirectPlan plan{g};
   if (g.cols > kMostColumns) return plan;
   const int64_t most = std::min<int64_t>(kScratchFloats, device.local_mem / 4);
   g.block[0] = 1;
@@ -123,7 +127,7 @@ class GatherInvoker final : public ConvInvoker {
 
  private:
   struct Step {
-    Plan plan;
+    DirectPlan plan;
     int64_t weight_offset, output_offset;
     cl::Range range;
   };
@@ -145,7 +149,7 @@ class WeightGradInvoker final : public ConvInvoker {
   }
 
  private:
-  const Plan plan_;
+  const DirectPlan plan_;
   cl::Kernel& kernel_;
   cl::Range range_;
 };
@@ -170,9 +174,9 @@ class Direct final : public ConvSolver {
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config&) const override {
     const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
-    cl::Kernel& kernel = embedded_kernel(
-        device, {"common/cpu_tile.clh", "conv/gather.clh", "conv/cpu_direct.cl"}, element_option(p.dtype),
-        weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct");
+    cl::Kernel& kernel = fetch_kernel(
+        device, {"common/cpu_tile.clh", "conv/gather.clh", "conv/cpu_direct.cl"},
+        weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct", element_option(p.dtype));
     if (weight_grad) return std::make_unique<WeightGradInvoker>(p, device, kernel);
     return std::make_unique<GatherInvoker>(p, device, kernel);
   }

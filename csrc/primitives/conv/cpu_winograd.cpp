@@ -5,10 +5,13 @@
 #include <cmath>
 #include <optional>
 
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
+#include "primitives/conv/winograd.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
@@ -19,7 +22,7 @@ constexpr int64_t kPartialBytes = int64_t(128) << 20;  // of the weight gradient
 constexpr int kOutputs[] = {2, 4};                     // m of F(m x m, 3x3)
 
 // A gather with its blocking chosen, and what it costs.
-struct Plan {
+struct CpuWinogradPlan {
   Gather gather;
   int m = 0;            // outputs of a tile along each dimension
   int64_t scratch = 0;  // floats
@@ -45,7 +48,7 @@ double transform_cycles(const cl::Device& device) {
 }
 
 // What a work-item and all of them take, with the blocking in `plan`.
-void assess(Plan& plan, const cl::Device& device) {
+void assess(CpuWinogradPlan& plan, const cl::Device& device) {
   Gather& g = plan.gather;
   const int64_t m = plan.m, elements = tile_elements(plan.m);
   const int64_t th = ceil_div(g.block[2], m), tw = ceil_div(g.block[3], m), tiles = g.block[0] * th * tw;
@@ -71,7 +74,7 @@ void assess(Plan& plan, const cl::Device& device) {
 }
 
 // The same for the weight gradient, where a work-item takes a block of channels and a slice of the positions.
-void assess_weight_grad(Plan& plan, const cl::Device& device) {
+void assess_weight_grad(CpuWinogradPlan& plan, const cl::Device& device) {
   Gather& g = plan.gather;
   const int64_t m = plan.m, elements = tile_elements(plan.m);
   const int64_t th = ceil_div(g.block[2], m), tw = ceil_div(g.block[3], m), tiles = g.block[0] * th * tw;
@@ -110,9 +113,9 @@ void even_blocks(int64_t extent, int64_t most, Visit&& visit) {
   }
 }
 
-void consider(Plan& best, bool weight_grad, const Gather& gather, int m, int64_t images, int64_t th,
-              int64_t tw, const cl::Device& device) {
-  Plan plan{gather, m};
+void consider(CpuWinogradPlan& best, bool weight_grad, const Gather& gather, int m, int64_t images,
+              int64_t th, int64_t tw, const cl::Device& device) {
+  CpuWinogradPlan plan{gather, m};
   Gather& g = plan.gather;
   g.block[0] = static_cast<int>(images), g.block[1] = 1;
   g.block[2] = static_cast<int>(std::min<int64_t>(th * m, g.q[1]));
@@ -134,10 +137,10 @@ void consider(Plan& best, bool weight_grad, const Gather& gather, int m, int64_t
 }
 
 // The best blocking for m outputs; cycles stays infinite when scratch does not suffice.
-Plan make_plan(const ConvProblem& p, int m, const cl::Device& device) {
+CpuWinogradPlan make_plan(const ConvProblem& p, int m, const cl::Device& device) {
   const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
   const Gather g = phases_of(p).front().gather;
-  Plan best;
+  CpuWinogradPlan best;
   const int64_t height = ceil_div(g.q[1], m), width = ceil_div(g.q[2], m);
   even_blocks(width, kMostTiles, [&](int64_t tw) {
     even_blocks(height, kMostTiles / tw, [&](int64_t th) {
@@ -152,10 +155,10 @@ Plan make_plan(const ConvProblem& p, int m, const cl::Device& device) {
 
 // The best blocking; m = 0 chooses m as well. A solver is asked many things about one problem in a row, and
 // planning takes longer than all else that choosing does: a thread remembers its last problem's plans.
-const Plan& plan_of(const ConvProblem& p, int m, const cl::Device& device) {
+const CpuWinogradPlan& plan_of(const ConvProblem& p, int m, const cl::Device& device) {
   struct Last {
     std::optional<ConvProblem> problem;
-    std::array<Plan, std::size(kOutputs)> plans;
+    std::array<CpuWinogradPlan, std::size(kOutputs)> plans;
   };
   thread_local Last last;
   if (!last.problem || !same(*last.problem, p)) {
@@ -163,16 +166,16 @@ const Plan& plan_of(const ConvProblem& p, int m, const cl::Device& device) {
     for (size_t i = 0; i < last.plans.size(); i++) last.plans[i] = make_plan(p, kOutputs[i], device);
     last.problem = p;
   }
-  const Plan& first = last.plans[0];
-  const Plan& second = last.plans[1];
+  const CpuWinogradPlan& first = last.plans[0];
+  const CpuWinogradPlan& second = last.plans[1];
   return m ? (m == kOutputs[0] ? first : second) : (second.cycles < first.cycles ? second : first);
 }
 
 cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
-  return embedded_kernel(device,
-                         {"common/cpu_tile.clh", "conv/gather.clh", "conv/pixels.clh", "conv/winograd.clh",
-                          "conv/cpu_winograd.cl"},
-                         cpu_tile_options(device, p.dtype) + " -DWINOGRAD_TYPE=float16", name);
+  return fetch_kernel(device,
+                      {"common/cpu_tile.clh", "conv/gather.clh", "conv/pixels.clh", "conv/winograd.clh",
+                       "conv/cpu_winograd.cl"},
+                      name, cpu_tile_options(device, p.dtype) + " -DWINOGRAD_TYPE=float16");
 }
 
 struct WinogradConfig {
@@ -188,7 +191,7 @@ class WinogradInvoker final : public ConvInvoker {
         weight_offset_(phases_of(p).front().weight_offset),
         kernel_(kernel_of(device, p, "winograd_cpu")) {
     const Gather& g = plan_.gather;
-    range_ = range3(plan_.blocks, plan_.col_blocks, g.groups);
+    range_ = cl::Range::grid(plan_.blocks, plan_.col_blocks, g.groups);
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
@@ -202,14 +205,14 @@ class WinogradInvoker final : public ConvInvoker {
 
  private:
   const bool input_grad_;
-  const Plan plan_;
+  const CpuWinogradPlan plan_;
   const int64_t weight_offset_;
   cl::Kernel& kernel_;
   cl::Range range_;
 };
 
 // Bytes of the slices' partial sums; none where one slice is written in place.
-uint64_t partial_bytes(const ConvProblem& p, const Plan& plan) {
+uint64_t partial_bytes(const ConvProblem& p, const CpuWinogradPlan& plan) {
   if (plan.slices == 1 && p.dtype == c10::ScalarType::Float && dense_weights(p)) return 0;
   return sizeof(float) * plan.slices * int64_t(p.k) * (p.c / p.groups) * 9;
 }
@@ -221,7 +224,7 @@ class WeightGradInvoker final : public ConvInvoker {
         compute_(kernel_of(device, p, "winograd_cpu_weight_grad")),
         reduce_(conv_cpu_kernel(device, p, "conv_cpu_reduce")) {
     const Gather& g = plan_.gather;
-    range_ = range3(plan_.slices, plan_.col_blocks, g.groups * ceil_div(g.red, g.channels));
+    range_ = cl::Range::grid(plan_.slices, plan_.col_blocks, g.groups * ceil_div(g.red, g.channels));
     reduce_range_.global[0] = p.k;
   }
 
@@ -239,7 +242,7 @@ class WeightGradInvoker final : public ConvInvoker {
   }
 
  private:
-  const Plan plan_;
+  const CpuWinogradPlan plan_;
   cl::Kernel &compute_, &reduce_;
   cl::Range range_, reduce_range_;
 };
@@ -251,13 +254,7 @@ class Winograd final : public ConvSolver {
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
-    if (!is_float_storage(p.dtype))
-      return Applicability::no("computes in float: float32, float16 and bfloat16");
-    if (p.filter[0] != 1 || p.filter[1] != 3 || p.filter[2] != 3)
-      return Applicability::no("not a 3x3 filter");
-    for (int i = 0; i < 3; i++)
-      if (p.stride[i] != 1 || (i && p.dilation[i] != 1)) return Applicability::no("stride or dilation");
-    if (p.c == 0 || p.k == 0) return Applicability::no("no channels to sum over");
+    if (const Applicability can = winograd_applicable(p); !can) return can;
     if (std::isinf(plan_of(p, 0, device).cycles)) return Applicability::no("too little local memory");
     return Applicability::yes();
   }

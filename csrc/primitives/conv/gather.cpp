@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "primitives/common/kernel_source.h"
+#include "cl/rounding.h"
+#include "primitives/common/specialised.h"
 
 namespace dlb::solver {
 namespace {
@@ -35,6 +36,7 @@ Residue residue_of(const ConvProblem& p, int i, int residue) {
 
 Gather base(const ConvProblem& p) {
   Gather g{};
+  set_bounds(g, {});
   g.n = p.n, g.groups = p.groups, g.has_bias = p.has_bias;
   g.wgroup = p.k / p.groups * p.ws[0];
   return g;

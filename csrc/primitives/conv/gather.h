@@ -1,26 +1,16 @@
-// A convolution, or one stride phase of its input gradient, as a gather: every output position q of dimension
-// i sums over taps t the gathered image at q * step + first + t * dilation. Shared by the CPU solvers; struct
-// Gather of conv/cpu_implicit.cl and conv/cpu_direct.cl.
+// Convolutions as gathers, which the CPU solvers and Winograd's share: see Gather in conv/params.h.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "cl/kernel.h"
+#include "kernels/conv/params.h"
 #include "primitives/conv/problem.h"
 
 namespace dlb::solver {
 
-struct Gather {
-  int64_t is[5], os[5];  // strides of the gathered image and of the output: n, channel, d, h, w
-  int64_t wgroup, wcol, wred, wtap[3];  // strides of the weights; those of taps may be negative
-  int32_t n, groups, red, cols;         // images, groups, summed and output channels per group
-  int32_t in[3], q[3];                  // size of the gathered image, output positions
-  int32_t step[3], first[3], dilation[3], taps[3];
-  // Filled in by the solver: see the kernels.
-  int32_t block[4], channels, pitch, block_cols, split[3], block_groups, has_bias, packs, keeps;
-  Bounds bounds;  // of a call
-};
+using params::Gather;  // the solver fills in block and what follows it
 
 struct Phase {
   Gather gather;
@@ -33,7 +23,7 @@ Phase forward_phase(const ConvProblem& problem);
 
 // The gather of a call: the same, with the call's bounds.
 inline Gather within(Gather gather, const Bounds& bounds) {
-  gather.bounds = bounds;
+  set_bounds(gather, bounds);
   return gather;
 }
 

@@ -3,10 +3,11 @@
 #include <cmath>
 
 #include "primitives/common/cpu_tile.h"
-#include "primitives/common/kernel_source.h"
+#include "primitives/common/factor.h"
 #include "primitives/conv/inner_gemm.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
+#include "runtime/element.h"
 
 namespace dlb::solver {
 namespace {

@@ -2,28 +2,21 @@
 // conv/gpu_depthwise.cl.
 #include <algorithm>
 
+#include "cl/rounding.h"
+#include "kernels/conv/params.h"
+#include "primitives/common/factor.h"
 #include "primitives/common/gpu_tile.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
 
-// The struct of conv/gpu_depthwise.cl.
-struct Arguments {
-  int64_t x_offset, w_offset, y_offset, bias_offset, partial_offset;
-  int32_t batch, channels, multiplier, splits;
-  int32_t x_size[4], y_size[4], taps[4], stride[4], pad[4], dilation[4];
-  int32_t x_n, x_c, x_s[3];
-  int32_t y_n, y_c, y_s[3];
-  int32_t w_c, w_s[3];
-  int32_t has_bias;
-  Bounds bounds;
-  int32_t channels_fast;
-};
+using Arguments = params::ConvDepthwise;
 
-constexpr int kItems = 128, kRun = 4,
-              kLanes = 32;  // DW_ITEMS, RUN and the channels of a work-group of conv/gpu_depthwise.cl
+constexpr int kItems = params::DEPTHWISE_ITEMS, kRun = params::DEPTHWISE_RUN,
+              kLanes = params::DEPTHWISE_CHANNELS;
 constexpr int64_t kShortestPart = 512;  // pixels of a part of the weight gradient
 constexpr double kGroupsPerUnit = 20;   // of the weight gradient, measured on an H200
 
@@ -80,9 +73,9 @@ class DepthwiseInvoker final : public ConvInvoker {
         dtype_(p.dtype),
         forward_(runs_forward(p)),
         arguments_(arguments_of(p, splits)),
-        kernel_(embedded_kernel(device,
-                                {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
-                                gpu_options(device, p.dtype), kernel_name(p))) {
+        kernel_(fetch_kernel(device,
+                             {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
+                             kernel_name(p), gpu_options(device, p.dtype))) {
     if (p.direction == ConvDirection::kWeightGrad) {
       range_.dims = 2;
       range_.local[0] = kItems;
@@ -96,8 +89,8 @@ class DepthwiseInvoker final : public ConvInvoker {
     }
     if (splits == 1) return;
     reduce_ =
-        &embedded_kernel(device, {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
-                         gpu_options(device, p.dtype), "split_reduce");
+        &fetch_kernel(device, {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
+                      "split_reduce", gpu_options(device, p.dtype));
     evenly_spaced(p.filter, p.ws, split_.c_n);
     split_.c_m = p.ws[0], split_.batch = 1, split_.m = p.k, split_.n = p.taps(), split_.splits = splits;
   }
@@ -109,7 +102,7 @@ class DepthwiseInvoker final : public ConvInvoker {
     Arguments a = arguments_;
     a.x_offset = x.offset, a.y_offset = y.offset, a.bias_offset = bias.offset, a.w_offset += o.w.offset;
     a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
-    a.bounds = o.bounds;
+    set_bounds(a, o.bounds);
     if (forward_) return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
     if (direction_ == ConvDirection::kInputGrad)
       return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);

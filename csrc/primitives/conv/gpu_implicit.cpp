@@ -4,26 +4,19 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cl/rounding.h"
+#include "kernels/conv/params.h"
+#include "primitives/common/factor.h"
 #include "primitives/common/gpu_tile.h"
+#include "primitives/common/specialised.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
 
-// The struct of conv/gpu_implicit.cl.
-struct Arguments {
-  int64_t x_offset, a_offset, out_offset, bias_offset;
-  int64_t partial_offset, part_stride;
-  int32_t batch, rows, channels, splits;
-  int32_t x_size[4], y_size[4], taps[4], stride[4], pad[4], dilation[4];
-  int32_t x_n, x_c, x_s[3], x_group;
-  int32_t y_n, y_s[3];
-  int32_t w_c, w_s[3];
-  int32_t a_row, a_group, out_row, out_group;
-  int32_t bit[3], phased, c_fastest, out_vector, has_bias, a_k_fast, a_vector, x_aligned;
-  Bounds bounds;
-};
+using Arguments = params::ConvImplicit;
 
 // A tensor's strides as the kernel sees them.
 struct Tensor {
@@ -295,14 +288,13 @@ class ImplicitInvoker final : public ConvInvoker {
         dtype_(p.dtype),
         has_bias_(p.has_bias),
         arguments_(arguments_of(p, roles_of(p), config.as<GpuTileConfig>().splits)),
-        kernel_(embedded_kernel(device, kFiles,
-                                options_of(roles_of(p), p, config.as<GpuTileConfig>().tile, device),
-                                "conv_gpu")) {
+        kernel_(fetch_kernel(device, kFiles, "conv_gpu",
+                             options_of(roles_of(p), p, config.as<GpuTileConfig>().tile, device))) {
     const Roles r = roles_of(p);
     const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
     set_bits(arguments_, p, r);
     if (config.specialised)
-      own_ = specialised_kernel(device, constants_of(arguments_) + sources(kFiles),
+      own_ = specialised_kernel(device, constants_of(arguments_) + kernel_text(kFiles),
                                 options_of(r, p, config.as<GpuTileConfig>().tile, device), "conv_gpu");
     range_.dims = 3;
     range_.local[0] = tile.items();
@@ -333,7 +325,7 @@ class ImplicitInvoker final : public ConvInvoker {
     list.x_aligned = x.offset % 4 == 0;
     list.a_vector &= a.offset % 4 == 0;
     if (out.offset % 4) list.out_vector = 0;
-    list.bounds = o.bounds;
+    set_bounds(list, o.bounds);
     const auto reduce = [&] {
       launch_split_reduce(*reduce_, stream.queue(), split_, dtype_,
                           workspace.mem ? workspace : MemRef{out.mem, 0}, out, bias, Factor{},

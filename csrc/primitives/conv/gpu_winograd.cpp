@@ -4,10 +4,14 @@
 // see conv/gpu_winograd.cl, and docs/numerics.md for the error.
 #include <algorithm>
 
+#include "cl/rounding.h"
+#include "primitives/common/factor.h"
 #include "primitives/common/gpu_tile.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
+#include "primitives/conv/winograd.h"
 #include "primitives/gemm/solvers.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
@@ -24,13 +28,10 @@ constexpr int kItems = 128;
 // are shallow.
 constexpr double kFromCache = 1.2, kShallow = 1.1;
 
-// The struct of conv/gpu_winograd.cl.
-struct Tiles {
-  int32_t tiles, first, all, rows, columns, in_channels_fast, out_channels_fast, unused;
-};
+using Tiles = params::WinogradTiles;
 
 // Everything that a config means for a problem.
-struct Plan {
+struct GpuWinogradPlan {
   Gather gather;
   int64_t weight_offset = 0;
   bool weight_grad = false;
@@ -48,7 +49,7 @@ void set(int64_t (&strides)[3], int64_t batch, int64_t row, int64_t column) {
 }
 
 // The product of one chunk: forward [col][red] x [red][tile], weight gradient [col][tile] x [tile][red].
-GemmProblem product_of(const Plan& plan, int device) {
+GemmProblem product_of(const GpuWinogradPlan& plan, int device) {
   const Gather& g = plan.gather;
   const int64_t tiles = plan.tiles.tiles, red = g.red, cols = g.cols;
   const bool in_fast = plan.tiles.in_channels_fast, out_fast = plan.tiles.out_channels_fast;
@@ -72,9 +73,9 @@ GemmProblem product_of(const Plan& plan, int device) {
   return p;
 }
 
-Plan plan_of(const ConvProblem& p, int m, int megabytes) {
+GpuWinogradPlan plan_of(const ConvProblem& p, int m, int megabytes) {
   const Phase phase = phases_of(p).front();
-  Plan plan;
+  GpuWinogradPlan plan;
   plan.gather = phase.gather, plan.weight_offset = phase.weight_offset;
   plan.weight_grad = p.direction == ConvDirection::kWeightGrad;
   plan.elements = int64_t(m + 2) * (m + 2);
@@ -101,11 +102,11 @@ Plan plan_of(const ConvProblem& p, int m, int megabytes) {
 
 // Derived rates decide: a solution's config does not name this one, so that it must come out alike whenever
 // it is asked for, also in a process that chooses by other rates.
-Config gemm_config(const Plan& plan, const cl::Device& device) {
+Config gemm_config(const GpuWinogradPlan& plan, const cl::Device& device) {
   return gemm_gpu_tiled_config(plan.gemm, device, derived_rates(device));
 }
 
-double time_of(const ConvProblem& p, const Plan& plan, const cl::Device& device) {
+double time_of(const ConvProblem& p, const GpuWinogradPlan& plan, const cl::Device& device) {
   const double element = c10::elementSize(p.dtype);
   const double matrices = 8.0 * (plan.image + (plan.weight_grad ? plan.other : plan.product)) * plan.chunks;
   const double weights = (4.0 * plan.elements + 9 * element) * plan.weights();
@@ -140,7 +141,7 @@ class WinogradInvoker final : public ConvInvoker {
                        plan_.weight_grad ? "winograd_taps" : "winograd_output")) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
-    const Plan& plan = plan_;
+    const GpuWinogradPlan& plan = plan_;
     const Gather& g = plan.gather;
     const int64_t offset = static_cast<int64_t>(workspace.offset / sizeof(float));
     const Buffer image{workspace.mem, offset}, other{workspace.mem, offset + plan.image},
@@ -173,14 +174,14 @@ class WinogradInvoker final : public ConvInvoker {
 
  private:
   static cl::Kernel& kernel(const ConvProblem& p, cl::Device& device, int m, const char* name) {
-    return embedded_kernel(
-        device, {"common/gpu_tile.clh", "conv/gather.clh", "conv/winograd.clh", "conv/gpu_winograd.cl"},
-        gpu_options(device, p.dtype) + " -DWINOGRAD_TYPE=float -DOUT=" + std::to_string(m), name);
+    return fetch_kernel(
+        device, {"common/gpu_tile.clh", "conv/gather.clh", "conv/winograd.clh", "conv/gpu_winograd.cl"}, name,
+        gpu_options(device, p.dtype) + " -DWINOGRAD_TYPE=float -DOUT=" + std::to_string(m));
   }
   static cl::Range range(int64_t items) { return cl::Range::linear(ceil_div(items, kItems), kItems); }
 
   const bool input_grad_;
-  const Plan plan_;
+  const GpuWinogradPlan plan_;
   const std::unique_ptr<GemmInvoker> gemm_;
   cl::Kernel &input_, &other_, &result_;
 };
@@ -192,13 +193,7 @@ class Winograd final : public ConvSolver {
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
-    if (!is_float_storage(p.dtype))
-      return Applicability::no("computes in float: float32, float16 and bfloat16");
-    if (p.filter[0] != 1 || p.filter[1] != 3 || p.filter[2] != 3)
-      return Applicability::no("not a 3x3 filter");
-    for (int i = 0; i < 3; i++)
-      if (p.stride[i] != 1 || (i && p.dilation[i] != 1)) return Applicability::no("stride or dilation");
-    if (p.c == 0 || p.k == 0) return Applicability::no("no channels to sum over");
+    if (const Applicability can = winograd_applicable(p); !can) return can;
     if (36 * sizeof(float) * p.k * (p.c / p.groups) > kMostWeightBytes)
       return Applicability::no("the transformed weights take more than 512 MiB");
     // with two outputs to a tile, and never fewer than 64 tiles in a chunk
@@ -208,7 +203,8 @@ class Winograd final : public ConvSolver {
     return Applicability::yes();
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
-    const Plan plan = plan_of(p, config.as<WinogradConfig>().m, config.as<WinogradConfig>().megabytes);
+    const GpuWinogradPlan plan =
+        plan_of(p, config.as<WinogradConfig>().m, config.as<WinogradConfig>().megabytes);
     return (plan.image + plan.other + plan.product) * sizeof(float) +
            gemm_gpu_tiled()->workspace(plan.gemm, device, gemm_config(plan, device));
   }

@@ -1,8 +1,11 @@
 // Convolution solver "reference": any dtype, layout and size, one work-item per output.
+#include "cl/queue.h"
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
-#include "primitives/common/kernel_source.h"
 #include "primitives/conv/shape.h"
 #include "primitives/conv/solvers.h"
+#include "runtime/element.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
@@ -11,10 +14,11 @@ class ReferenceInvoker final : public ConvInvoker {
  public:
   ReferenceInvoker(const ConvProblem& p, cl::Device& device)
       : shape_(conv_shape(p)),
-        kernel_(embedded_kernel(device, {"common/element.clh", "conv/reference.cl"}, element_option(p.dtype),
-                                p.direction == ConvDirection::kForward     ? "conv_reference_forward"
-                                : p.direction == ConvDirection::kInputGrad ? "conv_reference_input_grad"
-                                                                           : "conv_reference_weight_grad")),
+        kernel_(fetch_kernel(device, {"common/element.clh", "conv/reference.cl"},
+                             p.direction == ConvDirection::kForward     ? "conv_reference_forward"
+                             : p.direction == ConvDirection::kInputGrad ? "conv_reference_input_grad"
+                                                                        : "conv_reference_weight_grad",
+                             element_option(p.dtype))),
         outputs_(p.direction == ConvDirection::kForward     ? p.n * p.k * p.out_pixels()
                  : p.direction == ConvDirection::kInputGrad ? p.n * p.c * p.in_pixels()
                                                             : p.k * (p.c / p.groups) * p.taps()) {}

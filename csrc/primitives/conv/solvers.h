@@ -12,6 +12,7 @@ const ConvSolver* conv_gpu_depthwise();
 const ConvSolver* conv_gpu_mma();
 const ConvSolver* conv_gpu_implicit();
 const ConvSolver* conv_gpu_winograd();
+const ConvSolver* conv_fft();
 const ConvSolver* conv_unfold();
 const ConvSolver* conv_reference();
 }  // namespace dlb::solver

@@ -3,14 +3,18 @@
 // "High Performance Convolutional Neural Networks for Document Processing" (2006).
 #include <cmath>
 
+#include "cl/queue.h"
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
+#include "primitives/common/factor.h"
 #include "primitives/common/gpu_tile.h"
-#include "primitives/common/kernel_source.h"
 #include "primitives/conv/inner_gemm.h"
 #include "primitives/conv/shape.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/strides.h"
+#include "runtime/element.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
@@ -148,8 +152,8 @@ class UnfoldInvoker final : public ConvInvoker {
     // unfolding copies bits: halves need no arithmetic
     const auto type = !fold && c10::elementSize(p.dtype) == 2 ? c10::ScalarType::Short : p.dtype;
     const std::string span = device.cls == cl::DeviceClass::kCpu ? " -DSPAN=" + std::to_string(kCpuSpan) : "";
-    return embedded_kernel(device, {"common/element.clh", "conv/unfold.cl"}, element_option(type) + span,
-                           fold ? "fold" : "unfold");
+    return fetch_kernel(device, {"common/element.clh", "conv/unfold.cl"}, fold ? "fold" : "unfold",
+                        element_option(type) + span);
   }
 
   cl::Range range(int64_t items, int64_t middle, int64_t images) const {

@@ -1,10 +1,9 @@
-// What our GEMM solvers share: the kernel arguments that all their kernels begin with, the transposed
-// problem, and the program of those for CPU-like devices.
+// What our GEMM solvers share: the kernel arguments that most of their kernels begin with, and the transposed
+// problem.
 #pragma once
 #include <utility>
 
 #include "cl/kernel.h"
-#include "primitives/common/cpu_tile.h"
 #include "primitives/gemm/problem.h"
 
 namespace dlb::solver {
@@ -38,24 +37,6 @@ inline GemmProblem::Operands transposed(GemmProblem::Operands o) {
 // True when the kernels, which store along columns, do better on the transposed problem.
 inline bool columns_are_rows(const GemmProblem& p) {
   return p.n == 1 || (p.c[1] == 1 && p.c[2] != 1 && p.m > 1);
-}
-
-// What the kernels for CPU-like devices that compute in float begin with: the operands, alpha, beta, whether
-// there is a D, and the bounds.
-inline void add_scaled_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p,
-                                const GemmProblem::Operands& o) {
-  add_operands(arguments, p, o);
-  arguments.add(static_cast<float>(o.alpha.re));
-  arguments.add(static_cast<float>(o.beta.re));
-  arguments.add(static_cast<cl_int>(p.has_d));
-  arguments.add(o.bounds.low);
-  arguments.add(o.bounds.high);
-}
-
-// A kernel of the one program for CPU-like devices.
-inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, c10::ScalarType type, const char* name) {
-  return embedded_kernel(device, {"common/cpu_tile.clh", "gemm/cpu_packed.cl", "gemm/cpu_small.cl"},
-                         cpu_tile_options(device, type), name);
 }
 
 }  // namespace dlb::solver

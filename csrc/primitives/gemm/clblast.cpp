@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "primitives/common/kernel_source.h"
+#include "primitives/common/factor.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
 #include "solver/device_rates.h"

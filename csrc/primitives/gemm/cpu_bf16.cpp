@@ -1,7 +1,8 @@
 // GEMM solver "cpu_bf16": bfloat16 by the instructions that CPUs have for it, see gemm/cpu_bf16.cl.
 #include "primitives/common/cpu_bf16.h"
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
-#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/cpu_invoker.h"
 #include "primitives/gemm/solvers.h"
 
 namespace dlb::solver {
@@ -84,32 +85,22 @@ bool swap_sides(const GemmProblem& p, const cl::Device& device) {
   return cycles_of(transposed(p), device) < cycles_of(p, device);
 }
 
-class Bf16Invoker final : public GemmInvoker {
+class Bf16Invoker final : public CpuGemmInvoker {
  public:
   Bf16Invoker(const GemmProblem& problem, cl::Device& device, const Config& config)
-      : swap_(swap_sides(problem, device)),
-        problem_(swap_ ? transposed(problem) : problem),
-        blocks_(blocks_of(problem_, device, config)),
-        kernel_(bf16_kernel(device, kFiles, "gemm_cpu_bf16")) {
-    range_ = range3(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n), problem_.batch);
+      : CpuGemmInvoker(problem, swap_sides(problem, device), bf16_kernel(device, kFiles, "gemm_cpu_bf16")),
+        blocks_(blocks_of(problem_, device, config)) {
+    range_ =
+        cl::Range::grid(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n), problem_.batch);
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
-    kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
-      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
-      for (int64_t size : {problem_.m, problem_.n, problem_.k, blocks_.m, blocks_.n, blocks_.k})
-        arguments.add(static_cast<cl_int>(size));
-      arguments.add(static_cast<cl_int>(blocks_.copy));
-      arguments.add(cl::Local{blocks_.scratch()});
-    });
+    const Blocks& b = blocks_;
+    launch(stream, operands, {problem_.m, problem_.n, problem_.k, b.m, b.n, b.k, b.copy}, b.scratch());
   }
 
  private:
-  const bool swap_;
-  const GemmProblem problem_;
   const Blocks blocks_;
-  cl::Kernel& kernel_;
-  cl::Range range_;
 };
 
 class Bf16 final : public GemmSolver {

@@ -1,14 +1,17 @@
 // GEMM solver "cpu_gemv": products with at most four rows or four columns on CPU-like devices, in one pass
 // over the large operand.
+#include "cl/queue.h"
+#include "cl/rounding.h"
+#include "kernels/gemm/params.h"
 #include "primitives/common/compute_estimates.h"
-#include "primitives/common/kernel_source.h"
-#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/cpu_invoker.h"
 #include "primitives/gemm/solvers.h"
+#include "runtime/element.h"
 
 namespace dlb::solver {
 namespace {
 
-constexpr int kRows = 4, kDepth = 1024;  // rows of the kernel's accumulators; reduction per pass
+constexpr int kRows = params::CPU_GEMV_ROWS, kDepth = 1024;  // of the reduction, per pass
 
 // The kernel wants the short side as rows.
 bool swap_sides(const GemmProblem& p) {
@@ -20,34 +23,23 @@ int block_columns(const GemmProblem& p, const cl::Device& device) {
   return static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(p.n, tasks), 32), 32, 1024));
 }
 
-class GemvInvoker final : public GemmInvoker {
+class GemvInvoker final : public CpuGemmInvoker {
  public:
   GemvInvoker(const GemmProblem& problem, cl::Device& device)
-      : swap_(swap_sides(problem)),
-        problem_(swap_ ? transposed(problem) : problem),
-        columns_(block_columns(problem_, device)),
-        kernel_(cpu_gemm_kernel(device, problem.dtype, "gemv_cpu")) {
+      : CpuGemmInvoker(problem, swap_sides(problem), cpu_gemm_kernel(device, problem.dtype, "gemv_cpu")),
+        columns_(block_columns(problem_, device)) {
     range_.dims = 2;
     range_.global[0] = ceil_div(problem_.n, columns_);
     range_.global[1] = problem_.batch;
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
-    kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
-      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
-      for (int64_t size : {problem_.m, problem_.n, problem_.k}) arguments.add(static_cast<cl_int>(size));
-      arguments.add(static_cast<cl_int>(columns_));
-      arguments.add(static_cast<cl_int>(kDepth));
-      arguments.add(cl::Local{sizeof(float) * kRows * (columns_ + kDepth)});
-    });
+    launch(stream, operands, {problem_.m, problem_.n, problem_.k, columns_, kDepth},
+           sizeof(float) * kRows * (columns_ + kDepth));
   }
 
  private:
-  const bool swap_;
-  const GemmProblem problem_;
   const int columns_;
-  cl::Kernel& kernel_;
-  cl::Range range_;
 };
 
 class Gemv final : public GemmSolver {

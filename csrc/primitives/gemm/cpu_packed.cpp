@@ -1,10 +1,12 @@
 // GEMM solver "cpu_packed": packed panels and a register tile of float vectors, for CPU-like devices. The
 // blocking is the usual one (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
 // 2008), with each work-item packing what it needs into its own core's cache.
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
-#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/cpu_invoker.h"
 #include "primitives/gemm/solvers.h"
+#include "runtime/element.h"
 
 namespace dlb::solver {
 namespace {
@@ -53,31 +55,23 @@ Blocks blocks_of(const GemmProblem& p, const cl::Device& device, const Config& c
   return b;
 }
 
-class PackedInvoker final : public GemmInvoker {
+class PackedInvoker final : public CpuGemmInvoker {
  public:
   PackedInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
-      : swap_(columns_are_rows(problem)),
-        problem_(swap_ ? transposed(problem) : problem),
-        blocks_(blocks_of(problem_, device, config)),
-        kernel_(cpu_gemm_kernel(device, problem.dtype, "gemm_cpu")) {
-    range_ = range3(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n), problem_.batch);
+      : CpuGemmInvoker(problem, columns_are_rows(problem),
+                       cpu_gemm_kernel(device, problem.dtype, "gemm_cpu")),
+        blocks_(blocks_of(problem_, device, config)) {
+    range_ =
+        cl::Range::grid(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n), problem_.batch);
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
-    kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
-      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
-      for (int64_t size : {problem_.m, problem_.n, problem_.k}) arguments.add(static_cast<cl_int>(size));
-      for (int block : {blocks_.m, blocks_.n, blocks_.k}) arguments.add(static_cast<cl_int>(block));
-      arguments.add(cl::Local{blocks_.scratch});
-    });
+    const Blocks& b = blocks_;
+    launch(stream, operands, {problem_.m, problem_.n, problem_.k, b.m, b.n, b.k}, b.scratch);
   }
 
  private:
-  const bool swap_;
-  const GemmProblem problem_;
   const Blocks blocks_;
-  cl::Kernel& kernel_;
-  cl::Range range_;
 };
 
 class Packed final : public GemmSolver {

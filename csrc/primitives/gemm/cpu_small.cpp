@@ -1,9 +1,11 @@
 // GEMM solver "cpu_small": small products and batches of them (attention heads, grouped layers) on CPU-like
 // devices, without copying what a register tile can read where it lies; see gemm/cpu_small.cl.
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
 #include "primitives/common/cpu_tile.h"
-#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/cpu_invoker.h"
 #include "primitives/gemm/solvers.h"
+#include "runtime/element.h"
 
 namespace dlb::solver {
 namespace {
@@ -64,33 +66,24 @@ uint64_t scratch_bytes(int64_t k) {
   return sizeof(float) * kTileColumns * (kTileRows + k);
 }
 
-class SmallInvoker final : public GemmInvoker {
+class SmallInvoker final : public CpuGemmInvoker {
  public:
   SmallInvoker(const GemmProblem& problem, cl::Device& device)
-      : swap_(columns_are_rows(problem)),
-        problem_(swap_ ? transposed(problem) : problem),
-        blocks_(choose_blocks(problem_, device)),
-        kernel_(cpu_gemm_kernel(device, problem.dtype, "gemm_small_cpu")) {
-    range_ = range3(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n),
-                    ceil_div(problem_.batch, blocks_.items));
+      : CpuGemmInvoker(problem, columns_are_rows(problem),
+                       cpu_gemm_kernel(device, problem.dtype, "gemm_small_cpu")),
+        blocks_(choose_blocks(problem_, device)) {
+    range_ = cl::Range::grid(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n),
+                             ceil_div(problem_.batch, blocks_.items));
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
-    kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
-      add_scaled_operands(arguments, problem_, swap_ ? transposed(operands) : operands);
-      for (int64_t size :
-           {problem_.m, problem_.n, problem_.k, blocks_.m, blocks_.n, blocks_.items, problem_.batch})
-        arguments.add(static_cast<cl_int>(size));
-      arguments.add(cl::Local{scratch_bytes(problem_.k)});
-    });
+    const GemmProblem& p = problem_;
+    const Blocks& b = blocks_;
+    launch(stream, operands, {p.m, p.n, p.k, b.m, b.n, b.items, p.batch}, scratch_bytes(p.k));
   }
 
  private:
-  const bool swap_;
-  const GemmProblem problem_;
   const Blocks blocks_;
-  cl::Kernel& kernel_;
-  cl::Range range_;
 };
 
 class Small final : public GemmSolver {

@@ -1,31 +1,24 @@
 // GEMM solver "gpu_gemv": products with at most eight rows or columns on GPU-class devices, in one pass over
 // the large operand; see gemm/gpu_gemv.cl. A long reduction is divided over work-groups and added in a fixed
 // order by a second kernel.
+#include "cl/rounding.h"
+#include "kernels/gemm/params.h"
+#include "primitives/common/factor.h"
 #include "primitives/common/gpu_tile.h"
-#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/gpu_invoker.h"
 #include "primitives/gemm/solvers.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
 
-// The struct of gemm/gpu_gemv.cl.
-struct Arguments {
-  int64_t x_offset, x_batch, x_row, x_k;
-  int64_t a_offset, a_batch, a_n, a_k;
-  int64_t c_offset, c_batch, c_row, c_n;
-  int64_t d_offset, d_batch, d_row, d_n;
-  int64_t partial_offset;
-  int32_t batch, rows, n, k, splits, k_part, lanes, a_vector, x_vector;
-  Bounds bounds;
-  int32_t unused;
-};
-
-constexpr int kRows = 8, kItems = 128, kWide = 2;  // most rows; ITEMS and WIDE of gemm/gpu_gemv.cl
-constexpr int kLanes[] = {32, 8, kItems};          // along the fast direction, in the order of preference
-constexpr int64_t kShortestPart = 256;             // of the reduction
-constexpr int kGroupsForBandwidth = 4;             // per compute unit; fewer have too few loads in flight
-constexpr int kGroupsAtOnce = 8;                   // per compute unit
-constexpr double kLatency = 0.7;  // microseconds of four loads in flight, much the same on all GPUs
+constexpr int kRows = 8;  // at most
+constexpr int kItems = params::GEMV_ITEMS, kWide = params::GEMV_WIDE;
+constexpr int kLanes[] = {32, 8, kItems};  // along the fast direction, in the order of preference
+constexpr int64_t kShortestPart = 256;     // of the reduction
+constexpr int kGroupsForBandwidth = 4;     // per compute unit; fewer have too few loads in flight
+constexpr int kGroupsAtOnce = 8;           // per compute unit
+constexpr double kLatency = 0.7;           // microseconds of four loads in flight, much the same on all GPUs
 
 // The kernels want the short side as rows.
 bool swap_sides(const GemmProblem& p) {
@@ -45,7 +38,7 @@ bool in_vectors(const GemmProblem& p) {
   return along_k(p) ? p.b[1] == 1 && in_fours({p.b[0], p.b[2]}) : p.b[2] == 1 && in_fours({p.b[0], p.b[1]});
 }
 
-struct Plan {
+struct GemvPlan {
   int lanes, splits;
   double time;  // microseconds
 };
@@ -54,8 +47,8 @@ int64_t groups_of(const GemmProblem& p, int lanes) {
   return p.batch * ceil_div(p.n, along_k(p) ? kItems / lanes * kWide : lanes * 4);
 }
 
-Plan assess(const GemmProblem& p, int lanes, int64_t splits, const cl::Device& device,
-            const DeviceRates& rates) {
+GemvPlan assess(const GemmProblem& p, int lanes, int64_t splits, const cl::Device& device,
+                const DeviceRates& rates) {
   const double units = device.compute_units, groups = double(groups_of(p, lanes)) * splits;
   const double part = ceil_div(p.k, splits), loads = along_k(p) ? part / (lanes * 4) : part * lanes / kItems;
   const double spread = p.b[1] > 1 && p.b[2] > 1 ? 8 : in_vectors(p) ? 1 : 1.3;  // of what a cache line holds
@@ -78,9 +71,9 @@ bool fits_partial(const GemmProblem& p, int64_t splits) {
 }
 
 // All that could be tried for an oriented problem, the fastest first.
-std::vector<Plan> plans(const GemmProblem& p, const cl::Device& device) {
+std::vector<GemvPlan> plans(const GemmProblem& p, const cl::Device& device) {
   const DeviceRates& rates = rates_of(device);
-  std::vector<Plan> list;
+  std::vector<GemvPlan> list;
   for (int lanes : kLanes) {
     const int64_t most = most_splits(p);
     int64_t previous = 0;
@@ -101,16 +94,14 @@ struct GemvConfig {
   static constexpr const char* kNames[] = {"lanes", "splits"};
 };
 
-class GemvInvoker final : public GemmInvoker {
+class GemvInvoker final : public GpuGemmInvoker<params::GemmGemv> {
  public:
   GemvInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
-      : swap_(swap_sides(problem)),
-        dtype_(problem.dtype),
-        has_d_(problem.has_d),
-        kernel_(kernel(problem, device, along_k(oriented(problem)) ? "gemv_along_k" : "gemv_along_n")),
-        reduce_(kernel(problem, device, "split_reduce")) {
+      : GpuGemmInvoker(problem, swap_sides(problem),
+                       kernel(problem, device, along_k(oriented(problem)) ? "gemv_along_k" : "gemv_along_n"),
+                       kernel(problem, device, "split_reduce")) {
     const GemmProblem p = oriented(problem);
-    Arguments& a = arguments_;
+    params::GemmGemv& a = arguments_;
     a.x_batch = p.a[0], a.x_row = p.a[1], a.x_k = p.a[2];
     a.a_batch = p.b[0], a.a_n = p.b[2], a.a_k = p.b[1];
     a.c_batch = p.c[0], a.c_row = p.c[1], a.c_n = p.c[2];
@@ -120,47 +111,23 @@ class GemvInvoker final : public GemmInvoker {
     a.k_part = round_up(ceil_div(p.k, a.splits), 4);
     a.a_vector = in_vectors(p);
     a.x_vector = p.a[2] == 1 && in_fours({p.a[0], p.a[1]});
-    range_.dims = 2;
-    range_.global[0] = groups_of(p, a.lanes) * kItems, range_.local[0] = kItems;
-    range_.global[1] = a.splits;
-    split_ = {0, 0, 0, p.c[0], p.c[1], p.c[2], p.d[0], p.d[1], p.d[2], p.batch, p.m, p.n, a.splits};
+    divide(p, a.splits, groups_of(p, a.lanes), kItems);
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef workspace) override {
-    const Buffer &x = swap_ ? operands.b : operands.a, &matrix = swap_ ? operands.a : operands.b;
-    const Buffer& d = has_d_ ? operands.d : operands.c;
-    const Factor beta = has_d_ ? operands.beta : Factor{0, 0, 0};
-    Arguments a = arguments_;
-    a.x_offset = x.offset, a.x_vector &= x.offset % 4 == 0;
-    a.a_offset = matrix.offset, a.a_vector &= matrix.offset % 4 == 0;
-    a.c_offset = operands.c.offset, a.d_offset = d.offset, a.bounds = operands.bounds;
-    a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
-    kernel_.launch_with(stream.queue(), range_, [&](auto& list) {
-      list.add(x.mem), list.add(matrix.mem), list.add(operands.c.mem), list.add(d.mem);
-      list.add(workspace.mem ? workspace.mem : operands.c.mem);
-      add_factor(list, dtype_, operands.alpha), add_factor(list, dtype_, beta);
-      list.add(a);
-    });
-    if (a.splits > 1)
-      launch_split_reduce(reduce_, stream.queue(), split_, dtype_, workspace, operands.c, d, operands.alpha,
-                          beta, operands.bounds);
+    params::GemmGemv a = arguments_;
+    a.x_offset = left(operands).offset, a.x_vector &= a.x_offset % 4 == 0;
+    a.a_offset = right(operands).offset, a.a_vector &= a.a_offset % 4 == 0;
+    launch(stream, kernel_, a, operands, workspace);
   }
 
  private:
   static cl::Kernel& kernel(const GemmProblem& p, cl::Device& device, const char* name) {
     const int64_t few = std::min(p.m, p.n);
     const std::string rows = few == 1 ? "1" : few <= 4 ? "4" : "8";
-    return embedded_kernel(device, {"common/gpu_tile.clh", "gemm/gpu_gemv.cl", "common/split_reduce.cl"},
-                           gpu_options(device, p.dtype) + " -DROWS=" + rows, name);
+    return fetch_kernel(device, {"common/gpu_tile.clh", "gemm/gpu_gemv.cl", "common/split_reduce.cl"}, name,
+                        gpu_options(device, p.dtype) + " -DROWS=" + rows);
   }
-
-  const bool swap_;
-  const c10::ScalarType dtype_;
-  const bool has_d_;
-  cl::Kernel &kernel_, &reduce_;
-  cl::Range range_;
-  Arguments arguments_{};
-  SplitReduce split_{};
 };
 
 class Gemv final : public GemmSolver {
@@ -188,7 +155,7 @@ class Gemv final : public GemmSolver {
     constexpr double kHopeless = 3;  // times the expected time of the first
     std::vector<Config> list;
     const auto all = plans(oriented(p), device);
-    for (const Plan& plan : all)
+    for (const GemvPlan& plan : all)
       if (list.size() < kMost && plan.time < kHopeless * all.front().time)
         list.push_back(Config::of(GemvConfig{plan.lanes, plan.splits}));
     return list;

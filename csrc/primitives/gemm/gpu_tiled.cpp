@@ -1,9 +1,12 @@
 // GEMM solvers "gpu_tiled": register-blocked tiles in local memory, for GPU-class devices, and "gpu_mma": the
 // same tiles on tensor cores; see gemm/gpu_tiled.cl. A long reduction with few results is divided over
 // work-groups and added in a fixed order by a second kernel.
+#include "cl/rounding.h"
 #include "kernels/gemm/params.h"
+#include "primitives/common/factor.h"
 #include "primitives/common/gpu_tile.h"
-#include "primitives/gemm/arguments.h"
+#include "primitives/common/specialised.h"
+#include "primitives/gemm/gpu_invoker.h"
 #include "primitives/gemm/solvers.h"
 
 namespace dlb::solver {
@@ -69,14 +72,13 @@ Constants constants_of(const GemmTiled& a) {
   return c;
 }
 
-class TiledInvoker final : public GemmInvoker {
+class TiledInvoker final : public GpuGemmInvoker<GemmTiled> {
  public:
   TiledInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
-      : swap_(swap_sides(problem)),
-        dtype_(problem.dtype),
-        has_d_(problem.has_d),
-        kernel_(gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "gemm_gpu")),
-        reduce_(gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "split_reduce")) {
+      : GpuGemmInvoker(
+            problem, swap_sides(problem),
+            gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "gemm_gpu"),
+            gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "split_reduce")) {
     const GemmProblem p = oriented(problem);
     const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
     GemmTiled& a = arguments_;
@@ -88,48 +90,23 @@ class TiledInvoker final : public GemmInvoker {
     a.splits = config.as<GpuTileConfig>().splits;
     a.k_part = round_up(ceil_div(p.k, a.splits), tile.depth(problem.dtype));
     a.c_vector = p.c[2] == 1 && in_fours({p.c[0], p.c[1]});
-    range_.dims = 2;
-    range_.global[0] = static_cast<size_t>(tiles_of(p, tile)) * tile.items();
-    range_.local[0] = tile.items();
-    range_.global[1] = a.splits;
+    divide(p, a.splits, static_cast<size_t>(tiles_of(p, tile)), tile.items());
     if (config.specialised)
       own_ = own_gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, constants_of(a));
-    split_ = {0, 0, 0, p.c[0], p.c[1], p.c[2], p.d[0], p.d[1], p.d[2], p.batch, p.m, p.n, a.splits};
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef workspace) override {
-    const Buffer &left = swap_ ? operands.b : operands.a, &right = swap_ ? operands.a : operands.b;
-    const Buffer& d = has_d_ ? operands.d : operands.c;
-    const Factor beta = has_d_ ? operands.beta : Factor{0, 0, 0};
-    // what the kernel of its own takes for granted
-    const bool aligned = in_fours({left.offset, right.offset, operands.c.offset});
-    cl::Kernel& kernel = own_ && aligned ? *own_ : kernel_;
     GemmTiled a = arguments_;
-    a.a.offset = left.offset, a.a.vector &= left.offset % 4 == 0;
-    a.b.offset = right.offset, a.b.vector &= right.offset % 4 == 0;
-    a.c_offset = operands.c.offset, a.c_vector &= operands.c.offset % 4 == 0;
-    a.d_offset = d.offset, a.low = operands.bounds.low, a.high = operands.bounds.high;
-    a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
-    kernel.launch_with(stream.queue(), range_, [&](auto& list) {
-      list.add(left.mem), list.add(right.mem), list.add(operands.c.mem), list.add(d.mem);
-      list.add(workspace.mem ? workspace.mem : operands.c.mem);
-      add_factor(list, dtype_, operands.alpha), add_factor(list, dtype_, beta);
-      list.add(a);
-    });
-    if (a.splits > 1)
-      launch_split_reduce(reduce_, stream.queue(), split_, dtype_, workspace, operands.c, d, operands.alpha,
-                          beta, operands.bounds);
+    a.a.offset = left(operands).offset, a.a.vector &= a.a.offset % 4 == 0;
+    a.b.offset = right(operands).offset, a.b.vector &= a.b.offset % 4 == 0;
+    a.c_vector &= operands.c.offset % 4 == 0;
+    // what the kernel of its own takes for granted
+    const bool aligned = in_fours({a.a.offset, a.b.offset, operands.c.offset});
+    launch(stream, own_ && aligned ? *own_ : kernel_, a, operands, workspace);
   }
 
  private:
-  const bool swap_;
-  const c10::ScalarType dtype_;
-  const bool has_d_;
-  cl::Kernel &kernel_, &reduce_;
   std::shared_ptr<cl::Kernel> own_;  // of a program for this problem
-  cl::Range range_;
-  GemmTiled arguments_{};
-  SplitReduce split_{};
 };
 
 // Offsets inside a tile are 32-bit.

@@ -49,7 +49,5 @@ using GemmSolver = Solver<GemmProblem>;
 using GemmInvoker = Invoker<GemmProblem>;
 
 extern const OpOf<GemmProblem> gemm_op;
-// In order of preference, the reference last.
-std::vector<const GemmSolver*> gemm_solvers();
 
 }  // namespace dlb::solver

@@ -1,8 +1,12 @@
 // GEMM solver "reference": any dtype and layout, one work-item per output.
+#include "cl/queue.h"
+#include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
-#include "primitives/common/kernel_source.h"
+#include "primitives/common/factor.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
+#include "runtime/element.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
@@ -11,8 +15,8 @@ class ReferenceInvoker final : public GemmInvoker {
  public:
   ReferenceInvoker(const GemmProblem& problem, cl::Device& device)
       : problem_(problem),
-        kernel_(embedded_kernel(device, {"common/element.clh", "gemm/reference.cl"},
-                                element_option(problem.dtype), "gemm_reference")) {}
+        kernel_(fetch_kernel(device, {"common/element.clh", "gemm/reference.cl"}, "gemm_reference",
+                             element_option(problem.dtype))) {}
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     const int64_t outputs = problem_.batch * problem_.m * problem_.n;

@@ -1,36 +1,25 @@
 // The ordered list of GEMM solvers: the only place that names them all.
-#include <cstdlib>
-
 #include "primitives/gemm/solvers.h"
 
 namespace dlb::solver {
-
 namespace {
 
-// Solvers that are wrong or slow come first where a test asks for them.
-std::vector<const GemmSolver*> with_test_solvers(std::vector<const GemmSolver*> list) {
-  if (const char* which = std::getenv("DLBACKEND_TEST_SOLVERS")) {
-    const auto faulty = gemm_test_solvers(which);
-    list.insert(list.begin(), faulty.begin(), faulty.end());
-  }
-  return list;
+std::vector<const GemmSolver*> gemm_solvers() {
+  return {
+      gemm_cpu_gemv(),     // one or few rows: bound by reading B once, which packing would double
+      gemm_cpu_small(),    // small products: nothing is copied that can be read where it lies
+      gemm_cpu_bf16(),     // bfloat16 on CPUs with instructions of their own for it
+      gemm_cpu_packed(),   // everything else on CPU-like devices
+      gemm_cpu_blocked(),  // and in the dtypes that do not compute in float
+      gemm_gpu_gemv(),     // few rows on GPU-class devices: no tile to fill, only memory to read
+      gemm_gpu_mma(),      // 16 bits and TF32 on tensor cores
+      gemm_gpu_tiled(),    // everything on GPU-class devices
+      gemm_clblast(),      // any device, any driver; seconds to start on a CPU, so only when forced there
+      gemm_reference(),    // every dtype and layout, every device; what the others are checked against
+  };
 }
 
 }  // namespace
-
-std::vector<const GemmSolver*> gemm_solvers() {
-  return with_test_solvers({
-      gemm_cpu_gemv(),    // one or few rows: bound by reading B once, which packing would double
-      gemm_cpu_small(),   // small products: nothing is copied that can be read where it lies
-      gemm_cpu_bf16(),    // bfloat16 on CPUs with instructions of their own for it
-      gemm_cpu_packed(),  // everything else on CPU-like devices
-      gemm_gpu_gemv(),    // few rows on GPU-class devices: no tile to fill, only memory to read
-      gemm_gpu_mma(),     // 16 bits and TF32 on tensor cores
-      gemm_gpu_tiled(),   // everything on GPU-class devices
-      gemm_clblast(),     // any device, any driver; seconds to start on a CPU, so only when forced there
-      gemm_reference(),   // every dtype and layout, every device; what the others are checked against
-  });
-}
 
 const OpOf<GemmProblem> gemm_op("gemm", gemm_solvers, Tf32Setting::kMatmul);
 

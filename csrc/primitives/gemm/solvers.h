@@ -5,6 +5,7 @@
 
 namespace dlb::solver {
 const GemmSolver* gemm_cpu_bf16();
+const GemmSolver* gemm_cpu_blocked();
 const GemmSolver* gemm_cpu_gemv();
 const GemmSolver* gemm_cpu_packed();
 const GemmSolver* gemm_cpu_small();
@@ -15,6 +16,4 @@ const GemmSolver* gemm_clblast();
 const GemmSolver* gemm_reference();
 // The first config of "gpu_tiled", for whom these rates choose it.
 Config gemm_gpu_tiled_config(const GemmProblem& problem, const cl::Device& device, const DeviceRates& rates);
-// Wrong ones, for tests: those of "test_wrong", "test_late" and "test_fails" that `which` names.
-std::vector<const GemmSolver*> gemm_test_solvers(const std::string& which);
 }  // namespace dlb::solver

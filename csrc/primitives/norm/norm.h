@@ -1,39 +1,12 @@
-// What batch, group and layer norm share: layouts of rows and columns, the passes over them, and the
-// application of coefficients.
+// Batch, group and layer normalisation of tensors that are checked, contiguous and allocated: what ATen's ops
+// call. What solvers compute of them are the problems of problem.h.
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include "cl/kernel.h"
-#include "codegen/pointwise.h"
-#include "primitives/common/team.h"
-#include "primitives/norm/problem.h"
-#include "runtime/family.h"
-#include "runtime/tensor.h"
+#include "codegen/dtype.h"
+#include "runtime/stream.h"
 
 namespace dlb::norm {
-
-// As norm_layout in norm/norm.cl.
-struct Layout {
-  int64_t x = 0, dy = 0, mean = 0, rstd = 0, partial = 0;
-  int64_t outer_stride = 0, inner_stride = 0, segment_stride = 0;
-  uint32_t inner_rows = 1, rows = 1, length = 1, count = 1, per_split = 1, mean_group = 1;
-  uint32_t block = 1, padding = 0;
-  codegen::Divider length_divider{};
-};
-
-// As norm_finish in norm/norm.cl; offsets of -1 say that a tensor is absent.
-struct Finish {
-  int64_t mean = -1, rstd = -1, weight = -1, bias = -1, running_mean = -1, running_var = -1, grad_weight = -1,
-          grad_bias = -1;
-  int64_t partial = 0, coefficients = 0;
-  uint32_t rows = 0, splits = 1, count = 1, per_split = 1;
-  uint32_t groups = 1, channels = 0, samples = 1, length = 1;
-  float eps_high = 0, eps_low = 0, momentum_high = 0, momentum_low = 0;
-  int32_t training = 0, padding = 0;
-
-  void set_eps(double eps) { eps_high = float(eps), eps_low = float(eps - eps_high); }
-  void set_momentum(double m) { momentum_high = float(m), momentum_low = float(m - momentum_high); }
-};
 
 // One normalisation's device, stream and element types.
 struct Context {
@@ -42,72 +15,57 @@ struct Context {
   codegen::DType data, param, compute;
   c10::ScalarType data_scalar, param_scalar, compute_scalar;
 
-  // `param`: any of the weights or running statistics; the input's dtype where none is defined.
+  // `param`: any of the weights or running statistics; the input's dtype where none is defined. Raises
+  // NotImplementedError for dtypes that the device does not normalise, and c10::Error for an input of 2^31
+  // elements or more, naming the op.
   Context(const at::Tensor& input, const at::Tensor& param, const char* op);
 
-  cl::Kernel& kernel(const char* name) const {
-    return family_kernel(device, "norm/norm.cl", name, compute, {data, param});
-  }
-  // A problem of these types without sizes.
-  template <class P>
-  P problem(const solver::OpOf<P>& op) const {
-    P p = op.make();
-    p.device = static_cast<int8_t>(device.index);
-    p.dtype = p.types[0] = data_scalar;
-    p.types[solver::kNormParamType] = param_scalar;
-    return p;
-  }
+  // A tensor of the type that statistics are saved and sums are made in.
   at::Tensor scratch(int64_t elements) const;
-  // A team for one of the finish kernels.
-  Team finish_team(int64_t rows, uint32_t splits) const;
 };
 
 // Throws c10::Error unless weights and statistics have the input's dtype, or float32 beside half or bfloat16.
 void check_dtypes(const at::Tensor& input, std::initializer_list<const at::Tensor*> params, const char* op);
 
-// An optional tensor as a kernel argument; offset -1 when it is absent or empty.
-Operand optional_operand(const at::Tensor& tensor);
-
-// The same as an operand of a problem.
-Buffer buffer_of(const at::Tensor& tensor);
-
-// Results of a pass over the data, in the compute type: [splits][2][rows], means and variances or two sums.
-struct Partial {
-  at::Tensor values;
-  uint32_t splits, per_split;
+// Inputs of batch and group norm: contiguous [samples][channels][length], or [samples][length][channels].
+struct Shape {
+  int64_t samples = 0, channels = 0, length = 0;
+  bool channels_last = false;
 };
 
-// Passes over x (and dy), over contiguous runs or over interleaved columns; one split where solvers chose.
-enum class Form { Rows, Columns };
-Partial statistics(const Context& context, Form form, const Layout& layout, const at::Tensor& x);
-Partial gradient_sums(const Context& context, Form form, const Layout& layout, const at::Tensor& x,
-                      const at::Tensor& dy, const at::Tensor& mean, const at::Tensor& rstd);
-
-// What apply() takes x for: [outer][rows][inner], dense.
-struct Extent {
-  int64_t outer, rows, inner;
+// The tensors of a forward pass. Weight and bias may be undefined. Mean and rstd are of the context's
+// compute_scalar.
+struct Forward {
+  const at::Tensor &x, &weight, &bias;
+  const at::Tensor &y, &mean, &rstd;  // the results
 };
 
-// y = (x - mean) * scale + shift with coefficients [3][rows]; with dy, y = dy * k0 - (k1 + (x - mean) * k2)
-// with [4][rows], the first of which is the mean. All of x's layout.
-void apply(const Context& context, const Extent& extent, const at::Tensor& y, const at::Tensor& x,
-           const at::Tensor* dy, const at::Tensor& coefficients);
-
-// The same where each sample has coefficients of its own and is channels-last: [samples][length][channels],
-// with rows = samples * channels.
-struct ChannelsLast {
-  int64_t samples, length, channels;
+// The tensors of a backward pass. The weight may be undefined, and so are results that nobody wants.
+struct Backward {
+  const at::Tensor &x, &dy, &weight, &mean, &rstd;
+  const at::Tensor &dx, &grad_weight, &grad_bias;  // the results
 };
-void apply(const Context& context, const ChannelsLast& extent, const at::Tensor& y, const at::Tensor& x,
-           const at::Tensor* dy, const at::Tensor& coefficients);
 
-// The element types of a problem made by Context::problem().
-struct Types {
-  codegen::DType data, param, compute;
-  explicit Types(const solver::MemoryProblem& p);
+// Batch norm's running statistics, which may be undefined in training.
+struct Running {
+  const at::Tensor &mean, &var;
 };
-inline cl::Kernel& norm_kernel(cl::Device& device, const char* file, const char* name, const Types& types) {
-  return family_kernel(device, file, name, types.compute, {types.data, types.param});
-}
+
+// A batch norm, with mean and rstd per channel. With `training` it normalises by the batch's statistics,
+// saves them and updates the running ones, else it takes the latter.
+void batch_norm(const Context& context, const Shape& shape, const Forward& tensors, const Running& running,
+                bool training, double momentum, double eps);
+// Its gradients. Without `training` mean and rstd come from the running statistics.
+void batch_norm_backward(const Context& context, const Shape& shape, const Backward& tensors,
+                         const Running& running, bool training, double eps);
+
+// A group norm, with mean and rstd per sample and group.
+void group_norm(const Context& context, const Shape& shape, int64_t groups, const Forward& tensors,
+                double eps);
+void group_norm_backward(const Context& context, const Shape& shape, int64_t groups, const Backward& tensors);
+
+// A layer norm of `rows` contiguous rows of `length` elements, with mean and rstd per row.
+void layer_norm(const Context& context, int64_t rows, int64_t length, const Forward& tensors, double eps);
+void layer_norm_backward(const Context& context, int64_t rows, int64_t length, const Backward& tensors);
 
 }  // namespace dlb::norm

@@ -18,7 +18,7 @@ std::vector<Config> configs(const PoolProblem& p, const cl::Device& device) {
 
 Launch gather_launch(const PoolProblem& p, const cl::Device& device, const Config& config) {
   constexpr int64_t kWindows = 4;  // that hold an input, about
-  Launch launch{"pool/gather.cl", p.is_max() ? "max_pool_gather" : "avg_pool_gather", Params(p)};
+  Launch launch{"pool/gather.cl", p.is_max() ? "max_pool_gather" : "avg_pool_gather", params_of(p)};
   set_team(launch, p, device, config, input_view(p), takes_widths(device), kWindows);
   return launch;
 }

@@ -17,7 +17,7 @@ std::vector<Config> configs(const PoolProblem& p, const cl::Device& device) {
 }  // namespace
 
 Launch lines_launch(const PoolProblem& p, const cl::Device& device, const Config& config) {
-  Launch launch{"pool/lines.cl", p.is_max() ? "max_pool_lines" : "avg_pool_lines", Params(p)};
+  Launch launch{"pool/lines.cl", p.is_max() ? "max_pool_lines" : "avg_pool_lines", params_of(p)};
   set_team(launch, p, device, config, output_view(p), takes_widths(p), p.window_size());
   return launch;
 }

@@ -26,7 +26,7 @@ Applicability planes_applicable(const PoolProblem& p, const cl::Device& device) 
 }
 
 Launch planes_launch(const PoolProblem& p, const cl::Device& device, const Config&) {
-  Launch launch{"pool/planes.cl", p.is_max() ? "max_pool_planes" : "avg_pool_planes", Params(p)};
+  Launch launch{"pool/planes.cl", p.is_max() ? "max_pool_planes" : "avg_pool_planes", params_of(p)};
   const int64_t planes = p.samples * p.channels;
   launch.team = make_team(device, planes, p.input_elements() / planes, 1);
   return launch;

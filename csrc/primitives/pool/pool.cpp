@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/family.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 #include "solver/execute.h"
 
@@ -62,7 +62,7 @@ std::vector<CheckWindow<PoolProblem>> PoolProblem::check_windows() const {
 
 void PoolProblem::make_possible(const Operands& operands, Stream& stream) const {
   if (op != &max_pool_backward_op) return;
-  Launch launch{"pool/reference.cl", "max_pool_any_indices", Params(*this)};
+  Launch launch{"pool/reference.cl", "max_pool_any_indices", params_of(*this)};
   launch.team = make_team(stream.device(), output_elements(), 4, 1);
   launch.params.index = operands.in1.offset;
   kernel_of(*this, stream.device(), launch)
@@ -83,23 +83,24 @@ View5 output_view(const PoolProblem& p) {
   return view;
 }
 
-Params::Params(const PoolProblem& p)
-    : lines(input_view(p), output_view(p)),
-      count_include_pad(static_cast<int32_t>(p.include_pad)),
-      divisor(static_cast<int32_t>(p.divisor)) {
+Params params_of(const PoolProblem& p) {
   const auto i32 = [](int64_t size) { return static_cast<int32_t>(size); };
+  Params params{};
+  params.lines = lines_of(input_view(p), output_view(p));
+  params.count_include_pad = i32(p.include_pad), params.divisor = i32(p.divisor);
   for (size_t i = 0; i < 3; ++i) {
     const PoolAxis& a = p.axes[i];
-    axis[i] = {i32(a.in), i32(a.out), i32(a.kernel), i32(a.stride), i32(a.pad), i32(a.dilation)};
+    params.axis[i] = {i32(a.in), i32(a.out), i32(a.kernel), i32(a.stride), i32(a.pad), i32(a.dilation)};
   }
+  return params;
 }
 
 void set_team(Launch& launch, const PoolProblem& p, const cl::Device& device, const Config& config,
               const View5& over, bool wide, int64_t work) {
   const int32_t block = config.as<BlockConfig>().block;
   const int32_t most = block ? block : is_cpu(device) ? kLineBlock : 1;
-  launch.team = launch.params.lines.team(device, over, wide, work, most);
-  launch.options = launch.params.lines.options(device, dtype_of(p.dtype, "pool"));
+  launch.team = walk_lines(launch.params.lines, device, over, wide, work, most);
+  launch.options = line_options(launch.params.lines, device, dtype_of(p.dtype, "pool"));
 }
 
 std::vector<Config> block_configs(const Launch& first, const cl::Device& device, bool wide) {
@@ -113,8 +114,8 @@ std::vector<Config> block_configs(const Launch& first, const cl::Device& device,
 
 cl::Kernel& kernel_of(const PoolProblem& p, cl::Device& device, const Launch& launch) {
   const auto type = dtype_of(p.dtype, "pool");
-  return family_kernel(device, launch.file, launch.kernel, codegen::compute_type(type), {type},
-                       launch.options);
+  return fetch_kernel(device, launch.file, launch.kernel, codegen::compute_type(type), {type},
+                      launch.options);
 }
 
 void enqueue(const PoolProblem& p, const Launch& launch, cl::Kernel& kernel, const MemoryOperands& o,

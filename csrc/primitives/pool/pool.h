@@ -2,6 +2,7 @@
 #pragma once
 #include "cl/kernel.h"
 #include "cl/queue.h"
+#include "kernels/pool/params.h"
 #include "primitives/common/estimates.h"
 #include "primitives/common/lines.h"
 #include "primitives/pool/problem.h"
@@ -18,18 +19,9 @@ const Solver<PoolProblem>* planes();
 const Solver<PoolProblem>* windows();
 const Solver<PoolProblem>* reference();
 
-// As pool_axis and pool_params in the kernels.
-struct Axis {
-  int32_t in, out, kernel, stride, pad, dilation;
-};
-struct Params {
-  int64_t x = 0, y = 0, index = 0;  // offsets
-  Lines lines;
-  Axis axis[3];
-  int32_t count_include_pad, divisor;
-
-  explicit Params(const PoolProblem& p);
-};
+using Params = params::PoolParams;
+// Without the operands' offsets.
+Params params_of(const PoolProblem& p);
 
 // How a kernel is launched. File, kernel and options are literals.
 struct Launch {

@@ -10,7 +10,7 @@ const char* kernel_name(const PoolProblem& p) {
 }
 
 Launch launch_of(const PoolProblem& p, const cl::Device& device, const Config&) {
-  Launch launch{"pool/reference.cl", kernel_name(p), Params(p)};
+  Launch launch{"pool/reference.cl", kernel_name(p), params_of(p)};
   launch.team =
       make_team(device, p.is_backward() ? p.input_elements() : p.output_elements(), p.window_size(), 1);
   return launch;

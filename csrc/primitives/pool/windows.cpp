@@ -22,9 +22,9 @@ Applicability windows_applicable(const PoolProblem& p, const cl::Device&) {
 }
 
 Launch windows_launch(const PoolProblem& p, const cl::Device& device, const Config&) {
-  Launch launch{"pool/windows.cl", p.is_max() ? "max_pool_windows" : "avg_pool_windows", Params(p)};
-  launch.team = launch.params.lines.team(device, output_view(p), is_cpu(device), p.window_size(),
-                                         is_cpu(device) ? kLineBlock : 1);
+  Launch launch{"pool/windows.cl", p.is_max() ? "max_pool_windows" : "avg_pool_windows", params_of(p)};
+  launch.team = walk_lines(launch.params.lines, device, output_view(p), is_cpu(device), p.window_size(),
+                           is_cpu(device) ? kLineBlock : 1);
   return launch;
 }
 

@@ -51,7 +51,8 @@ Dimensions collapsed_dimensions(const ReduceArguments& a, size_t operands) {
   const size_t guide = a.outputs.size();  // the first mapped output or input
   collapse(dims.kept, operands, true, guide);
   collapse(dims.reduced, operands, !a.op.ordered, guide);
-  if (dims.reduced.empty()) dims.reduced.push_back({dims.count, {}});
+  // One dimension of an empty reduction, whose size kernels divide by although they read no element of it.
+  if (dims.reduced.empty()) dims.reduced.push_back({std::max<int64_t>(dims.count, 1), {}});
   return dims;
 }
 

@@ -89,7 +89,7 @@ void enqueue(const Launch& launch, Stream& stream, cl_mem workspace) {
       .launch_with(stream.queue(), launch.range, [&](cl::Kernel::Arguments& arguments) {
         for (size_t i = 0; i < key.operands(); ++i) arguments.add(launch.mem[i]);
         arguments.add(workspace);
-        arguments.add_bytes(&launch.params, launch.params.bytes(key.operands()));
+        arguments.add_bytes(&launch.params, codegen::params_bytes(key.operands()));
         for (size_t i = 0; i < key.op->scalars; ++i)
           arguments.add_bytes(&launch.scalars[i], launch.scalars[i].size);
       });

@@ -39,9 +39,9 @@ void describe(Launch& launch, const ReduceArguments& a, const cl::Device& device
     for (const at::Tensor* tensor : group) {
       key.types[i] = dtype_of(tensor->scalar_type(), a.op.name);
       check_device_supports(device, key.types[i], a.op.name);
-      const Operand operand = tensor->numel() ? operand_of(*tensor) : Operand{};
-      launch.mem[i] = operand.mem;
-      launch.params.operand[i++].offset = operand.offset;
+      const Buffer buffer = tensor->numel() ? buffer_of(*tensor) : Buffer{};
+      launch.mem[i] = buffer.mem;
+      launch.params.operand[i++].offset = buffer.offset;
     }
   for (size_t s = 0; s < a.scalars.size(); ++s) launch.scalars[s] = scalar_arg(a.scalars[s], key.compute);
 }

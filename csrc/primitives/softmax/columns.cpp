@@ -2,6 +2,7 @@
 // each with a maximum and a sum of its own.
 #include <algorithm>
 
+#include "kernels/softmax/params.h"
 #include "primitives/softmax/softmax.h"
 
 namespace dlb::softmax {
@@ -27,7 +28,7 @@ double estimate(const SoftmaxProblem& p, const cl::Device& device) {
 std::vector<Config> configs(const SoftmaxProblem& p, const cl::Device& device) {
   if (!is_cpu(device)) return {Config{}};
   std::vector<Config> list{Config{}, Config::of(ColumnsConfig{16})};
-  for (const int32_t block : {16, 256})
+  for (const int32_t block : {16, static_cast<int32_t>(params::SOFTMAX_MOST_COLUMNS)})
     if (p.inner > block / 2) list.push_back(Config::of(ColumnsConfig{0, block}));
   return list;
 }

@@ -21,7 +21,8 @@ std::vector<Config> configs(const SoftmaxProblem&, const cl::Device&) {
 }
 
 Launch launch_of(const SoftmaxProblem& p, const cl::Device&, const Config& config) {
-  Team team{static_cast<uint32_t>(p.outer), 1, static_cast<uint32_t>(config.as<ColumnsSharedConfig>().lanes)};
+  Team team{static_cast<uint32_t>(p.outer), 1, static_cast<uint32_t>(config.as<ColumnsSharedConfig>().lanes),
+            0};
   if (team.lanes == 0)
     for (team.lanes = 8; team.lanes < 64 && kTeamGroup / team.lanes > p.inner;) team.lanes *= 2;
   const int64_t width = kTeamGroup / team.lanes;

@@ -6,7 +6,7 @@ namespace dlb::softmax {
 namespace {
 
 Launch launch_of(const SoftmaxProblem& p, const cl::Device& device, const Config&) {
-  const Team team{static_cast<uint32_t>(p.outer * p.inner), 1, 1};
+  const Team team{static_cast<uint32_t>(p.outer * p.inner), 1, 1, 0};
   return {"softmax/reference.cl", p.is_backward() ? "softmax_reference_backward" : "softmax_reference", team,
           range_of(device, team)};
 }

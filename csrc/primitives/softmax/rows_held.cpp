@@ -1,11 +1,12 @@
 // Rows of a contiguous dimension on GPUs, whose work-items hold their part of a row in registers: memory is
 // read once.
+#include "kernels/softmax/params.h"
 #include "primitives/softmax/softmax.h"
 
 namespace dlb::softmax {
 namespace {
 
-constexpr int64_t kHeld = 32;  // elements that a work-item holds: HELD of the kernel
+constexpr int64_t kHeld = params::SOFTMAX_HELD;
 
 // Work-items that share a row; 0: by the sizes.
 struct RowsHeldConfig {
@@ -29,7 +30,7 @@ Applicability rows_held_applicable(const SoftmaxProblem& p, const cl::Device& de
 }
 
 Launch rows_held_launch(const SoftmaxProblem& p, const cl::Device& device, const Config& config) {
-  Team team{static_cast<uint32_t>(p.outer), 1, static_cast<uint32_t>(config.as<RowsHeldConfig>().lanes)};
+  Team team{static_cast<uint32_t>(p.outer), 1, static_cast<uint32_t>(config.as<RowsHeldConfig>().lanes), 0};
   if (team.lanes == 0)
     for (team.lanes = 1; team.lanes * kHeld < p.dim || (team.lanes < 32 && team.lanes * 4 < p.dim);)
       team.lanes *= 2;

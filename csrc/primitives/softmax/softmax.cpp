@@ -3,18 +3,13 @@
 
 #include <algorithm>
 
-#include "runtime/family.h"
+#include "kernels/softmax/params.h"
+#include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 #include "solver/execute.h"
 
 namespace dlb::softmax {
 namespace {
-
-// As softmax_params in the kernels.
-struct Params {
-  int64_t x, y, z;
-  int32_t dim, inner, log_form, block;
-};
 
 Launch first_choice(const SoftmaxProblem& p, const cl::Device& device) {
   if (p.inner != 1) return columns_launch(p, device, {});
@@ -63,15 +58,15 @@ Team team_of(const cl::Device& device, int64_t rows, int64_t work, int32_t items
 }
 
 cl::Kernel& kernel_of(const SoftmaxProblem& p, cl::Device& device, const Launch& launch) {
-  return family_kernel(device, launch.file, launch.kernel, compute_of(p),
-                       {dtype_of(p.types[0], "softmax"), dtype_of(p.result_type(), "softmax")});
+  return fetch_kernel(device, launch.file, launch.kernel, compute_of(p),
+                      {dtype_of(p.types[0], "softmax"), dtype_of(p.result_type(), "softmax")});
 }
 
 void enqueue(const SoftmaxProblem& p, const Launch& launch, cl::Kernel& kernel, const MemoryOperands& o,
              Stream& stream) {
   const auto i32 = [](int64_t size) { return static_cast<int32_t>(size); };
-  const Params params{o.in0.offset, o.out0.offset, o.in1.offset, i32(p.dim),
-                      i32(p.inner), i32(p.log),    launch.block};
+  const params::SoftmaxParams params{o.in0.offset, o.out0.offset, o.in1.offset, i32(p.dim),
+                                     i32(p.inner), i32(p.log),    launch.block};
   if (p.is_backward())
     kernel.launch(stream.queue(), launch.range, o.in0.mem, o.in1.mem, o.out0.mem, params, launch.team);
   else

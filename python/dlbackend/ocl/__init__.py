@@ -4,6 +4,8 @@ Nothing here opens an OpenCL driver before the first call that needs a device. I
 such call raises: use the "spawn" start method there.
 """
 
+from typing import Any
+
 import torch
 
 from dlbackend.ocl import memory, random, streams
@@ -71,10 +73,16 @@ from dlbackend.ocl.streams import (
 default_generators: tuple[torch.Generator, ...] = ()
 
 
-def __getattr__(name: str) -> bool:
-    """`_initialized`, which torch.utils.checkpoint reads to know whether there is random state to save."""
+def __getattr__(name: str) -> Any:
+    """`_initialized`, which torch.utils.checkpoint reads to know whether there is random state to save, and what
+    torch.compile's inductor asks a device for.
+    """
     if name == "_initialized":
         return is_initialized()
+    if name in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"):
+        from dlbackend import compiling  # it imports inductor, which takes a second
+
+        return getattr(compiling, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,7 +12,7 @@ DeviceLike = torch.device | str | int | None
 
 _initialized = False
 _init_lock = threading.RLock()
-# What was asked of the generators before they exist; see _lazy_call.
+# Calls that wait until the generators exist; see _lazy_call().
 _deferred: list[Callable[[], object]] = []
 
 

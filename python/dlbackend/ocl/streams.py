@@ -9,14 +9,15 @@ from dlbackend.ocl.device import device as device_guard
 
 
 class Stream(torch.Stream):
-    """An in-order queue of work on one device; work of different streams may overlap.
-
-    Args:
-        device: where to make the stream; the current device if None.
-        priority: for programs written for CUDA; all streams are equal here.
-    """
+    """An in-order queue of work on one device; work of different streams may overlap."""
 
     def __new__(cls, device: DeviceLike = None, priority: int = 0, **identity: int) -> "Stream":
+        """Makes a stream.
+
+        Args:
+            device: where to make the stream; the current device if None.
+            priority: for programs written for CUDA; all streams are equal here.
+        """
         if identity:  # stream_id, device_index, device_type of a stream that exists
             return super().__new__(cls, priority=priority, **identity)
         _lazy_init()
@@ -36,13 +37,15 @@ class Event(torch.Event, metaclass=_OclEvents):
     """A mark in a stream that other streams and the host can wait for.
 
     Makes plain torch.Event objects, because torch.Event.elapsed_time() accepts no subclass.
-
-    Args:
-        enable_timing: let elapsed_time() measure between this event and another, in milliseconds.
-        blocking: sleep rather than spin in synchronize().
     """
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False) -> torch.Event:  # type: ignore[misc]
+        """Makes an event.
+
+        Args:
+            enable_timing: let elapsed_time() measure between this event and another, in milliseconds.
+            blocking: sleep rather than spin in synchronize().
+        """
         return torch.Event(device="ocl", enable_timing=enable_timing, blocking=blocking)
 
 

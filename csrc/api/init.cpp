@@ -1,0 +1,50 @@
+#include <c10/core/DeviceType.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+
+#include "api/dlbackend.h"
+#include "cl/library.h"
+#include "cl/stores/driver_cache.h"
+#include "cl/stores/paths.h"
+#include "runtime/hooks.h"
+#include "runtime/stream.h"
+#include "solver/background.h"
+
+namespace dlb {
+namespace {
+
+// The folder that holds this library, packs and the compiler's executable: the Python package's.
+std::filesystem::path library_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<void*>(&init), &info) == 0 || info.dli_fname == nullptr) return {};
+  std::error_code error;
+  return std::filesystem::canonical(info.dli_fname, error).parent_path();
+}
+
+}  // namespace
+
+void init() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const std::filesystem::path folder = library_folder();
+    if (!folder.empty()) {
+      cl::set_package_dir(folder.string());
+      // <prefix>/lib/pythonX.Y/site-packages/dlbackend: drivers that pip installed lie below the prefix.
+      cl::set_python_prefix((folder / "../../../..").lexically_normal().string());
+    }
+    c10::register_privateuse1_backend("ocl");
+    register_hooks();
+    std::atexit(shutdown);
+  });
+}
+
+void shutdown() {
+  solver::stop_background();
+  finish_all_queues();
+  cl::record_driver_folders();
+}
+
+}  // namespace dlb

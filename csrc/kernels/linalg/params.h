@@ -1,0 +1,38 @@
+// What host code and kernels of dense linear algebra both know.
+#pragma once
+#include "kernels/common/params.h"
+
+PARAMS_BEGIN
+
+enum {
+  LINALG_TILE_CPU = 64,  // rows and columns of the largest matrix that one launch factors in local memory
+  LINALG_TILE_GPU = 32,
+  LINALG_LANES_CPU = 16,  // right-hand sides that a work-group solves side by side
+  LINALG_LANES_GPU = 32,
+  LINALG_GROUP = 256  // work-items of a GPU's work-group, at most
+};
+
+// What a kernel that solves with a tile does, in this order.
+enum {
+  SOLVE_SWAP_FIRST = 1,  // the pivots' row exchanges, forward
+  SOLVE_LOWER = 2,
+  SOLVE_LOWER_UNIT = 4,
+  SOLVE_MIRROR = 8,  // the upper triangle is the conjugate transpose of the lower one
+  SOLVE_UPPER = 16,
+  SOLVE_UPPER_UNIT = 32,
+  SOLVE_SWAP_LAST = 64  // the exchanges, backward
+};
+
+// Matrices of one size: element strides, the offset from the start of the buffer first.
+typedef struct {
+  dlb_long offset, batch, row, column;
+} Matrix;
+ASSERT_SIZE(Matrix, 32);
+
+// Work-groups on GPUs take one job each, work-items on CPUs a run of them.
+typedef struct {
+  dlb_uint count, per_item;
+} Jobs;
+ASSERT_SIZE(Jobs, 8);
+
+PARAMS_END

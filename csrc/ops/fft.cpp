@@ -1,0 +1,224 @@
+// The three ops that all of torch.fft, stft and istft are made of.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/common/paired_dims.h"
+#include "primitives/fft/problem.h"
+#include "runtime/tensor.h"
+
+namespace dlb {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using fft::FftProblem;
+
+// As torch/csrc/api counts them: nothing, 1 / sqrt(n), 1 / n.
+enum Normalization : int64_t { kNone, kByRoot, kByN };
+
+double scale_of(int64_t normalization, IntArrayRef sizes, IntArrayRef dims) {
+  double n = 1;
+  for (const int64_t d : dims) n *= static_cast<double>(sizes[static_cast<size_t>(d)]);
+  return normalization == kByRoot ? 1 / std::sqrt(n) : normalization == kByN ? 1 / n : 1;
+}
+
+// A dimension of the batch on both sides.
+// Dimensions of the batch with neighbours merged where both sides allow it, the innermost of the result
+// first.
+c10::SmallVector<PairedDim, 8> batch_of(const Tensor& in, const Tensor& out, int64_t dim) {
+  c10::SmallVector<PairedDim, 8> list, merged;
+  for (int64_t d = in.dim() - 1; d >= 0; d--)
+    if (d != dim && in.size(d) != 1) list.push_back({in.size(d), in.stride(d), out.stride(d)});
+  std::stable_sort(list.begin(), list.end(),
+                   [](const PairedDim& a, const PairedDim& b) { return a.out < b.out; });
+  for (const PairedDim& d : list) append_merged(merged, d);
+  return merged;
+}
+
+// Transforms one dimension of `in` into `out`; `n` is the number of points.
+void transform(const Tensor& in, const Tensor& out, int64_t dim, int64_t n, fft::Kind kind, bool inverse,
+               double scale) {
+  if (out.numel() == 0) return;
+  if (kind == fft::kFromReal && in.stride(dim) == 0 && in.size(dim) > 1)
+    return transform(in.contiguous(), out, dim, n, kind, inverse, scale);  // pairs of numbers are two places
+  const auto batch = batch_of(in, out, dim);
+  if (static_cast<int64_t>(batch.size()) > fft::kMostBatchDims) {
+    // more gaps than kernels know: one slice of the outermost dimension at a time
+    int64_t outermost = dim == 0 ? 1 : 0;
+    for (int64_t d = 0; d < in.dim(); d++)
+      if (d != dim && out.stride(d) > out.stride(outermost)) outermost = d;
+    for (int64_t i = 0; i < in.size(outermost); i++)
+      transform(in.select(outermost, i), out.select(outermost, i), dim - (outermost < dim), n, kind, inverse,
+                scale);
+    return;
+  }
+  Stream& stream = current_stream(out.device().index());
+  FftProblem p = fft::fft_op.make();
+  p.device = static_cast<int8_t>(out.device().index());
+  p.dtype = kind == fft::kToReal ? in.scalar_type() : out.scalar_type();
+  p.n = n, p.kind = kind, p.inverse = inverse, p.outputs = out.size(dim);
+  p.in_step = in.size(dim) == 1 ? 1 : in.stride(dim), p.out_step = out.size(dim) == 1 ? 1 : out.stride(dim);
+  for (size_t d = 0; d < batch.size(); d++)
+    p.batch[d] = batch[d].size, p.in_batch[d] = batch[d].in, p.out_batch[d] = batch[d].out;
+  p.finish();
+  solver::MemoryOperands operands;
+  operands.in0 = buffer_of(in), operands.out0 = buffer_of(out), operands.scalar = scale;
+  fft::run(p, operands, stream);
+}
+
+void check_type(const Tensor& t, const char* op, bool complex) {
+  const auto type = t.scalar_type();
+  TORCH_CHECK(complex ? t.is_complex() : t.is_floating_point(), op, " expects a ",
+              complex ? "complex" : "floating point", " tensor as input, but got ", type);
+  check_device_supports(device_of(t.device().index()), dtype_of(type, op), op);
+  TORCH_CHECK_NOT_IMPLEMENTED(type != at::kHalf && type != at::kBFloat16, "\"", op,
+                              "\" is not implemented for '", c10::toString(type),
+                              "' on ocl; convert to float32");
+}
+
+Tensor empty_like_of(const Tensor& self, IntArrayRef sizes, at::ScalarType type) {
+  return at::empty(sizes, self.options().dtype(type).memory_format(std::nullopt));
+}
+
+// Computes into `out`, or into a new tensor that is copied to it where that has gaps that kernels would have
+// to keep.
+void transform_complex(const Tensor& self, const Tensor& out, IntArrayRef dims, double scale, bool forward) {
+  if (dims.empty()) {
+    out.copy_(self);
+    return;
+  }
+  // Contiguous dimensions first: their passes read what others have not scattered. The result is transformed
+  // in place from the second on.
+  Tensor from = self;
+  for (size_t i = dims.size(); i-- > 0;) {
+    transform(from, out, dims[i], self.size(dims[i]), fft::kComplex, !forward, i == 0 ? scale : 1);
+    from = out;
+  }
+}
+
+void check_out(const Tensor& out, const Tensor& self, at::ScalarType type) {
+  TORCH_CHECK(out.scalar_type() == type, "Expected out tensor to have dtype ", type, ", but got ",
+              out.scalar_type(), " instead");
+  TORCH_CHECK(out.device() == self.device(), "Expected out tensor to have device ", self.device(),
+              ", but got ", out.device(), " instead");
+}
+
+// What kernels may write: the tensor itself where no two of its elements share memory and the input does not
+// either.
+Tensor writable(const Tensor& out, const Tensor& self, IntArrayRef sizes) {
+  at::native::resize_output(out, sizes);
+  const bool plain = !out.is_conj() && !out.is_neg() && at::has_internal_overlap(out) == at::MemOverlap::No &&
+                     at::get_overlap_status(out, self) == at::MemOverlapStatus::No;
+  return plain ? out : empty_like_of(out, sizes, out.scalar_type());
+}
+
+Tensor& complex_out(const Tensor& self, IntArrayRef dims, int64_t normalization, bool forward, Tensor& out) {
+  check_type(self, "_fft_c2c", true);
+  check_out(out, self, self.scalar_type());
+  const Tensor target = writable(out, self, self.sizes());
+  transform_complex(self, target, dims, scale_of(normalization, self.sizes(), dims), forward);
+  if (!target.is_same(out)) out.copy_(target);
+  return out;
+}
+
+Tensor fft_c2c(const Tensor& self, c10::SymIntArrayRef dims, int64_t normalization, bool forward) {
+  check_type(self, "_fft_c2c", true);
+  const auto ints = C10_AS_INTARRAYREF_SLOW(dims);
+  Tensor out = empty_like_of(self, self.sizes(), self.scalar_type());
+  transform_complex(self, out, ints, scale_of(normalization, self.sizes(), ints), forward);
+  return out;
+}
+
+Tensor& fft_c2c_out(const Tensor& self, c10::SymIntArrayRef dims, int64_t normalization, bool forward,
+                    Tensor& out) {
+  return complex_out(self, C10_AS_INTARRAYREF_SLOW(dims), normalization, forward, out);
+}
+
+c10::SmallVector<int64_t, 6> with_size(IntArrayRef sizes, int64_t dim, int64_t size) {
+  c10::SmallVector<int64_t, 6> result(sizes.begin(), sizes.end());
+  result[static_cast<size_t>(dim)] = size;
+  return result;
+}
+
+void transform_from_real(const Tensor& self, const Tensor& out, IntArrayRef dims, double scale) {
+  const IntArrayRef others = dims.slice(0, dims.size() - 1);
+  transform(self, out, dims.back(), self.size(dims.back()), fft::kFromReal, false,
+            others.empty() ? scale : 1);
+  if (!others.empty()) transform_complex(out, out, others, scale, true);
+}
+
+c10::SmallVector<int64_t, 6> from_real_sizes(const Tensor& self, IntArrayRef dims, bool onesided) {
+  TORCH_CHECK(!dims.empty(), "_fft_r2c needs a dimension");
+  const int64_t n = self.size(dims.back());
+  return with_size(self.sizes(), dims.back(), onesided ? n / 2 + 1 : n);
+}
+
+Tensor fft_r2c(const Tensor& self, IntArrayRef dims, int64_t normalization, bool onesided) {
+  check_type(self, "_fft_r2c", false);
+  Tensor out =
+      empty_like_of(self, from_real_sizes(self, dims, onesided), c10::toComplexType(self.scalar_type()));
+  transform_from_real(self, out, dims, scale_of(normalization, self.sizes(), dims));
+  return out;
+}
+
+Tensor& fft_r2c_out(const Tensor& self, IntArrayRef dims, int64_t normalization, bool onesided, Tensor& out) {
+  check_type(self, "_fft_r2c", false);
+  check_out(out, self, c10::toComplexType(self.scalar_type()));
+  const Tensor target = writable(out, self, from_real_sizes(self, dims, onesided));
+  transform_from_real(self, target, dims, scale_of(normalization, self.sizes(), dims));
+  if (!target.is_same(out)) out.copy_(target);
+  return out;
+}
+
+void transform_to_real(const Tensor& self, const Tensor& out, IntArrayRef dims, int64_t normalization,
+                       int64_t n) {
+  TORCH_CHECK(self.size(dims.back()) >= n / 2 + 1, "_fft_c2r of ", n, " points needs ", n / 2 + 1,
+              " numbers of their spectrum, but got ", self.size(dims.back()));
+  const double scale = scale_of(normalization, out.sizes(), dims);
+  Tensor from = self;
+  if (dims.size() > 1) {
+    from = empty_like_of(self, self.sizes(), self.scalar_type());
+    transform_complex(self, from, dims.slice(0, dims.size() - 1), 1, false);
+  }
+  transform(from, out, dims.back(), n, fft::kToReal, true, scale);
+}
+
+Tensor fft_c2r(const Tensor& self, IntArrayRef dims, int64_t normalization, c10::SymInt last_dim_size) {
+  check_type(self, "_fft_c2r", true);
+  TORCH_CHECK(!dims.empty(), "_fft_c2r needs a dimension");
+  const int64_t n = last_dim_size.guard_int(__FILE__, __LINE__);
+  Tensor out =
+      empty_like_of(self, with_size(self.sizes(), dims.back(), n), c10::toRealValueType(self.scalar_type()));
+  transform_to_real(self, out, dims, normalization, n);
+  return out;
+}
+
+Tensor& fft_c2r_out(const Tensor& self, IntArrayRef dims, int64_t normalization, c10::SymInt last_dim_size,
+                    Tensor& out) {
+  check_type(self, "_fft_c2r", true);
+  TORCH_CHECK(!dims.empty(), "_fft_c2r needs a dimension");
+  check_out(out, self, c10::toRealValueType(self.scalar_type()));
+  const int64_t n = last_dim_size.guard_int(__FILE__, __LINE__);
+  const Tensor target = writable(out, self, with_size(self.sizes(), dims.back(), n));
+  transform_to_real(self, target, dims, normalization, n);
+  if (!target.is_same(out)) out.copy_(target);
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fft_c2c", fft_c2c);
+  m.impl("_fft_c2c.out", fft_c2c_out);
+  m.impl("_fft_r2c", fft_r2c);
+  m.impl("_fft_r2c.out", fft_r2c_out);
+  m.impl("_fft_c2r", fft_c2r);
+  m.impl("_fft_c2r.out", fft_c2r_out);
+}
+
+}  // namespace dlb

@@ -1,0 +1,84 @@
+// What the ops of dense linear algebra share: batches of matrices as kernels take them, launches over a
+// batch, and products that keep float32's precision.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "kernels/linalg/params.h"
+#include "primitives/common/team.h"
+#include "runtime/fetch_kernel.h"
+#include "runtime/tensor.h"
+
+namespace dlb::linalg {
+
+using at::Tensor;
+
+// The tensor [.., m, n] as [batch, m, n] in the same memory. Throws c10::Error for batch dimensions that do
+// not collapse.
+Tensor collapse(const Tensor& matrices);
+// The same, or a copy where batch dimensions do not collapse.
+Tensor collapse_or_copy(const Tensor& matrices);
+// The tensor [.., n] as [batch, n, 1].
+Tensor collapse_vectors(const Tensor& vectors);
+
+// A copy whose matrices are column-major, their lazy conjugation carried out. Batch dimensions stay.
+Tensor column_major_copy(const Tensor& matrices);
+// An uninitialised [batch, m, n] of column-major matrices.
+Tensor empty_column_major(int64_t batch, int64_t m, int64_t n, const at::TensorOptions& options);
+
+// out += alpha a b for [batch, ., .], never in TF32.
+void add_product(const Tensor& out, const Tensor& a, const Tensor& b, double alpha);
+// out = a b.
+void set_product(const Tensor& out, const Tensor& a, const Tensor& b);
+
+// The largest matrix that kernels with a tile take.
+int64_t tile_of(const Tensor& tensor);
+
+// Passes a tensor [batch, m, n] to a kernel: its buffer and its params::Matrix. The tensor may be undefined.
+void add_argument(cl::Kernel::Arguments& arguments, const Tensor& matrices);
+inline void add_argument(cl::Kernel::Arguments& arguments, int value) {
+  arguments.add(static_cast<cl_int>(value));
+}
+inline void add_argument(cl::Kernel::Arguments& arguments, int64_t value) {
+  arguments.add(static_cast<cl_int>(value));
+}
+
+// Where a kernel of linear algebra runs, for tensors of that dtype. Raises NotImplementedError for dtypes
+// other than float32, float64, complex64 and complex128, naming the op.
+struct Place {
+  Stream& stream;
+  codegen::DType type;
+
+  Place(const Tensor& tensor, const char* op);
+  bool cpu() const { return stream.device().cls == cl::DeviceClass::kCpu; }
+  cl::Kernel& kernel(const char* file, const char* name) const {
+    return fetch_kernel(stream.device(), file, name, type, {type});
+  }
+  // `count` jobs of about `work` operations: a work-group of at most `items` work-items each on GPUs.
+  params::Jobs jobs(int64_t count, int64_t work) const;
+  cl::Range range(const params::Jobs& jobs, int64_t items) const;
+};
+
+// Runs a kernel over jobs (FOR_JOBS of kernels/linalg/linalg.clh); arguments as add_argument() takes them.
+template <class... Args>
+void run_jobs(const Place& place, const char* file, const char* name, int64_t count, int64_t work,
+              int64_t items, const Args&... args) {
+  const params::Jobs jobs = place.jobs(count, work);
+  place.kernel(file, name).launch_with(place.stream.queue(), place.range(jobs, items), [&](auto& arguments) {
+    (add_argument(arguments, args), ...);
+    arguments.add(jobs);
+  });
+}
+
+// Runs a kernel with a work-item for each of `rows` (FOR_ROWS of kernels/common/team.clh).
+template <class... Args>
+void run_rows(const Place& place, const char* file, const char* name, int64_t rows, int64_t work,
+              const Args&... args) {
+  const Team team = make_team(place.stream.device(), rows, work, 1);
+  place.kernel(file, name)
+      .launch_with(place.stream.queue(), range_of(place.stream.device(), team), [&](auto& arguments) {
+        (add_argument(arguments, args), ...);
+        arguments.add(team);
+      });
+}
+
+}  // namespace dlb::linalg

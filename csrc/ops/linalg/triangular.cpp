@@ -1,0 +1,98 @@
+// linalg_solve_triangular and triangular_solve: PyTorch's own functions, with the kernel that they ask for.
+#include "ops/linalg/triangular.h"
+
+#include <ATen/native/BatchLinearAlgebra.h>
+#include <ATen/native/TransposeType.h>
+#include <ATen/ops/linalg_solve_triangular_native.h>
+#include <ATen/ops/triangular_solve_native.h>
+#include <torch/library.h>
+
+#include "ops/common/structured.h"
+
+namespace dlb::linalg {
+
+void solve_with_tile(const Tensor& a, const Tensor& b, const Tensor& pivots, int steps) {
+  const Place place(a, "linalg_solve_triangular");
+  const int64_t n = a.size(1), columns = b.size(2);
+  const int64_t lanes = place.cpu() ? params::LINALG_LANES_CPU : params::LINALG_LANES_GPU;
+  const int64_t tiles = (columns + lanes - 1) / lanes;
+  const Tensor no_pivots = pivots.defined() ? pivots : b;
+  run_jobs(place, "linalg/triangular.cl", "solve_tile", b.size(0) * tiles,
+           n * n * (2 + std::min(columns, lanes)), lanes, a, b, no_pivots, n, columns, steps, tiles);
+}
+
+void solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool unit) {
+  const int64_t n = a.size(1), tile = tile_of(a);
+  if (b.numel() == 0) return;
+  if (n <= tile) {
+    using namespace params;
+    return solve_with_tile(
+        a, b, Tensor(),
+        upper ? SOLVE_UPPER | (unit ? SOLVE_UPPER_UNIT : 0) : SOLVE_LOWER | (unit ? SOLVE_LOWER_UNIT : 0));
+  }
+  const int64_t half = (n / tile + 1) / 2 * tile, rest = n - half;
+  const Tensor a1 = a.narrow(1, 0, half).narrow(2, 0, half),
+               a2 = a.narrow(1, half, rest).narrow(2, half, rest);
+  const Tensor b1 = b.narrow(1, 0, half), b2 = b.narrow(1, half, rest);
+  if (upper) {
+    solve_triangular(a2, b2, upper, unit);
+    add_product(b1, a.narrow(1, 0, half).narrow(2, half, rest), b2, -1);
+    solve_triangular(a1, b1, upper, unit);
+  } else {
+    solve_triangular(a1, b1, upper, unit);
+    add_product(b2, a.narrow(1, half, rest).narrow(2, 0, half), b1, -1);
+    solve_triangular(a2, b2, upper, unit);
+  }
+}
+
+void solve_cholesky(const Tensor& lower, const Tensor& b) {
+  using namespace params;
+  if (b.numel() == 0) return;
+  if (lower.size(1) <= tile_of(lower))
+    return solve_with_tile(lower, b, Tensor(), SOLVE_LOWER | SOLVE_MIRROR | SOLVE_UPPER);
+  solve_triangular(lower, b, false, false);
+  solve_triangular(lower.mH().resolve_conj(), b, true, false);
+}
+
+namespace {
+
+void triangular_solve_kernel(const Tensor& a, const Tensor& b, bool left, bool upper,
+                             at::native::TransposeType transpose, bool unit) {
+  if (b.numel() == 0) return;
+  // As BLAS, the caller means the memory: column-major whatever the strides say, and without lazy
+  // conjugation.
+  const Tensor stored = a.is_conj() ? a.conj() : a;
+  Tensor matrices = collapse_or_copy(stored.mT().is_contiguous() ? stored : stored.mT());
+  if (transpose != at::native::TransposeType::NoTranspose) {
+    matrices =
+        transpose == at::native::TransposeType::ConjTranspose ? matrices.mH().resolve_conj() : matrices.mT();
+    upper = !upper;
+  }
+  const Tensor sides = collapse(b);
+  left ? solve_triangular(matrices, sides, upper, unit)
+       : solve_triangular_right(matrices, sides, upper, unit);
+}
+
+std::tuple<Tensor&, Tensor&> triangular_solve_out(const Tensor& self, const Tensor& a, bool upper,
+                                                  bool transpose, bool unit, Tensor& x, Tensor& m) {
+  OutOp<at::native::structured_triangular_solve_out, 2> op({std::cref(x), std::cref(m)});
+  op.meta(self, a, upper, transpose, unit);
+  op.impl(self, a, upper, transpose, unit, op.result(0), op.result(1));
+  op.finish();
+  return {x, m};
+}
+
+}  // namespace
+}  // namespace dlb::linalg
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(triangular_solve_stub, &dlb::linalg::triangular_solve_kernel)
+}
+
+namespace dlb::linalg {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("linalg_solve_triangular", at::native::linalg_solve_triangular);
+  m.impl("linalg_solve_triangular.out", at::native::linalg_solve_triangular_out);
+  m.impl("triangular_solve.X", triangular_solve_out);
+}
+}  // namespace dlb::linalg

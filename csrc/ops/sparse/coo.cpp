@@ -1,0 +1,330 @@
+// Sparse COO tensors: what trains embeddings and sparse layers. Ops that only handle indices and values are
+// PyTorch's own for the CPU, which call ops that dispatch anew. What is neither there nor here runs on the
+// CPU.
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_to_sparse_native.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "ops/common/cpu_kernels.h"
+#include "ops/sparse/parts.h"
+
+namespace dlb::sparse {
+namespace {
+
+using Cpu = CpuKernels<c10::DispatchKey::SparseCPU>;
+
+using at::Tensor;
+
+constexpr const char* kOfTheCpu[] = {
+    "_coalesced_",
+    "_dimI",
+    "_dimV",
+    "_indices",
+    "_nnz",
+    "_sparse_broadcast_to",
+    "_sparse_coo_tensor_with_dims",
+    "_sparse_coo_tensor_with_dims_and_tensors",
+    "_to_dense",
+    "_to_sparse",
+    "_to_sparse.sparse_dim",
+    "_to_sparse_csr",
+    "_values",
+    "abs",
+    "abs.out",
+    "abs_",
+    "add.Tensor",
+    "add_.Tensor",
+    "any",
+    "asin",
+    "asin.out",
+    "asin_",
+    "asinh",
+    "asinh.out",
+    "asinh_",
+    "atan",
+    "atan.out",
+    "atan_",
+    "atanh",
+    "atanh.out",
+    "atanh_",
+    "cat",
+    "ceil",
+    "ceil.out",
+    "ceil_",
+    "clone",
+    "conj_physical.out",
+    "copy_",
+    "copy_sparse_to_sparse_",
+    "deg2rad",
+    "deg2rad.out",
+    "deg2rad_",
+    "dense_dim",
+    "div.Tensor",
+    "div.Tensor_mode",
+    "div.out",
+    "div.out_mode",
+    "div_.Tensor",
+    "div_.Tensor_mode",
+    "empty.memory_format",
+    "empty_like",
+    "erf",
+    "erf.out",
+    "erf_",
+    "erfinv",
+    "erfinv.out",
+    "erfinv_",
+    "expm1",
+    "expm1.out",
+    "expm1_",
+    "floor",
+    "floor.out",
+    "floor_",
+    "frac",
+    "frac.out",
+    "frac_",
+    "indices",
+    "is_coalesced",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isneginf.out",
+    "isposinf",
+    "isposinf.out",
+    "log1p",
+    "log1p.out",
+    "log1p_",
+    "mm",
+    "mul.Tensor",
+    "mul_.Tensor",
+    "mv",
+    "nan_to_num",
+    "nan_to_num.out",
+    "nan_to_num_",
+    "narrow_copy",
+    "native_norm",
+    "native_norm.ScalarOpt_dim_dtype",
+    "neg",
+    "neg.out",
+    "neg_",
+    "norm.ScalarOpt_dim",
+    "norm.ScalarOpt_dim_dtype",
+    "permute",
+    "pow.Tensor_Scalar",
+    "pow.Tensor_Scalar_out",
+    "rad2deg",
+    "rad2deg.out",
+    "rad2deg_",
+    "relu",
+    "relu_",
+    "resize_as_sparse_",
+    "round",
+    "round.out",
+    "round_",
+    "sgn",
+    "sgn.out",
+    "sgn_",
+    "sign",
+    "sign.out",
+    "sign_",
+    "signbit",
+    "signbit.out",
+    "sin",
+    "sin.out",
+    "sin_",
+    "sinh",
+    "sinh.out",
+    "sinh_",
+    "sparse_dim",
+    "sparse_resize_",
+    "sparse_resize_and_clear_",
+    "sqrt",
+    "sqrt.out",
+    "sqrt_",
+    "sub.Tensor",
+    "sub.out",
+    "sub_.Tensor",
+    "sum",
+    "sum.dim_IntList",
+    "tan",
+    "tan.out",
+    "tan_",
+    "tanh",
+    "tanh.out",
+    "tanh_",
+    "threshold_backward",
+    "threshold_backward.grad_input",
+    "trunc",
+    "trunc.out",
+    "trunc_",
+    "unsqueeze",
+    "values",
+    "view_as_complex",
+    "view_as_real",
+    "zero_",
+    "zeros.out",
+};
+
+void check_like(const Tensor& a, const Tensor& b, const char* op) {
+  TORCH_CHECK(a.sizes() == b.sizes(), op, ": expected sizes of 'self' and 'other' to match, but ", a.sizes(),
+              " != ", b.sizes());
+  TORCH_CHECK(a.device() == b.device(), op, ": expected both tensors on one device, but they are on ",
+              a.device(), " and ", b.device());
+}
+
+// `out` becomes what `result` is; it keeps its dtype, into which the result's must be castable.
+Tensor& write(const Tensor& result, Tensor& out) {
+  TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
+              " can't be cast to the desired output type ", out.scalar_type());
+  out.resize_as_(result);
+  out.copy_(result);
+  return out._coalesced_(result.is_coalesced());
+}
+
+// dense + alpha * other, in place where `out` is `dense`.
+Tensor& add_to_dense(Tensor& out, const Tensor& dense, const Tensor& other, const c10::Scalar& alpha) {
+  check_like(dense, other, "add");
+  const at::ScalarType common = at::result_type(dense, other);
+  TORCH_CHECK(c10::canCast(common, out.scalar_type()), "Can't convert result type ", common, " to output ",
+              out.scalar_type(), " in add operation");
+  if (!out.is_same(dense)) {
+    at::native::resize_output(out, dense.sizes());
+    out.copy_(dense);
+  }
+  if (other._nnz() == 0 || out.numel() == 0) return out;
+  const Tensor values = other._values().to(out.scalar_type());
+  if (other.sparse_dim() == 0) return out.add_(values.sum(0).to(out.scalar_type()), alpha);
+  const Tensor scaled = alpha.equal(1) ? values : values.mul(alpha);
+  out.index_put_(index_list(other._indices()), scaled, /*accumulate=*/true);
+  return out;
+}
+
+Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alpha, Tensor& out) {
+  TORCH_CHECK(other.is_sparse(), "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
+  if (!self.is_sparse()) return add_to_dense(out, self, other, alpha);
+  check_like(self, other, "add");
+  TORCH_CHECK(out.is_sparse(), "add: a sum of sparse tensors needs a sparse out tensor");
+  const at::ScalarType common = at::result_type(self, other);
+  TORCH_CHECK(c10::canCast(common, out.scalar_type()), "result type ", common,
+              " can't be cast to the desired output type ", out.scalar_type());
+  // As many dense dimensions as in both.
+  const auto parts = [&](const Tensor& t) {
+    return t.sparse_dim() == self.sparse_dim() ? t : t.to_dense().to_sparse(self.sparse_dim());
+  };
+  const Tensor b = parts(other);
+  const Tensor scaled = alpha.equal(1) ? b._values() : b._values().mul(alpha);
+  return write(make(at::cat({self._indices(), b._indices()}, 1),
+                    at::cat({self._values().to(common), scaled.to(common)}, 0), self.sizes(), false),
+               out);
+}
+
+// Elements that both have. The values of the products are of the dtype that `self`'s and `other`'s give.
+Tensor intersection(const Tensor& self, const Tensor& other) {
+  const Tensor a = self.coalesce(), b = other.coalesce();
+  if (a._nnz() == 0 || b._nnz() == 0)
+    return make(a._indices().narrow(1, 0, 0),
+                at::mul(a._values().narrow(0, 0, 0), b._values().narrow(0, 0, 0)), self.sizes(), true);
+  const auto [place, found] =
+      find(flat_indices(a._indices(), a.sizes()), flat_indices(b._indices(), b.sizes()));
+  const Tensor kept = found.nonzero().squeeze(1);
+  return make(
+      a._indices().index_select(1, kept),
+      at::mul(a._values().index_select(0, kept), b._values().index_select(0, place.index_select(0, kept))),
+      self.sizes(), true);
+}
+
+Tensor product_of(const Tensor& sparse, const Tensor& other) {
+  if (other.dim() == 0) {
+    const Tensor factor = other.is_sparse() ? other.to_dense() : other;
+    return make(sparse._indices(), at::mul(sparse._values(), factor), sparse.sizes(), sparse.is_coalesced());
+  }
+  if (other.is_sparse()) {
+    check_like(sparse, other, "mul");
+    TORCH_CHECK(sparse.sparse_dim() == other.sparse_dim(), "mul: sparse tensors of different sparse_dim, ",
+                sparse.sparse_dim(), " and ", other.sparse_dim(), ", are not supported");
+    return intersection(sparse, other);
+  }
+  TORCH_CHECK(at::infer_size(sparse.sizes(), other.sizes()) == sparse.sizes(),
+              "mul: a dense tensor of shape ", other.sizes(), " does not broadcast to the sparse one's, ",
+              sparse.sizes());
+  const Tensor dense = other.expand(sparse.sizes());
+  const Tensor factors =
+      sparse.sparse_dim() ? dense.index(index_list(sparse._indices())) : dense.unsqueeze(0);
+  return make(sparse._indices(), at::mul(sparse._values(), factors), sparse.sizes(), sparse.is_coalesced());
+}
+
+Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
+  return write(self.is_sparse() && (self.dim() > 0 || !other.is_sparse()) ? product_of(self, other)
+                                                                          : product_of(other, self),
+               out);
+}
+
+// The values of `self`, dense or sparse, at the elements of `mask`.
+Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
+  TORCH_CHECK(mask.is_sparse(), "sparse_mask(): expected a sparse mask");
+  check_like(self, mask, "sparse_mask");
+  const Tensor indices = mask._indices();
+  if (!self.is_sparse())
+    return make(indices.clone(),
+                mask.sparse_dim() ? self.index(index_list(indices)) : self.unsqueeze(0).clone(), mask.sizes(),
+                mask.is_coalesced());
+  TORCH_CHECK(self.sparse_dim() == mask.sparse_dim(), "sparse_mask(): self and mask differ in sparse_dim, ",
+              self.sparse_dim(), " and ", mask.sparse_dim());
+  const Tensor a = self.coalesce();
+  std::vector<int64_t> sizes = a._values().sizes().vec();
+  sizes[0] = mask._nnz();
+  if (a._nnz() == 0 || mask._nnz() == 0)
+    return make(indices.clone(), at::zeros(sizes, a._values().options()), mask.sizes(), mask.is_coalesced());
+  const auto [place, found] =
+      find(flat_indices(indices, mask.sizes()), flat_indices(a._indices(), a.sizes()));
+  std::vector<int64_t> broadcast(sizes.size(), 1);
+  broadcast[0] = sizes[0];
+  const Tensor values = a._values().index_select(0, place);
+  return make(indices.clone(), values.masked_fill(found.view(broadcast).logical_not(), 0), mask.sizes(),
+              mask.is_coalesced());
+}
+
+Tensor mask_projection(const Tensor& self, const Tensor& mask, bool accumulate_matches) {
+  return sparse_mask(self, accumulate_matches ? mask.coalesce() : mask);
+}
+
+// The gradient of sum(dim): that of the reduced tensor, at the elements of `self`.
+Tensor sum_backward(const Tensor& grad, const Tensor& self, at::IntArrayRef dims) {
+  std::vector<int64_t> kept = self.sizes().vec();
+  for (const int64_t dim : dims) kept[static_cast<size_t>(at::maybe_wrap_dim(dim, self.dim()))] = 1;
+  const Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).reshape(kept).expand(self.sizes());
+  return sparse_mask(dense, self);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  for (const char* name : kOfTheCpu)
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&Cpu::as_it_is>());
+  m.impl("_coalesce", coalesce);
+  m.impl("add.out", add_out);
+  m.impl("mul.out", mul_out);
+  m.impl("sparse_mask", sparse_mask);
+  m.impl("_sparse_mask_projection", mask_projection);
+  m.impl("_sparse_sum_backward", sum_backward);
+}
+
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&Cpu::on_copies>());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_to_sparse",
+         static_cast<Tensor (*)(const Tensor&, std::optional<at::Layout>, at::OptionalIntArrayRef,
+                                std::optional<int64_t>)>(at::native::dense_to_sparse));
+  m.impl("_to_sparse.sparse_dim",
+         static_cast<Tensor (*)(const Tensor&, int64_t)>(at::native::dense_to_sparse));
+}
+
+}  // namespace dlb::sparse

@@ -1,0 +1,43 @@
+// What the kernels for sparse COO tensors share. A sparse tensor of `sparse_dim` s and `dense_dim` d has
+// indices [s, nnz] (int64) and values [nnz, sizes of the last d dimensions].
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace dlb::sparse {
+
+// The indices [nnz] into the tensor's first dimensions taken as one, row by row.
+at::Tensor flat_indices(const at::Tensor& indices, at::IntArrayRef sizes);
+
+// The inverse: indices [sparse_dim, nnz] of flat ones.
+at::Tensor unflatten(const at::Tensor& flat, at::IntArrayRef sizes, int64_t sparse_dim);
+
+// One index tensor a dimension, as indexing and index_put_ take them.
+c10::List<std::optional<at::Tensor>> index_list(const at::Tensor& indices);
+
+at::Tensor make(const at::Tensor& indices, const at::Tensor& values, at::IntArrayRef sizes, bool coalesced);
+
+// Adds up the values of equal indices, and sorts them. Waits for the device, which says how many are left.
+at::Tensor coalesce(const at::Tensor& self);
+
+// Where the elements of `flat` stand in `among`, which is sorted without repeats: places, and whether there
+// is one.
+std::pair<at::Tensor, at::Tensor> find(const at::Tensor& flat, const at::Tensor& among);
+
+// Where each of `rows` rows begins in sorted row indices [nnz], and the end: [rows + 1].
+at::Tensor row_begins(const at::Tensor& sorted_rows, int64_t rows);
+
+// c = a @ b, or c += a @ b, for a as rows of elements: row_begin [m + 1], column [nnz], values [nnz] of c's
+// dtype; b [k, n] and c [m, n] of any strides.
+void product(const at::Tensor& row_begin, const at::Tensor& column, const at::Tensor& values,
+             const at::Tensor& b, const at::Tensor& c, bool adds);
+
+// c = beta * d + alpha * a @ b for such an a. c may be d. As in dense products, beta 0 ignores what is in d.
+void scaled_product(const at::Tensor& row_begin, const at::Tensor& column, const at::Tensor& values,
+                    const at::Tensor& b, const at::Tensor& d, const c10::Scalar& beta,
+                    const c10::Scalar& alpha, const at::Tensor& c);
+
+// The product of two COO matrices of one dtype, coalesced. Waits for the device, which says how many elements
+// it has.
+at::Tensor sparse_product(const at::Tensor& self, const at::Tensor& other);
+
+}  // namespace dlb::sparse

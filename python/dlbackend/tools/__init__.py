@@ -1,0 +1,1 @@
+"""What `python -m dlbackend` runs besides the tuner: info, doctor and cache."""

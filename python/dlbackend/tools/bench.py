@@ -1,0 +1,158 @@
+"""python -m dlbackend bench: training steps of networks on several devices side by side.
+
+A step is the pictures' transfer, forward, backward and the optimizer, Adam, as published tables of OpenCL backends have
+it. The devices take turns, round by round, and the ratio is the median over rounds: on shared machines the pace changes
+within seconds, and all devices have to see the same.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dlbackend
+from dlbackend.pictures import figure_class
+from dlbackend.progress import worked_on
+from dlbackend.tools import training_worker
+
+NETS = ("alexnet", "resnet18", "resnet50", "vgg16", "mobilenet_v2")
+OCL, OTHERS = "tab:green", ("tab:gray", "tab:blue", "tab:orange")
+
+
+class Worker:
+    """A process that measures on one device and answers requests by line, as training_worker.py does."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """One measurement; an error when the process has ended."""
+        assert self.process.stdin
+        assert self.process.stdout
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        answer: dict[str, Any] = json.loads(line) if line else {"error": f"the process ended ({self.process.poll()})"}
+        return answer
+
+    def close(self) -> None:
+        """Ends the process when it has answered."""
+        if self.process.stdin:
+            self.process.stdin.close()
+        self.process.wait()
+
+
+def alternate(workers: Mapping[str, Worker], request: Mapping[str, Any], rounds: int) -> dict[str, list[float]]:
+    """The seconds of each worker in each round, in which they take turns. RuntimeError with what one of them says."""
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            answer = worker.ask(request)
+            if "error" in answer:
+                raise RuntimeError(f"{name}: {answer['error']}")
+            times[name].append(answer["seconds"])
+    return times
+
+
+def ratio(times: list[float], peer: list[float]) -> float:
+    """How many times as fast as its peer a device is: the median over rounds."""
+    return statistics.median(p / own for own, p in zip(times, peer, strict=True))
+
+
+def measure(net: str, workers: Mapping[str, Worker], args: argparse.Namespace) -> dict[str, Any]:
+    """A row of the table: milliseconds, and the ratios of the other devices' times to the first one's."""
+    request = {"net": net, "batch": args.batch, "size": args.size, "seconds": args.seconds}
+    try:
+        times = alternate(workers, request, args.rounds)
+    except RuntimeError as error:
+        return {"net": net, "error": str(error)}
+    first, *others = times
+    return {
+        "net": net,
+        "milliseconds": {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()},
+        "ratio": {name: ratio(times[first], times[name]) for name in others},
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"{row['net']:24} {row['error']}"
+    cells = [f"{value:12.2f}" for value in row["milliseconds"].values()]
+    return " ".join([f"{row['net']:24}", *cells, *(f"{value:11.2f}x" for value in row["ratio"].values())])
+
+
+def draw(rows: list[dict[str, Any]], devices: list[str], path: str) -> None:
+    """Writes the picture in the format of the path's ending. ImportError without matplotlib."""
+    measured = [row for row in rows if "error" not in row]
+    figure = figure_class()(figsize=(10, 1 + 0.35 * len(devices) * max(len(measured), 1)), layout="constrained")
+    axis = figure.subplots()
+    height = 0.8 / len(devices)
+    for i, (device, colour) in enumerate(zip(devices, (OCL, *OTHERS), strict=False)):
+        places = [row + (i - (len(devices) - 1) / 2) * height for row in range(len(measured))]
+        bars = axis.barh(places, [row["milliseconds"][device] for row in measured], height, color=colour, label=device)
+        axis.bar_label(bars, fmt=" %.3g", fontsize=8)
+    axis.set_yticks(range(len(measured)), [row["net"] for row in measured])
+    axis.invert_yaxis()
+    axis.legend()
+    axis.set_xlabel("training step, ms")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def default_devices() -> str:
+    return "ocl:0,cpu" + (",cuda" if torch.cuda.is_available() else "")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measures, prints and writes what the options ask for; 1 if a network could not be measured."""
+    devices = (args.devices or default_devices()).split(",")
+    nets = args.only.split(",")
+    workers = {device: Worker(training_worker.__file__, device, str(args.threads)) for device in devices}
+    print(f"training steps with Adam, batch {args.batch}, {args.size} x {args.size}, float32")
+    heads = [f"{device + ' ms':>12}" for device in devices] + [f"{'/ ' + device:>12}" for device in devices[1:]]
+    print(" ".join([f"{'network':24}", *heads]) + f"   (above 1: {devices[0]} is faster)", flush=True)
+    rows = []
+    for row in worked_on(nets, "bench", lambda net: measure(net, workers, args), str):
+        rows.append(row)
+        print(line(row), flush=True)
+    for worker in workers.values():
+        worker.close()
+    if args.json:
+        settings = {"batch": args.batch, "size": args.size, "rounds": args.rounds, "threads": args.threads}
+        versions = {"dlbackend": dlbackend.__version__, "torch": torch.__version__, "machine": platform.machine()}
+        with open(args.json, "w") as out:
+            json.dump({**versions, **settings, "devices": devices, "nets": rows}, out, indent=1)
+    if args.picture:
+        draw(rows, devices, args.picture)
+    return 1 if any("error" in row for row in rows) else 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `bench`; sets `run`."""
+    parser.add_argument(
+        "--only", default=",".join(NETS), metavar="NAME[,NAME]",
+        help="networks of torchvision, or module:function that returns one; default %(default)s",
+    )  # fmt: skip
+    about = "the first is compared with the others; default: ocl:0, cpu, and cuda where torch can use it"
+    parser.add_argument("--devices", default="", metavar="DEVICE[,DEVICE]", help=about)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--size", type=int, default=224, help="height and width of the pictures")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="per network, device and round")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of PyTorch's CPU device")
+    parser.add_argument("--json", metavar="FILE", help="file for the results")
+    parser.add_argument("--picture", metavar="FILE", help="file for a picture of the times; needs matplotlib")
+    parser.set_defaults(run=main)

@@ -1,0 +1,214 @@
+"""The rule by which a network's results on a device are right or wrong, and the runs that it compares.
+
+How far float32 may be off depends on the network. So each runs three times: in float64 on the CPU (the truth), in
+float32 on the CPU, and in float32 on the device. Both float32 runs do the same sums in other orders, so their errors
+are of one size; the device may have a small multiple of the CPU's, measured over all gradients together, and over each
+output.
+
+Gradients jump where ReLU's or max pooling's input is within rounding of a tie, and behind small feature maps one unit
+that decides otherwise moves them all by some percent, on the CPU in float32 too. So networks with such jumps run with
+them, gradients held to those percent, and again with smooth functions in their place, gradients held to rounding.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dlbackend.tools.training_worker import synchronize
+from dlbackend.tools.validation.runs import Comparable, Decisions, moved, tensors, without_dropout
+
+# Of the CPU's float32 error; and what both have beside: results are rounded to float32 themselves, about a thousand
+# times in a row through a deep network.
+TIMES, FLOOR = 8.0, 2e-5
+# Of gradients where single units may decide otherwise, and of the decisions that are counted (Decisions).
+FLIPPED = 0.1
+GRADIENTS = ("input gradient", "gradients", "parameters")
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Example:
+    """A network with what it is called with, in training and otherwise, and the loss of what it returns."""
+
+    model: nn.Module
+    inputs: Any  # the call's arguments: a tuple, or a dictionary of keywords
+    loss: Callable[[Any], Tensor]
+    training_inputs: Any = None  # `inputs` where it is None
+    generate: dict[str, Any] | None = None  # keywords of the model's generate(), if that is to be compared
+    replay: bool = False  # all runs take the decisions of the one in float64: detection, routing among experts
+
+
+@dataclass
+class Check:
+    """One quantity: how far the device is from float64, relative to its norm, and how far it and the CPU may be."""
+
+    stage: str
+    what: str
+    error: float
+    cpu_error: float
+    allowed: float
+
+    @property
+    def passed(self) -> bool:
+        """No error is a number that is not one."""
+        return self.error <= self.allowed
+
+    @property
+    def used(self) -> float:
+        """How much of what is allowed the error is."""
+        return self.error / self.allowed
+
+
+@dataclass
+class Run:
+    """What one run computed, as float64 on the CPU."""
+
+    quantities: dict[str, list[Tensor]]
+    seconds: float
+    jumps: int
+    different: float = 0.0
+
+
+@dataclass
+class Comparison:
+    """The checks of a stage, and the seconds of its runs."""
+
+    checks: list[Check] = field(default_factory=list)
+    first_seconds: float = 0.0  # on the device, with what had to be compiled
+    seconds: float = 0.0  # on the device, when it runs again
+    cpu_seconds: float = 0.0
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Of a from b relative to b's norm, absolute where that is zero."""
+    if a.shape != b.shape:
+        return float("inf")
+    norm = float(b.norm())
+    return float((a - b).norm()) / (norm or 1.0)
+
+
+def _plain(results: list[Tensor]) -> list[Tensor]:
+    return [result.detach().cpu().double() for result in results]
+
+
+def _together(results: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    """One vector of all; zeros for gradients that there are none of."""
+    both = zip(results, like, strict=True)
+    flat = [(torch.zeros_like(x) if result is None else result).flatten() for result, x in both]
+    return [torch.cat(_plain(flat))] if flat else []
+
+
+def _call(model: Any, inputs: Any) -> Any:
+    return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+
+
+def call_training(example: Example, model: nn.Module) -> Any:
+    """The model's outputs for what it is called with in training."""
+    return _call(model, example.inputs if example.training_inputs is None else example.training_inputs)
+
+
+def train(example: Example, device: torch.device, dtype: torch.dtype, mode: Comparable) -> Run:
+    """One training step with SGD."""
+    model = without_dropout(copy.deepcopy(example.model)).to(device=device, dtype=dtype).train()
+    inputs = moved(example.inputs if example.training_inputs is None else example.training_inputs, device, dtype)
+    # Targets stand in the second place of what torchvision's detection takes; nobody asks for their gradients.
+    pictures = [x for x in tensors(inputs[0] if isinstance(inputs, tuple) else inputs) if x.is_floating_point()]
+    for picture in pictures:
+        picture.requires_grad_()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+    synchronize(device)
+    start = time.perf_counter()
+    with mode:
+        outputs = _call(model, inputs)
+        example.loss(outputs).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    synchronize(device)
+    seconds = time.perf_counter() - start
+    statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    quantities = {
+        "outputs": _plain(tensors(outputs)),
+        "input gradient": _together([picture.grad for picture in pictures], pictures),
+        "gradients": _together([p.grad for p in parameters], parameters),
+        "parameters": _together(parameters, parameters),
+        "statistics": _together(statistics, statistics),
+    }
+    for what in ("input gradient", "gradients"):
+        if any(not x.any() for x in quantities[what]):
+            raise ValueError(f"the {what} is zero, so comparing it would say nothing")
+    return Run(quantities, seconds, mode.jumps)
+
+
+def infer(example: Example, device: torch.device, dtype: torch.dtype, mode: Comparable) -> Run:
+    """The outputs in eval mode."""
+    return _forward(example, device, dtype, mode, _call)
+
+
+def generate(example: Example, device: torch.device, dtype: torch.dtype, mode: Comparable) -> Run:
+    """The tokens that the model generates."""
+    more = example.generate or {}
+    return _forward(example, device, dtype, mode, lambda model, inputs: model.generate(**inputs, **more))
+
+
+def _forward(
+    example: Example, device: torch.device, dtype: torch.dtype, mode: Comparable, call: Callable[[Any, Any], Any]
+) -> Run:
+    model = copy.deepcopy(example.model).to(device=device, dtype=dtype).eval()
+    inputs = moved(example.inputs, device, dtype)
+    synchronize(device)
+    start = time.perf_counter()
+    with torch.inference_mode(), mode:
+        outputs = call(model, inputs)
+    synchronize(device)
+    return Run({"outputs": _plain(tensors(outputs))}, time.perf_counter() - start, mode.jumps)
+
+
+Stage = Callable[[Example, torch.device, torch.dtype, Comparable], Run]
+
+
+def compare(stage: Stage, name: str, example: Example, device: torch.device, smooth: bool = False) -> Comparison:
+    """Runs a stage on the CPU and on the device, and with jumps in its gradients once more without them."""
+    decisions = Decisions() if example.replay else None
+
+    def run(where: torch.device, dtype: torch.dtype) -> Run:
+        made = stage(example, where, dtype, Comparable(dtype, smooth, decisions))
+        made.different = decisions.share if decisions else 0.0
+        if decisions:
+            decisions.replay()
+        return made
+
+    truth, here, first = run(CPU, torch.float64), run(CPU, torch.float32), run(device, torch.float32)
+    # What is timed runs once more: kernels are compiled, the CPU's threads are awake.
+    cpu_seconds, seconds = (0.0, 0.0) if smooth else (run(where, torch.float32).seconds for where in (CPU, device))
+    checks = []
+    for what in truth.quantities:
+        to_rounding = smooth or what not in GRADIENTS or not truth.jumps
+        checks += check(name, what, truth, here, first, to_rounding)
+    if decisions:
+        checks.append(Check(name, "decisions", first.different, here.different, FLIPPED))
+    found = Comparison(checks, first.seconds, seconds, cpu_seconds)
+    if stage is train and truth.jumps and not smooth:
+        found.checks += compare(stage, f"{name}, smooth", example, device, smooth=True).checks
+    return found
+
+
+def check(stage: str, what: str, truth: Run, here: Run, there: Run, to_rounding: bool) -> list[Check]:
+    """The checks of one quantity, one for each tensor of it."""
+    if len(truth.quantities[what]) != len(there.quantities[what]):
+        return [Check(stage, f"number of {what}", float("inf"), 0.0, FLOOR)]
+    checks = []
+    for exact, cpu, own in zip(truth.quantities[what], here.quantities[what], there.quantities[what], strict=True):
+        cpu_error = distance(cpu, exact)
+        allowed = TIMES * cpu_error + FLOOR if to_rounding else FLIPPED
+        checks.append(Check(stage, what, distance(own, exact), cpu_error, allowed))
+    return checks
+
+
+def stages(example: Example) -> dict[str, Stage]:
+    """What is compared of a network, by name."""
+    return {"train": train, "eval": infer, **({"generate": generate} if example.generate else {})}
