@@ -62,6 +62,16 @@ def nothing_in_home():
     assert not written, "this test, or what it started, wrote to the home folder"
 
 
+@pytest.fixture
+def background_at_rest():
+    """For tests that count launches or bytes: solutions that earlier tests asked for are built and checked on a thread
+    of their own, which launches and allocates too.
+    """
+    import dlbackend
+
+    dlbackend.solvers.wait()
+
+
 QUICK = ("torch.float32", "torch.int64")
 
 

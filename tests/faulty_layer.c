@@ -4,7 +4,8 @@
  *                              with -1 every call until a queue was finished
  *   FAULTY_CALL=clGetDeviceInfo:1:-33  counts calls for the name of a device; each device's takes two
  *   FAULTY_CALL=clGetEventProfilingInfo:2:5000000  the second time that is asked for is 5 ms later than it was
- *   FAULTY_NO_FP64=1           no device has cl_khr_fp64 */
+ *   FAULTY_NO_FP64=1           no device has cl_khr_fp64
+ *   FAULTY_FP64_BUILD=1        devices list cl_khr_fp64, but programs that enable it do not build */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +61,14 @@ static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, 
   return NULL;
 }
 
+static cl_program CL_API_CALL create_program(cl_context context, cl_uint count, const char** texts,
+                                             const size_t* lengths, cl_int* status) {
+  static const char* refused = "#error this compiler has no double\n";
+  if (getenv("FAULTY_FP64_BUILD") && count == 1 && strstr(texts[0], "cl_khr_fp64"))
+    return next->clCreateProgramWithSource(context, 1, &refused, NULL, status);
+  return next->clCreateProgramWithSource(context, count, texts, lengths, status);
+}
+
 static cl_int CL_API_CALL build(cl_program program, cl_uint count, const cl_device_id* devices, const char* options,
                                 void(CL_CALLBACK* notify)(cl_program, void*), void* user) {
   const cl_int fault = countdown("clBuildProgram");
@@ -93,6 +102,7 @@ static void replace_calls(void) {
   mine.clEnqueueNDRangeKernel = launch;
   mine.clEnqueueReadBuffer = read_buffer;
   mine.clCreateBuffer = create_buffer;
+  mine.clCreateProgramWithSource = create_program;
   mine.clBuildProgram = build;
   mine.clGetDeviceInfo = device_info;
   mine.clGetEventProfilingInfo = event_time;

@@ -1,10 +1,12 @@
 """What the wheel declares and links, the command-line tools, and processes without a driver or after a fork."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, files, requires
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 from fresh_process import fresh_python, run_python
 
 import dlbackend
-from dlbackend import opencl_probe
+from dlbackend.tools import opencl_probe
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,21 +23,26 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(dlbackend.__file__).parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, VERSION = SETTINGS["project"], SETTINGS["tool"]["dlbackend"]["version"]
 TORCH_MINOR = ".".join(torch.__version__.split(".")[:2])
 # Hides the loader's drivers and, by naming a library, the ones that pip installed.
 NO_DRIVER = {"OCL_ICD_VENDORS": "/nonexistent", "DLBACKEND_OPENCL_LIBRARY": "/nonexistent/libOpenCL.so.1"}
 
 
 def test_version_comes_from_pyproject() -> None:
-    assert dlbackend.__version__ == PROJECT["version"]
+    assert dlbackend.__version__ == VERSION
 
 
 def test_build_requires_the_torch_minor_it_was_compiled_for() -> None:
     assert dlbackend._C.torch_minor() == TORCH_MINOR
     code = "import torch_pin; print(torch_pin.dynamic_metadata({}, {}))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT / "cmake")
-    assert done.stdout.strip() == str({"dependencies": [f"torch=={TORCH_MINOR}.*"]})
+    for tag in ("", "pt213"):
+        variables = os.environ | {"PYTHONPATH": str(ROOT / "cmake"), "DLBACKEND_BUILD_TAG": tag}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env=variables)
+        expected = {"version": VERSION + ("+" + tag if tag else ""), "dependencies": [f"torch=={TORCH_MINOR}.*"]}
+        assert done.stdout.strip() == str(expected)
 
 
 def test_installed_metadata_pins_torch() -> None:
@@ -57,6 +64,39 @@ def test_libraries_link_neither_opencl_nor_clblast_nor_cuda() -> None:
         needed = re.findall(r"NEEDED.*\[(.*)\]", table)
         assert "libc10.so" in needed
         assert not [name for name in needed if re.search("opencl|clblast|cuda", name, re.IGNORECASE)]
+
+
+def installed_files(prefix: Path) -> set[str]:
+    """What the wheel puts into site-packages: as its RECORD says where the package is installed, else as the build's
+    install rules do.
+    """
+    try:
+        return {str(file) for file in files("dlbackend") or ()}
+    except PackageNotFoundError:
+        if not shutil.which("cmake"):
+            pytest.skip("runs from the source folder, without CMake")
+        command = ["cmake", "--install", str(ROOT / "build"), "--prefix", str(prefix)]
+        subprocess.run(command, check=True, capture_output=True)
+        return {str(file.relative_to(prefix)) for file in prefix.rglob("*") if file.is_file()}
+
+
+def test_the_wheel_has_what_the_build_makes(tmp_path: Path) -> None:
+    """Above all a packed pack for every text in packs/: without them an installed package searches anew, unnoticed."""
+    texts = [file.stem for file in (ROOT / "packs").glob("*.txt")]
+    assert texts
+    found = installed_files(tmp_path)
+    packs = {f"dlbackend/packs/{name}.pack" for name in texts}
+    other = ("_build.py", "libdlbackend.so", "dlbackend-compiler", "include/dlbackend/template.h")
+    missing = (packs | {f"dlbackend/{name}" for name in other} | {"dlbackend_autoload.py"}) - found
+    assert not missing
+    assert any(re.fullmatch(r"dlbackend/_C\..*so", name) for name in found)
+    assert not [name for name in found if name.startswith("dlbackend/packs/") and name.endswith(".txt")]
+
+
+def test_packages_are_all_found() -> None:
+    """Folders of the Python package are packages, which is what the wheel takes from python/dlbackend."""
+    folders = {file.parent for file in (ROOT / "python" / "dlbackend").rglob("*.py")}
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
 
 
 def test_info_shows_every_device() -> None:

@@ -105,7 +105,7 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_everything_stays_as_it_was(training, trained):
+def test_everything_stays_as_it_was(training, trained, background_at_rest):
     model = Stateful().to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.randn(2, 3, 8, 8)

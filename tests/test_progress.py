@@ -101,3 +101,10 @@ def test_tune_shows_configurations_and_turns(terminal):
     assert any(about == "2 configurations take turns" for about in drawn)
     assert terminal.bars("tune")[-1][0] == 30
     assert terminal.one_line()
+
+
+def test_a_bar_is_gone_when_a_result_is_there(terminal):
+    for result in progress.worked_on([1, 2], "work", lambda x: 10 * x, lambda x: f"item {x}"):
+        drawn = terminal.getvalue()
+        assert f"item {result // 10}" in drawn
+        assert drawn.endswith(" \r")

@@ -43,7 +43,7 @@ def test_mixed_dtypes_and_results():
     torch.testing.assert_close(squares.cpu(), k.double() ** 2)
 
 
-def test_mean_and_variance_in_one_pass():
+def test_mean_and_variance_in_one_pass(background_at_rest):
     x, dx = make(8, 6, 20, 30)
     before = dlbackend.kernel_stats()["launches"]
     mean, var = pointwise_reduce(

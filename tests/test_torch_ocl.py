@@ -2,6 +2,7 @@
 
 from multiprocessing.reduction import ForkingPickler
 
+import numpy
 import pytest
 import torch
 from fresh_process import forked_python
@@ -128,7 +129,7 @@ def test_events_time_and_order() -> None:
     other.synchronize()
 
 
-def test_memory_statistics_follow_tensors() -> None:
+def test_memory_statistics_follow_tensors(background_at_rest: None) -> None:
     ocl.empty_cache()
     before = ocl.memory_allocated()
     ocl.reset_peak_memory_stats()
@@ -147,6 +148,7 @@ def test_memory_statistics_follow_tensors() -> None:
     free, total = ocl.mem_get_info()
     assert 0 < free <= total == ocl.get_device_properties().total_memory
     assert torch.accelerator.memory_allocated() == before
+    assert torch.accelerator.memory_stats().keys() == flat.keys()
 
 
 def test_random_state_repeats() -> None:
@@ -215,3 +217,35 @@ def test_tensors_for_other_processes() -> None:
         with pytest.raises(RuntimeError, match=r"Send tensor\.cpu\(\)"):
             ForkingPickler.dumps(value)
     assert len(ForkingPickler.dumps(torch.ones(3))) > 0
+
+
+def test_dlpack() -> None:
+    x = torch.arange(6.0, device="ocl").view(2, 3)
+    shared = torch.from_dlpack(x[:, 1:])
+    shared[0, 0] = 9
+    assert x[0, 1] == 9
+    assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
+    assert numpy.from_dlpack(x, device="cpu").tolist() == [[0, 9, 2], [3, 4, 5]]  # type: ignore[arg-type]
+    assert torch.from_dlpack(numpy.ones(3), device="ocl").device.type == "ocl"  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"[Uu]nsupported device"):
+        numpy.from_dlpack(x)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="without copying"):
+        torch.from_dlpack(x, device="cpu", copy=False)
+    assert torch.ones(2).__dlpack_device__() == (1, 0)
+
+
+def test_compiling_says_what_works_instead() -> None:
+    compiled = forked_python("""
+import torch, dlbackend
+def function(x): return (x * 2).sum()
+x = torch.ones(3, device="ocl")
+try:
+    torch.compile(function)(x)
+except Exception as error:
+    assert 'backend="aot_eager"' in str(error), str(error)
+else:
+    raise AssertionError("inductor knows the device")
+torch._dynamo.reset()
+print(torch.compile(function, backend="aot_eager")(x).item())
+""")
+    assert compiled.stdout == "6.0\n", compiled.stderr

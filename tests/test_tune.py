@@ -14,9 +14,11 @@ from fresh_process import forked_python
 from torch import nn
 
 import dlbackend
-from dlbackend import tuner, tuning, variant
 from dlbackend.__main__ import main
-from dlbackend.variant import Configuration
+from dlbackend.tuning import measure, search, tuner, variant
+from dlbackend.tuning import result as results
+from dlbackend.tuning.inputs import squared
+from dlbackend.tuning.variant import Configuration
 
 TENSOR_CORES = torch.ocl.get_device_properties(0).has_tensor_cores
 
@@ -107,15 +109,15 @@ def test_the_winner_comes_back(tuned, tmp_path):
     tuned.save(tmp_path / "t.json")
     again = dlbackend.load_tuning(tmp_path / "t.json")
     made = again.apply(model).to(DEVICE)
-    assert made.configuration == tuning.configuration_of(tuned.winner)
+    assert made.configuration == results.configuration_of(tuned.winner)
     with torch.no_grad():
         torch.testing.assert_close(made(x.to(DEVICE)).cpu().double(), expected, rtol=1e-5, atol=1e-5)
     assert type(model[1]) is nn.BatchNorm2d  # the model itself is as it was
     parameters = {p.data_ptr() for p in model.parameters()}
     inplace = again.apply(model, inplace=True)
     assert {p.data_ptr() for p in inplace.parameters()} & parameters  # no copy of what is not folded
-    tuning._loaded.clear()
-    tuning.restore_solvers()
+    results._loaded.clear()
+    results.restore_solvers()
 
 
 def test_a_process_takes_the_solvers_of_a_tuning(tuned, tmp_path):
@@ -158,7 +160,7 @@ def test_a_replay_takes_exactly_what_is_recorded(tuned, tmp_path, swapped):
         others = [s for s in dlbackend.solvers.solutions(key) if s.estimate and s.solver != now["solver"]]
         other = next((s for s in others if not s.specialised), None)
         if other:
-            data["records"][key] = tuner._record([dataclasses.replace(other, taken=True)])
+            data["records"][key] = search.record_of([dataclasses.replace(other, taken=True)])
             winner["solutions"][key] = {**now, "solver": other.solver, "config": other.config}
     recorded = {key: [s["solver"], s["config"]] for key, s in winner["solutions"].items()}
     if swapped:
@@ -185,7 +187,7 @@ print(json.dumps([str(model.configuration), model.configuration.layers, taken, s
     )
     assert done.returncode == 0, done.stderr
     name, layers, taken, measured = json.loads(done.stdout)
-    configuration = tuning.configuration_of(winner)
+    configuration = results.configuration_of(winner)
     assert (name, layers) == (str(configuration), [list(pair) for pair in configuration.layers])
     assert {key: [s] for key, s in recorded.items()} == taken
     assert measured == 0
@@ -199,14 +201,14 @@ def test_what_a_replay_measures(tuned, monkeypatch, driver):
         data["device"]["place"] = "another"
         data["records"] = dict.fromkeys(data["records"], "nonsense")
     seen = []
-    monkeypatch.setattr(tuner._Tuner, "take_turns", lambda _, entries: seen.extend(entries))
+    monkeypatch.setattr(search.Search, "take_turns", lambda _, entries: seen.extend(entries))
     model, x = net()
-    tuner.replay(dlbackend.Tuning(data), model, x, DEVICE, tuner.squared)
-    assert [e.configuration for e in seen] == [tuning.configuration_of(e) for e in (tuned.winner, tuned.slowest)]
+    tuner.replay(dlbackend.Tuning(data), model, x, DEVICE, squared)
+    assert [e.configuration for e in seen] == [results.configuration_of(e) for e in (tuned.winner, tuned.slowest)]
     assert (seen[0].records == data["records"]) == (driver == "same")
     assert seen[0].records.keys() == data["records"].keys()
     with pytest.raises(ValueError, match="has others"):
-        tuner.replay(tuned, nn.Linear(3, 3).eval(), torch.randn(1, 3), DEVICE, tuner.squared)
+        tuner.replay(tuned, nn.Linear(3, 3).eval(), torch.randn(1, 3), DEVICE, squared)
 
 
 @pytest.mark.parametrize(
@@ -277,10 +279,10 @@ MALFORMED = [
 def test_malformed(tuned, path, value, message):
     data = copy.deepcopy(tuned.data)
     put(data, path, value)
-    loaded = tuning._loaded.copy()
+    loaded = results._loaded.copy()
     with pytest.raises(ValueError, match=message):
         dlbackend.load_tuning(data)
-    assert tuning._loaded == loaded
+    assert results._loaded == loaded
 
 
 def test_malformed_winner(tuned):
@@ -345,8 +347,8 @@ def test_a_bad_record_keeps_the_others_out(tuned):
             assert running() == "reference"
             assert taken({key: ""}) != "reference"  # what was kept out is seen
     finally:
-        tuning._loaded.clear()
-        tuning.restore_solvers()
+        results._loaded.clear()
+        results.restore_solvers()
 
 
 class Silent(nn.Module):
@@ -378,7 +380,7 @@ def test_errors():
     names = ("finite", "max_relative", "relative_l2")
 
     def of(found, expected):
-        return tuple(tuner._accuracy(found, expected)[name] for name in names)
+        return tuple(measure.accuracy_of(found, expected)[name] for name in names)
 
     assert of(zeros, zeros) == (True, 0, 0)
     assert of(ones, zeros) == (True, math.inf, math.inf)
@@ -402,8 +404,8 @@ def test_numbers_that_json_has_not(tuned, tmp_path):
             assert again.data == data
             assert "infinite" in again.table()
     finally:
-        tuning._loaded.clear()
-        tuning.restore_solvers()
+        results._loaded.clear()
+        results.restore_solvers()
 
 
 def test_unreadable_files(tmp_path):
@@ -542,7 +544,7 @@ def test_fused_activations(dimensions, activation):
     torch.testing.assert_close(copied.get_parameter("0.weight").grad.cpu(), model[0].weight.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_which_activations_are_fused():
+def test_which_activations_are_fused(background_at_rest):
     model = fresh_norms(Residual().eval())
     x = torch.randn(2, 4, 6, 6)
     expected = copy.deepcopy(model).double()(x.double())
@@ -558,7 +560,6 @@ def test_which_activations_are_fused():
         net(x)
         return dlbackend.kernel_stats()["launches"] - before
 
-    dlbackend.solvers.wait()  # what other tests left to be measured is launched too
     with torch.no_grad(), torch.backends.ocl.flags(deterministic=True):  # nothing is measured
         torch.testing.assert_close(fused(x).cpu().double(), expected, rtol=2e-5, atol=2e-5)
         assert launches_of(fused) == launches_of(plain) - 5
@@ -641,13 +642,13 @@ def test_precisions_take_and_give_float32(precision):
 def test_layouts_by_gain_of_each_layer():
     """All layers that gain, then the half that gains most; not those that gain nothing."""
     model = nn.Sequential(*(nn.Conv2d(4, 4, 1) for _ in range(5))).eval()
-    run = tuner._Tuner(model, torch.randn(1, 4, 4, 4), 0, False, tuner.squared, 10, 1, False)
+    run = search.Search(model, torch.randn(1, 4, 4, 4), 0, False, squared, 10, 1, False)
     times = {"nchw": [5, 5, 5, 5, 5], "nhwc": [1, 2, 3, 9, 9]}
     for layout, layers in times.items():
-        entry = tuner._Entry(Configuration(layout=layout), samples=[30 if layout == "nhwc" else 25])
+        entry = measure.Entry(Configuration(layout=layout), samples=[30 if layout == "nhwc" else 25])
         entry.layers = [{"name": str(i), "milliseconds": ms} for i, ms in enumerate(layers)]
         run.entries[entry.configuration] = entry
-    tried = list(run._layouts_of_layers(*run.entries))
+    tried = list(run.layouts_of_layers(*run.entries))
     assert [[name for name, layout in c.layers if layout == "nhwc"] for c in tried] == [["0", "1", "2"], ["0"]]
     assert {c.layout for c in tried} == {"per-layer"}
 
@@ -656,9 +657,9 @@ def test_pace_of_rounds_cancels():
     """Rounds at very different paces, with a run that something disturbed in each."""
     true, paces = [60.0, 80.0, 75.0], [1.0, 1.3, 0.9, 1.25, 1.1]
     rounds = [[pace * t * (3 if k == i else 1) for i, t in enumerate(true)] for k, pace in enumerate(paces)]
-    times = tuner.in_turns(rounds)
+    times = measure.in_turns(rounds)
     assert times == pytest.approx([times[0] * t / true[0] for t in true], rel=0.01)
-    assert tuner.in_turns([[p * t for t in true] for p in paces]) == pytest.approx([1.1 * t for t in true])
+    assert measure.in_turns([[p * t for t in true] for p in paces]) == pytest.approx([1.1 * t for t in true])
 
 
 def test_budget():
@@ -750,8 +751,8 @@ def test_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(SystemExit, match="needs torchvision"):
         command("resnet18")
-    tuning._loaded.clear()
-    tuning.restore_solvers()
+    results._loaded.clear()
+    results.restore_solvers()
 
 
 def test_what_does_not_apply_is_a_warning(tmp_path):

@@ -80,6 +80,7 @@ def test_they_end_with_the_program(tmp_path):
     assert compilers(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_they_end_when_the_program_is_killed(tmp_path):
     code = "import os; os.set_inheritable(os.open('/dev/zero', os.O_RDONLY), True)\n" + NET
     code += "print('ready', flush=True); import time; time.sleep(60)"
@@ -99,6 +100,7 @@ def test_they_end_when_the_program_is_killed(tmp_path):
     assert compilers(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_the_program_compiles_when_they_are_killed(tmp_path):
     """Each time one appears it is killed, whatever it does."""
     killer = f"""
@@ -154,6 +156,7 @@ print(torch.arange(3, device="ocl:0").sum().item())
     assert done.stdout.split() == ["1", "1", "3"], done.stderr
 
 
+@pytest.mark.slow
 def test_a_search_compiles_elsewhere(tmp_path):
     """GPUs' candidates in the background and, measured before the first run, by several at once."""
     code = """

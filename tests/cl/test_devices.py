@@ -6,7 +6,7 @@ import pytest
 import torch
 from fresh_process import forked_python, run_python
 
-from dlbackend import opencl_probe
+from dlbackend.tools import opencl_probe
 
 DEVICE = "ocl:0"
 
@@ -73,6 +73,21 @@ print(before, getenv(b"CUDA_DEVICE_MAX_CONNECTIONS"))
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     assert forked_python(code).stdout == "None b'2'\n"
     assert forked_python(code, CUDA_DEVICE_MAX_CONNECTIONS="8").stdout == "b'8' b'8'\n"
+
+
+@pytest.mark.skipif(
+    torch.ocl.get_device_properties(0).platform != "Portable Computing Language",
+    reason="of PoCL's threads",
+)
+def test_no_more_threads_than_cores_that_may_be_used(monkeypatch):
+    code = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import torch, dlbackend
+print(torch.ocl.get_device_properties(0).compute_units)
+"""
+    monkeypatch.delenv("POCL_MAX_PTHREAD_COUNT", raising=False)
+    assert forked_python(code).stdout == "1\n"
 
 
 def test_no_opencl_library():

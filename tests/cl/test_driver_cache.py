@@ -150,6 +150,7 @@ def test_disk_that_fills_up_later(run, tmp_path):
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_folder_for_temporary_files_of_another_user(tmp_path):
     """Code is loaded from it: one that others can write, or have made, is not used."""
     code = "import os; [os.environ.pop(v, 0) for v in ('DLBACKEND_CACHE_DIR', 'XDG_CACHE_HOME')]\n"

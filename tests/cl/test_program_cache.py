@@ -258,6 +258,7 @@ print(int(stats["compiled"]), int(stats["loaded"]), int(stats["evicted"]))
 """
 
 
+@pytest.mark.slow
 def test_programs_in_memory_are_bounded(run):
     """Those used least recently go, also under other threads' launches, and come back from the disk."""
     compiled, loaded, evicted = map(int, run(MANY).stdout.split())

@@ -68,7 +68,9 @@ def test_functions_are_defined(cpu):
                 for name in row["functions"][cls]:
                     assert name in re.findall(r"\bdlb_\w+", text)
                 for name in re.findall(r"\bdlb_\w+", text):
-                    places = re.findall(rf"^(?:#define|(?:DLB_INLINE|inline) \w+) {name}\b", front, re.MULTILINE)
+                    places = re.findall(
+                        rf"^(?:#define|(?:DLB_INLINE|static inline|inline) \w+) {name}\b", front, re.MULTILINE
+                    )
                     assert places, (row["id"], name)
 
 

@@ -53,7 +53,7 @@ def test_operands_are_of_their_storage_types(dtype, device):
     assert out == "global float* b0"
     assert x0 == f"global const {STORAGE[dtype]}* b1"
     assert x1 == "global const int* b2"
-    assert params == "const dlb_params p"
+    assert params == "const PointwiseParams p"
     assert ("cl_khr_fp64" in text) == (dtype in WIDE)
 
 

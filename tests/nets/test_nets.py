@@ -1,15 +1,7 @@
-"""Networks end to end: forward, backward and one optimizer step on small inputs against float64 on the CPU.
-
-How far float32 may be off depends on the network. So each runs three times: in float64 on the CPU (the truth), in
-float32 on the CPU, and in float32 on the device. Both float32 runs do the same sums in other orders, so their errors
-are of one size; the device may have a small multiple of the CPU's, measured over all outputs or all gradients together.
-
-Gradients jump where ReLU's or max pooling's input is within rounding of a tie, and behind small feature maps one unit
-that decides otherwise moves them all by some percent, on the CPU in float32 too. So networks with such decisions run
-with them, gradients held to those percent, and again with smooth ops in their place, gradients held to rounding.
+"""Networks end to end: forward, backward and one optimizer step on small inputs against float64 on the CPU, by the rule
+of `python -m dlbackend validate`.
 """
 
-import copy
 import math
 import sys
 from pathlib import Path
@@ -19,42 +11,20 @@ import torch
 from torch import nn
 
 import dlbackend
+from dlbackend.tools.validation import rule
+from dlbackend.tools.validation.vision import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tv_shim  # noqa: F401  isort: skip  (before torchvision)
 import torchvision  # isort: skip
 
 DEVICE = "ocl:0"
-# Of the CPU's float32 error; and what both have beside: results are rounded to float32 themselves, about a thousand
-# times in a row through a deep network.
-TIMES, FLOOR = 8.0, 2e-5
-FLIPPED = 0.1
 
 
 @pytest.fixture(autouse=True)
 def _no_fallbacks(monkeypatch):
     monkeypatch.setenv("DLBACKEND_FALLBACK", "error")
     dlbackend.reset_fallback_report()
-
-
-def without_dropout(model):
-    """Dropout would draw other numbers on each device."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return model
-
-
-def smooth(model):
-    """ReLUs and max pooling, where the network has them, replaced by ops with continuous gradients."""
-    model = copy.deepcopy(model)
-    for parent in list(model.modules()):
-        for name, module in list(parent.named_children()):
-            if isinstance(module, (nn.ReLU, nn.ReLU6)):
-                setattr(parent, name, nn.SiLU())
-            elif isinstance(module, nn.MaxPool2d):
-                setattr(parent, name, nn.AvgPool2d(module.kernel_size, module.stride, module.padding, module.ceil_mode))
-    return model
 
 
 def small_classifier(model):
@@ -108,79 +78,20 @@ NETS = {
 }
 
 
-def inputs_for(size):
-    generator = torch.Generator().manual_seed(1)
-    if len(size) == 2:
-        x = torch.randint(50, size, generator=generator)
-    else:
-        x = torch.randn(size, generator=generator, dtype=torch.float64)
-    return x, torch.randint(10, size[:1], generator=generator)
-
-
-def step(model, size, device, dtype, optimizer_class, **options):
-    """Outputs, gradients and new parameters of one training step, as float64 on the CPU."""
-    model = copy.deepcopy(model).to(device=device, dtype=dtype)
-    optimizer = optimizer_class(model.parameters(), **options)
-    x, y = inputs_for(size)
-    x = x.to(device=device, dtype=dtype if x.is_floating_point() else None)
-    out = model(x)
-    nn.functional.cross_entropy(out, y.to(device)).backward()
-    optimizer.step()
-    parameters = list(model.parameters())
-    collect = lambda tensors: torch.cat([t.detach().cpu().double().flatten() for t in tensors])  # noqa: E731
-    buffers = [b for b in model.buffers() if b.is_floating_point()]
-    return {
-        "outputs": collect([out]),
-        "gradients": collect([p.grad for p in parameters]),
-        "parameters": collect(parameters),
-        **({"statistics": collect(buffers)} if buffers else {}),
-    }
-
-
-def distance(a, b):
-    return ((a - b).norm() / b.norm()).item()
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_training_step(name):
+def example(name):
     torch.manual_seed(0)
     make, size = NETS[name]
-    decisive = without_dropout(make()).train()
-    compare(decisive, size, {"outputs", "statistics"} if has_decisions(decisive) else EVERYTHING)
-    if has_decisions(decisive):
-        compare(smooth(decisive), size, EVERYTHING)
-    assert dlbackend.fallback_report() == {}
+    x = torch.randint(50, size) if len(size) == 2 else torch.randn(size)
+    return rule.Example(make(), (x,), cross_entropy(torch.randint(10, size[:1])))
 
 
-EVERYTHING = {"outputs", "gradients", "parameters", "statistics"}
-
-
-def has_decisions(model):
-    return any(isinstance(m, (nn.ReLU, nn.ReLU6, nn.MaxPool2d)) for m in model.modules())
-
-
-def compare(model, size, to_rounding):
-    """One step on the device against float64; what is not in `to_rounding` may differ by FLIPPED."""
-    options = {"optimizer_class": torch.optim.SGD, "lr": 0.01, "momentum": 0.9}
-    truth = step(model, size, "cpu", torch.float64, **options)
-    here = step(model, size, "cpu", torch.float32, **options)
-    there = step(model, size, DEVICE, torch.float32, **options)
-    for what in truth:
-        allowed = TIMES * distance(here[what], truth[what]) + FLOOR if what in to_rounding else FLIPPED
-        assert distance(there[what], truth[what]) <= allowed, what
-
-
+@pytest.mark.parametrize("stage", ["train", "eval"])
 @pytest.mark.parametrize("name", NETS)
-def test_inference(name):
-    torch.manual_seed(0)
-    make, size = NETS[name]
-    model = make().eval()
-    x, _ = inputs_for(size)
-    x = x.float() if x.is_floating_point() else x
-    with torch.inference_mode():
-        here = model(x)
-        there = copy.deepcopy(model).to(DEVICE)(x.to(DEVICE)).cpu()
-    assert distance(there.double(), here.double()) < 5e-5
+def test_net(name, stage):
+    net = example(name)
+    found = rule.compare(rule.stages(net)[stage], stage, net, torch.device(DEVICE))
+    assert found.checks
+    assert [check for check in found.checks if not check.passed] == []
     assert dlbackend.fallback_report() == {}
 
 

@@ -223,7 +223,7 @@ def test_max(dtype):
     check("max", tensors)
 
 
-def test_one_launch_for_many_tensors():
+def test_one_launch_for_many_tensors(background_at_rest):
     a = to_device([torch.randn(7 * i % 300) for i in range(300)])
     b = [torch.randn_like(t) for t in a]
     torch._foreach_add_(a, b)  # builds

@@ -171,8 +171,8 @@ def test_accumulation_is_the_same_each_time() -> None:
 def test_bad_index_is_reported_and_the_device_goes_on(op: str, call: Callable[..., object]) -> None:
     x = torch.ones(3, 4, device=DEVICE)
     for bad in (10**12, 50, -51):
-        call(x, torch.tensor([bad], device=DEVICE))
-        with pytest.raises(IndexError, match=f"{op}.*{bad}.*out of bounds"):
+        with pytest.raises(IndexError, match=f"{op}.*{bad}.*out of bounds"):  # noqa: PT012
+            call(x, torch.tensor([bad], device=DEVICE))
             torch.ocl.synchronize()
         assert x.sum().item() == 12
 
@@ -342,3 +342,47 @@ def test_weights_of_bags_in_half(dtype: torch.dtype) -> None:
     )
     # One rounding to 8 (float16: 11) bits, and float's in 200 sums.
     torch.testing.assert_close(got.cpu().double(), wanted, rtol=torch.finfo(dtype).eps / 2 * 1.01, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=str)
+def test_many_indices(dtype: torch.dtype) -> None:
+    """Indices are tested in blocks: more of them than one, with rests, of either type, from the end, with steps."""
+    x, i = values((700, 3), dtype), indices(700, (1701,), -700)
+    check_same(lambda x, i: (x[:, 0][i], x[i], x[:, 1][i.int()], x.t()[0][i[::2]], x.flatten()[i]), x, i)
+    check_same(lambda x, i: x[:, 2].gather(0, i % 700), x, i)
+    place = torch.randperm(2000, generator=torch.Generator().manual_seed(2))[:1701]
+    source = values((1701,), dtype)
+    for at in (place, place.int() if dtype == torch.float32 else place):
+        check_same(lambda s, at: torch.zeros_like(s).repeat(2).index_copy(0, at, s), source, at.long())
+        check_same(lambda s, at: torch.zeros(2000, dtype=s.dtype, device=s.device).index_put((at,), s), source, at)
+
+
+@pytest.mark.parametrize("cells", [5, 3000])
+def test_sums_of_many(cells: int) -> None:
+    source, i = torch.randint(-9, 9, (40_000,)).float(), indices(cells, (40_000,))
+    check_same(lambda s, i: s.new_zeros(cells).scatter_add(0, i, s), source, i)
+    check_same(lambda s, i: s.new_zeros(cells).index_add(0, i.int(), s), source, i)
+    check_same(lambda s, i: s.new_zeros(cells).index_put((i - cells,), s, accumulate=True), source, i)
+    check_same(lambda s, i: s.new_zeros(cells).scatter_reduce(0, i, s, "amax"), source, i)
+    two = source.view(2, 20_000).t().contiguous()
+    check_same(lambda s, i: s.new_zeros(cells, 2).scatter_add(0, i.view(2, -1).t(), s), two, i)
+    check_same(lambda s, i: s.new_zeros(cells, 3).index_put((i, i % 3), s, accumulate=True), source, i)
+    bad = i.clone()
+    bad[1234] = cells
+    with pytest.raises(IndexError):
+        source.new_zeros(cells).to(DEVICE).scatter_add(0, bad.to(DEVICE), source.to(DEVICE)).cpu()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [16, 200, 64])
+def test_wide_bags(dtype: torch.dtype, width: int) -> None:
+    weight, i = torch.randn(50, width).to(dtype), indices(50, (300,))
+    offsets = torch.tensor([0, 0, 7, 50, 299])
+    for mode in ("sum", "mean", "max"):
+        for padding in (None, 4):
+            found = torch.nn.functional.embedding_bag(
+                i.to(DEVICE), weight.to(DEVICE), offsets.to(DEVICE), mode=mode, padding_idx=padding
+            )
+            expected = torch.nn.functional.embedding_bag(i, weight.double(), offsets, mode=mode, padding_idx=padding)
+            rtol, atol = (1e-5, 1e-4) if dtype == torch.float32 else (None, None)  # sums of 249
+            torch.testing.assert_close(found.cpu(), expected.to(dtype), rtol=rtol, atol=atol)

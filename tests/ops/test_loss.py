@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from common import DEVICE, FLOATS, assert_near, check_op, layouts
 
+import dlbackend
+
 SHAPES = [(7, 5), (5,), (300, 10), (2, 5, 6, 7), (2, 4, 9)]
 
 
@@ -69,3 +71,33 @@ def test_class_out_of_range():
     torch.ocl.synchronize()
     with pytest.raises((RuntimeError, ValueError)):
         F.nll_loss(torch.randn(4, 3, device=DEVICE), torch.zeros(5, dtype=torch.int64, device=DEVICE))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_margin_losses(reduction):
+    dlbackend.reset_fallback_report()
+    x, target, weight = torch.randn(5, 7), torch.tensor([0, 6, 3, 3, 1]), torch.rand(7)
+    labels = torch.tensor([[0, 3, -1, 2, 0, 0, 0], [-1] * 7, [6, 5, 4, 3, 2, 1, 0], [2, 2, -1, 0, 0, 0, 0], [1] * 7])
+    cases = [
+        (lambda x, t: F.multilabel_margin_loss(x, t, reduction=reduction), labels),
+        (lambda x, t: F.multi_margin_loss(x, t, reduction=reduction), target),
+        (lambda x, t: F.multi_margin_loss(x, t, p=2, margin=0.5, weight=weight.to(x), reduction=reduction), target),
+        (lambda x, t: F.multi_margin_loss(x[0], t[0], reduction=reduction), target),
+        (lambda x, t: F.multilabel_margin_loss(x[0], t[0], reduction=reduction), labels),
+    ]
+    for fn, t in cases:
+        a, b = x.double().requires_grad_(), x.to(DEVICE).requires_grad_()
+        expected, actual = fn(a, t), fn(b, t.to(DEVICE))
+        assert_near(actual.detach(), expected.detach())
+        grad = torch.rand_like(expected)
+        expected.backward(grad)
+        actual.backward(grad.float().to(DEVICE))
+        assert_near(b.grad, a.grad)
+    assert dlbackend.fallback_report() == {}
+    y = x.to(DEVICE)
+    with pytest.raises(ValueError, match="p == 1"):
+        F.multi_margin_loss(y, target.to(DEVICE), p=3)
+    with pytest.raises(RuntimeError, match="Long"):
+        F.multi_margin_loss(y, target.int().to(DEVICE))
+    with pytest.raises(RuntimeError, match="inconsistent target size"):
+        F.multilabel_margin_loss(y, labels[:2].to(DEVICE))

@@ -1,5 +1,7 @@
 """Largest errors of the single-precision elementary functions against float64, in units in the last place."""
 
+import math
+
 import mpmath
 import pytest
 import torch
@@ -147,3 +149,103 @@ def test_airy_ai(dtype, limit):
     result = torch.special.airy_ai(ends.to(DEVICE)).cpu()
     assert result.isnan().tolist() == [True] * 3 + [False] * 2
     assert (result[3:] == 0).all()
+
+
+def log_gamma_sign_free(x):
+    return mpmath.log(abs(mpmath.gamma(x)))
+
+
+def inverse_normal_cdf(p):
+    return mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1)
+
+
+# name: the function, exactly, intervals to draw from, largest error in units in the last place, and the least size that
+# these are taken of (of oscillating functions their envelope).
+special = torch.special
+envelope = lambda x: mpmath.sqrt(2 / (mpmath.pi * max(abs(x), 1)))  # noqa: E731
+SPECIAL = {
+    "i0": (torch.i0, lambda x: mpmath.besseli(0, x), [(-8, 8), (0, 85)], 6, None),
+    "i1": (special.i1, lambda x: mpmath.besseli(1, x), [(-8, 8), (0, 85)], 8, None),
+    "i0e": (special.i0e, lambda x: mpmath.exp(-abs(x)) * mpmath.besseli(0, x), [(-9, 9), (0, 300)], 6, None),
+    "i1e": (special.i1e, lambda x: mpmath.exp(-abs(x)) * mpmath.besseli(1, x), [(-9, 9), (0, 300)], 6, None),
+    "k0": (special.modified_bessel_k0, lambda x: mpmath.besselk(0, x), [(0, 2), (1, 80)], 9, None),
+    "k1": (special.modified_bessel_k1, lambda x: mpmath.besselk(1, x), [(0, 2), (1, 80)], 9, None),
+    "k0e": (special.scaled_modified_bessel_k0, lambda x: mpmath.exp(x) * mpmath.besselk(0, x), [(0, 3), (1, 800)], 9,
+            None),
+    "k1e": (special.scaled_modified_bessel_k1, lambda x: mpmath.exp(x) * mpmath.besselk(1, x), [(0, 3), (1, 800)], 9,
+            None),
+    "j0": (special.bessel_j0, lambda x: mpmath.besselj(0, x), [(-6, 6), (0, 100), (0, 1e4)], 5, envelope),
+    "j1": (special.bessel_j1, lambda x: mpmath.besselj(1, x), [(-6, 6), (0, 100), (0, 1e4)], 5, envelope),
+    "y0": (special.bessel_y0, lambda x: mpmath.bessely(0, x), [(0, 6), (0, 100), (0, 1e4)], 5, envelope),
+    "y1": (special.bessel_y1, lambda x: mpmath.bessely(1, x), [(0, 6), (0, 100), (0, 1e4)], 5, envelope),
+    "spherical_j0": (special.spherical_bessel_j0, lambda x: mpmath.sin(x) / x, [(0, 2), (-30, 30)], 4, None),
+    "erfcx": (special.erfcx, lambda x: mpmath.exp(x * x) * mpmath.erfc(x), [(-9, 0), (0, 5), (0, 30)], 4, None),
+    "log_ndtr": (special.log_ndtr, lambda x: mpmath.log(mpmath.erfc(-x / mpmath.sqrt(2)) / 2), [(-3, 0), (-30, 0)], 4,
+                 None),
+    "ndtri": (special.ndtri, inverse_normal_cdf, [(0, 1), (0, 1e-3), (0.4, 0.6)], 3, None),
+    "lgamma": (torch.lgamma, log_gamma_sign_free, [(0, 4), (0, 100), (0, 1e6)], 4, None),
+    "lgamma_negative": (torch.lgamma, log_gamma_sign_free, [(-10, 0)], 6, lambda x: 1),
+    "trigamma": (lambda x: torch.polygamma(1, x), lambda x: mpmath.psi(1, x), [(0, 3), (0, 1000)], 4, None),
+    "polygamma": (lambda x: torch.polygamma(3, x), lambda x: mpmath.psi(3, x), [(0.1, 3), (0, 50)], 8, None),
+    "zeta": (lambda x: special.zeta(x, 2.5), lambda x: mpmath.zeta(x, 2.5), [(1.1, 3), (1.1, 30)], 8, None),
+}  # fmt: skip
+DOUBLE_TOO = {"i1", "k0e", "j1", "y0", "erfcx", "ndtri", "trigamma"}
+SPECIAL_CASES = [
+    pytest.param(name, dtype, marks=pytest.mark.slow if dtype == torch.float64 and name not in DOUBLE_TOO else ())
+    for dtype in (torch.float32, torch.float64)
+    for name in SPECIAL
+]
+
+
+def unit_of(value, dtype):
+    digits, least = (24, -126) if dtype == torch.float32 else (53, -1022)
+    return mpmath.mpf(2) ** (max(mpmath.floor(mpmath.log(abs(value), 2)) if value else least, least) - digits + 1)
+
+
+@pytest.mark.parametrize(("name", "dtype"), SPECIAL_CASES)
+def test_special(name, dtype):
+    torch.manual_seed(0)
+    function, exactly, intervals, limit, size = SPECIAL[name]
+    limit = limit if OWN_FUNCTIONS else max(limit, 16)
+    x = torch.cat([torch.empty(60, dtype=torch.float64).uniform_(*i) for i in intervals]).to(dtype)
+    got, largest = function(x.to(DEVICE)).cpu(), torch.finfo(dtype).max
+    with mpmath.workdps(40):
+        for value, result in zip(x.tolist(), got.tolist(), strict=True):
+            exact = mpmath.re(exactly(mpmath.mpf(value)))
+            if abs(exact) <= largest:
+                scale = max(abs(exact), size(value)) if size else exact
+                assert abs(result - exact) <= limit * unit_of(scale, dtype), (value, result, exact)
+
+
+@pytest.mark.parametrize("name", ["igamma", "igammac"])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 4e-5), (torch.float64, 2e-14)])
+def test_incomplete_gamma(name, dtype, limit):
+    """In every region: a and x small, x below and above a, both large and close to each other."""
+    torch.manual_seed(0)
+    n = 40
+    a = torch.cat([torch.rand(n, dtype=torch.float64) * r + s for r, s in ((2, 0), (20, 0), (20, 15), (300, 0))])
+    ratio = torch.cat([torch.rand(n) * 3, torch.rand(n) * 3, torch.rand(n) * 1.5 + 0.2, torch.rand(n) * 0.5 + 0.75])
+    a, x = a.to(dtype), (a * ratio).to(dtype)
+    got = getattr(torch, name)(a.to(DEVICE), x.to(DEVICE)).cpu()
+    for a_value, x_value, result in zip(a.tolist(), x.tolist(), got.tolist(), strict=True):
+        ends = (0, x_value) if name == "igamma" else (x_value, mpmath.inf)
+        exact = mpmath.gammainc(mpmath.mpf(a_value), *ends, regularized=True)
+        if exact > 1e-30:
+            assert abs(result - exact) <= limit * exact, (a_value, x_value, result, exact)
+
+
+@pytest.mark.parametrize("name", ["fmod", "remainder"])
+def test_remainder_is_exact(name):
+    torch.manual_seed(0)
+    ends = torch.tensor(ENDS)
+    x = torch.cat([torch.randn(2000) * 100, random_bits(5000), ends.repeat_interleave(len(ends))])
+    y = torch.cat([torch.randn(2000), random_bits(5000), ends.repeat(len(ends))])
+    got = getattr(torch, name)(x.to(DEVICE), y.to(DEVICE)).cpu()
+    for a, b, result in zip(x.tolist(), y.tolist(), got.tolist(), strict=True):
+        exact = math.nan
+        if math.isfinite(a) and b != 0 and not math.isnan(b):
+            exact = math.fmod(a, b)
+            if name == "remainder" and exact != 0 and (exact < 0) != (b < 0):
+                exact = torch.tensor(exact).add(torch.tensor(b)).item()
+        assert result == exact or (math.isnan(result) and math.isnan(exact)), (a, b, result, exact)
+        assert math.isnan(exact) or math.copysign(1, result) == math.copysign(1, exact)

@@ -208,3 +208,36 @@ def test_errors_are_those_of_the_cpu():
     both(lambda d: torch.mv(torch.ones(3, 2, device=d), torch.ones(3, device=d)))
     with pytest.raises(RuntimeError, match="same device"):
         torch.mm(torch.ones(2, 2, device="ocl"), torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.complex64, torch.complex128, torch.int64, torch.int32, torch.uint8]
+)
+def test_large_products_of_other_dtypes(dtype):
+    """Larger than a block of the solver for CPUs in every direction, of every layout."""
+    make = (
+        torch.randn if dtype.is_floating_point or dtype.is_complex else lambda *s, dtype: torch.randint(9, s).to(dtype)
+    )
+    a, b, c = make(2, 131, 150, dtype=dtype), make(2, 150, 201, dtype=dtype), make(2, 131, 201, dtype=dtype)
+    expected = torch.baddbmm(c, a, b, beta=2, alpha=3)
+    x, y, z = (t.to("ocl") for t in (a, b, c))
+    for left, right in ((x, y), (x.mT.contiguous().mT, y), (x, y.mT.contiguous().mT)):
+        actual = torch.baddbmm(z, left, right, beta=2, alpha=3)
+        tolerance = {torch.complex64: 1e-3}.get(dtype, 1e-10)
+        torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance)
+    assert torch.mm(x[0, :, :0], y[0, :0]).count_nonzero() == 0
+
+
+def test_addr_refuses_factors_that_do_not_fit():
+    ints = torch.ones(3, 3, dtype=torch.int64), torch.arange(3), torch.arange(3)
+    for tensors, factors in (
+        (ints, {"beta": 2.0}),
+        (ints, {"alpha": 1.0}),
+        (ints, {"beta": True}),
+        ([t.float() for t in ints], {"alpha": True}),
+    ):
+        for device in ("cpu", "ocl"):
+            with pytest.raises(RuntimeError, match=r"must not be a floating point|only supported for Boolean"):
+                torch.addr(*(t.to(device) for t in tensors), **factors)
+    expected = torch.addr(*ints, beta=2, alpha=3)
+    assert torch.equal(torch.addr(*(t.to("ocl") for t in ints), beta=2, alpha=3).cpu(), expected)

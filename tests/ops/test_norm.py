@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from common import DEVICE, FLOATS, assert_layout_as_on_cpu, assert_near, check_op, layouts, with_input_grad
 
+import dlbackend
+
 BATCH_SHAPES = [(6, 5), (4, 3, 17), (3, 5, 6, 7), (2, 70, 3, 3), (2, 3, 4, 5, 3), (4, 7, 1, 1), (1, 2, 90, 100)]
 
 
@@ -159,3 +161,31 @@ def test_group_norm_layout(shape, groups):
     """Channels-last inputs have channels-last results and gradients."""
     for x in layouts(torch.randn(shape)).values():
         assert_layout_as_on_cpu(with_input_grad(lambda x: F.group_norm(x, groups)), x)
+
+
+def test_long_rows_are_added_up_without_loss() -> None:
+    length = 5_000_000
+    x = torch.randn(1, length, generator=torch.Generator().manual_seed(0)) + 3
+    there = x.to("ocl")
+    rstd = (x.double().var(unbiased=False) + 1e-5).rsqrt().item()
+    _, _, actual = torch.native_layer_norm(there, (length,), None, None, 1e-5)
+    assert abs(actual.item() / rstd - 1) < 1e-6
+    _, _, actual = torch.native_group_norm(there, None, None, 1, 1, length, 1, 1e-5)
+    assert abs(actual.item() / rstd - 1) < 1e-6
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weight_norm(dim, dtype):
+    dlbackend.reset_fallback_report()
+    v = torch.randn(4, 3, 5).to(dtype)
+    g = torch.rand([v.shape[d] if d == dim else 1 for d in range(3)]).to(dtype)
+    results = []
+    for move in (lambda t: t.double(), lambda t: t.to(DEVICE)):
+        a, b = (move(t.clone()).requires_grad_() for t in (v, g))
+        w = torch._weight_norm(a, b, dim)
+        w.backward(move(torch.linspace(-1, 1, v.numel()).view(v.shape).to(dtype)))
+        results.append([w.detach(), a.grad, b.grad])
+    for actual, expected in zip(results[1], results[0], strict=True):
+        assert_near(actual, expected, 4)
+    assert dlbackend.fallback_report() == {}

@@ -91,7 +91,7 @@ def test_fused_dtypes(cls, dtype):
 
 
 @pytest.mark.parametrize("cls", FUSED)
-def test_fused_is_one_launch_and_the_tables_stay(cls):
+def test_fused_is_one_launch_and_the_tables_stay(cls, background_at_rest):
     params = [torch.nn.Parameter(torch.ones(i + 1, device=DEVICE)) for i in range(120)]
     for p in params:
         p.grad = torch.ones_like(p)

@@ -48,10 +48,8 @@ DTYPES = [
 # For how many ops one is tested: all, every third or every tenth, for a new kernel takes half a second to build.
 EVERY = dict(zip(DTYPES, [1] * 3 + [3] * 5 + [10] * 4, strict=True))
 
-# (op, dtype): why the CPU is not the reference there.
-SKIPS = {
-    ("pow", torch.complex64): "powers of 0 by complex exponents differ between CPU kernels themselves",
-}
+# The CPU's derivative of digamma is off by as much near poles.
+LOOSE_OPS = {"digamma": (1e-4, 1e-5)}
 # Ops whose complex bodies cancel: the CPU's own float32 results are no better than this.
 LOOSE = {torch.complex64: (2e-4, 2e-4), torch.bfloat16: (1.6e-2, 1e-2), torch.float16: (2e-3, 2e-3)}
 
@@ -68,7 +66,7 @@ def moved(x, device=DEVICE):
 def cases():
     for number, op in enumerate(o for o in op_db if o.name in OPS):
         for dtype in DTYPES:
-            if dtype not in op.supported_dtypes("cpu") or (op.name, dtype) in SKIPS:
+            if dtype not in op.supported_dtypes("cpu"):
                 continue
             if (number + DTYPES.index(dtype)) % EVERY[dtype]:
                 continue
@@ -76,8 +74,8 @@ def cases():
             yield pytest.param(op, dtype, id=name.replace("torch.", ""))
 
 
-def compare(actual, expected, dtype):
-    rtol, atol = LOOSE.get(dtype, (None, None))
+def compare(actual, expected, dtype, name=""):
+    rtol, atol = LOOSE.get(dtype) or LOOSE_OPS.get(name) or (None, None)
     torch.testing.assert_close(actual.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
@@ -97,7 +95,7 @@ def check_sample(op, dtype, sample, grad):
     for a, e in zip(got, wanted, strict=True):
         assert (a is None) == (e is None)
         if e is not None:
-            compare(a, e, dtype)
+            compare(a, e, dtype, op.name)
 
 
 @pytest.mark.parametrize(("op", "dtype"), cases())

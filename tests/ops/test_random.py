@@ -143,6 +143,14 @@ def test_dropout_layout(p: float) -> None:
         assert y.equal(torch.where(mask, there / (1 - p), 0.0))
 
 
+def test_dropout_of_integer_gradients_promotes() -> None:
+    grad, mask = torch.arange(6), torch.tensor([True, False] * 3)
+    expected = torch.ops.aten.native_dropout_backward(grad, mask, 1.5)
+    actual = torch.ops.aten.native_dropout_backward(grad.to(DEVICE), mask.to(DEVICE), 1.5)
+    assert actual.dtype == torch.float32
+    assert actual.cpu().equal(expected)
+
+
 def test_layouts_are_filled_whole() -> None:
     base = torch.zeros(50, 40, device=DEVICE)
     base[:, ::2].uniform_(1, 2)

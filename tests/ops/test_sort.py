@@ -96,7 +96,6 @@ def test_results_in_part_of_the_inputs_memory(fn) -> None:
         fn(x[:4], 0, out=(x[1:], torch.empty(4, 4, dtype=torch.int64, device=DEVICE)))
 
 
-@pytest.mark.filterwarnings("ignore:ocl. aten..mode")
 @pytest.mark.parametrize("name", ["mode", "kthvalue"])
 def test_out(name: str) -> None:
     first = (1,) if name == "kthvalue" else ()
@@ -108,3 +107,20 @@ def test_out(name: str) -> None:
     for t in (x, x.to(DEVICE)):
         with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
             fn(t, (t.view(-1)[:5], empty(t, torch.int64)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8, torch.float64], ids=str)
+@pytest.mark.parametrize("largest", [False, True])
+def test_topk_of_many(dtype: torch.dtype, largest: bool) -> None:
+    wide = torch.randn(3, 5000) * 30
+    few = torch.randint(0, 7, (2, 3000)).to(dtype)
+    for x in (wide.to(dtype) if dtype != torch.uint8 else wide.abs().clamp(max=255).to(dtype), few):
+        values, places = x.to(DEVICE).topk(700, largest=largest)
+        order = x.sort(dim=1, descending=largest, stable=True)
+        assert torch.equal(values.cpu(), order.values[:, :700])
+        assert torch.equal(places.cpu(), order.indices[:, :700])
+    if dtype.is_floating_point:
+        wide[0, :900] = float("nan")
+        values = wide.to(dtype).to(DEVICE).topk(1000, largest=largest).values
+        expected = wide.to(dtype).sort(dim=1, descending=largest).values[:, :1000]
+        assert torch.equal(values.cpu().nan_to_num(7), expected.nan_to_num(7))

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def _clean():
+def _clean(background_at_rest):
     gc.collect()
     torch.ocl.synchronize()
     torch.ocl.empty_cache()

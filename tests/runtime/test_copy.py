@@ -276,3 +276,26 @@ def test_unsupported_targets():
         x.to("ocl:77")
     with pytest.raises((RuntimeError, AssertionError)):
         x.to("cuda")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex64, torch.complex128], ids=str
+)
+def test_transposing(dtype):
+    """Whole blocks and rests of matrices that are transposed on the way, in batches, with gaps and offsets."""
+    wide = torch.arange(3 * 150 * 203).remainder(251).view(3, 150, 203).to(dtype)
+    there = wide.to(DEVICE)
+    assert torch.equal(there.mT.contiguous().cpu(), wide.mT.contiguous())
+    assert torch.equal(there[1, 3:, 1:200].t().contiguous().cpu(), wide[1, 3:, 1:200].t())
+    assert torch.equal(there.permute(2, 0, 1).contiguous().cpu(), wide.permute(2, 0, 1))
+    image = there.view(3, 25, 6, 203)
+    back = image.contiguous(memory_format=torch.channels_last)
+    assert back.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(back.cpu(), wide.view(3, 25, 6, 203))
+    into = torch.zeros(220, 300, dtype=dtype, device=DEVICE)
+    into[5:208, 7:157] = there[0].t()
+    expected = torch.zeros(220, 300, dtype=dtype)
+    expected[5:208, 7:157] = wide[0].t()
+    assert torch.equal(into.cpu(), expected)
+    if dtype.is_complex:
+        assert torch.equal(there[0].t().conj().contiguous().cpu(), wide[0].t().conj())

@@ -1,5 +1,8 @@
 """Processes end with status 0 and without a word, whatever is queued or alive."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 from fresh_process import fresh_python
 
@@ -65,3 +68,36 @@ def test_exceptions_and_sys_exit_keep_their_status():
     result = fresh_python("import torch, dlbackend; x = torch.ones(9, device='ocl:0'); raise KeyError('mine')")
     assert result.returncode == 1
     assert result.stderr.rstrip().endswith("KeyError: 'mine'")
+
+
+# A script that ends right after backward(): the main thread goes on as soon as the device's autograd thread has woken
+# it. That thread then drops the pass, and waits for Python's lock to drop the Python objects that it holds; a busy
+# machine may let it have the lock only when Python is ending.
+AFTER_BACKWARD = """
+import ctypes, os, sys, time, types
+import torch, dlbackend
+
+class Late:
+    def __del__(self, sleep=time.sleep): sleep(1.5)  # Python takes its time to end
+sys.modules["late"] = types.ModuleType("late")
+sys.modules["late"].late = Late()
+
+slow = ctypes.PyDLL(os.environ["LD_PRELOAD"])
+torch._C._stash_obj_in_tls("some", object())  # the pass holds what its thread keeps so
+x = torch.ones(4, device="ocl:0", requires_grad=True)
+x.register_post_accumulate_grad_hook(lambda _: slow.slow_signals_here() and None)
+sys.setswitchinterval(1000)  # this thread gives Python's lock away only where it waits
+(x * 2).backward(torch.ones_like(x))
+torch._C._stash_obj_in_tls("some", None)  # now only the pass holds the object
+end = time.perf_counter() + 1
+while time.perf_counter() < end: pass
+"""
+
+
+def test_right_after_backward(tmp_path):
+    library = str(tmp_path / "slow_signal.so")
+    source = Path(__file__).parents[1] / "slow_signal.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", source, "-o", library, "-ldl"], check=True)
+    result = fresh_python(AFTER_BACKWARD, LD_PRELOAD=library)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from faulty_solvers import with_faulty_solvers
 from fresh_process import forked_python, run_python
 
 SOURCE = Path(__file__).parents[1] / "faulty_layer.c"
@@ -209,6 +210,22 @@ print(json.dumps([texts, refused]))
         assert "float32" in message or "float64" in message
 
 
+def test_double_precision_that_is_listed_and_does_not_build(layer):
+    """Drivers may list what their compiler refuses: then the device counts as one without double precision."""
+    code = """
+has, listed = torch.ocl.get_device_properties(0).has_fp64, torch.ocl.get_device_capability()["has_fp64"]
+d = torch.ones(2, 2, dtype=torch.float64).to("ocl")
+try: message = str(d @ d)
+except NotImplementedError as error: message = str(error)
+print(json.dumps([has, listed, message, (x[:3] + 1).tolist(), (d + 1).tolist()]))
+"""
+    fresh = {"DLBACKEND_CACHE_DIR": "", "DLBACKEND_PACKS": ""}  # what was built with another compiler must not count
+    found = layer(code, FAULTY_FP64_BUILD="1", DLBACKEND_FALLBACK="silent", **fresh)
+    assert found[:2] == [False, False]
+    assert "double precision" in found[2]
+    assert found[3:] == [[1, 2, 3], [[2, 2], [2, 2]]]
+
+
 def test_elementwise_float64_without_double_precision(layer):
     """Runs on the CPU and is counted; so does the one such step of training with a gradient scaler."""
     code = """
@@ -259,8 +276,7 @@ problem, = dlbackend.solvers.problems()
 print(json.dumps([[s.specialised, s.taken] for s in dlbackend.solvers.solutions(problem)]))
 """
     solutions = layer(
-        code,
-        DLBACKEND_TEST_SOLVERS="test_slow",
+        with_faulty_solvers("test_slow", code),
         DLBACKEND_SOLVER="gemm:test_slow",
         DLBACKEND_CACHE_DIR=str(tmp_path),
         DLBACKEND_DEVICE_CLASS="gpu",

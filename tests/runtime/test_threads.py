@@ -79,7 +79,7 @@ assert dlbackend.kernel_stats()["compiled"] - before == 1, dlbackend.kernel_stat
     assert result.returncode == 0, result.stderr
 
 
-def test_allocation_from_many_threads():
+def test_allocation_from_many_threads(background_at_rest):
     before = torch.ocl.memory_allocated()
 
     def work(i):

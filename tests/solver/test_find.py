@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 import torch
+from faulty_solvers import with_faulty_solvers
 from fresh_process import forked_python, fresh_python
 from stores import cache_with_programs
 
@@ -41,13 +42,14 @@ def state():
 @pytest.fixture
 def process(tmp_path):
     """Runs code in a fresh process on a cache folder where nothing is found yet, but programs are that the other tests
-    compiled; returns what it prints as JSON.
+    compiled; returns what it prints as JSON. `faulty`: solvers of with_faulty_solvers().
     """
     cache = cache_with_programs(tmp_path / "cache")
 
-    def run(code: str, **environment: str):
+    def run(code: str, faulty: str = "", **environment: str):
         settings = {"DLBACKEND_CACHE_DIR": cache, "DLBACKEND_FIND_SHARE": "1", **environment}
-        result = forked_python(PRELUDE + code, **settings)
+        code = PRELUDE + code
+        result = forked_python(with_faulty_solvers(faulty, code) if faulty else code, **settings)
         assert result.returncode == 0, result.stderr
         run.stderr = result.stderr
         return json.loads(result.stdout.splitlines()[-1])
@@ -194,12 +196,12 @@ def test_only_a_new_solver_is_measured_and_the_others_are_kept(process):
     # Nothing compiled for the problem's sizes, which is measured whenever runs took long enough in all.
     forbid = 'dlbackend.solvers.force("-clblast")\ntorch.backends.ocl.prefer_reusable = True\n'
     first = process(forbid + "run()\n" + STATE, DLBACKEND_FIND_MODE="normal")
-    second = process(forbid + "settle()\n" + STATE, DLBACKEND_TEST_SOLVERS="test_late")
+    second = process(forbid + "settle()\n" + STATE, faulty="test_late")
     assert second["hits"] == 1
     assert second["rejected"] == 1
     assert second["verified"] <= 2  # the one in use and the new one
     assert second["timed"] == first["timed"]
-    third = process(forbid + "settle()\n" + STATE, DLBACKEND_TEST_SOLVERS="test_late")
+    third = process(forbid + "settle()\n" + STATE, faulty="test_late")
     assert third["verified"] == 0
     assert third["taken"] == first["taken"]
 
@@ -285,17 +287,17 @@ first = state()
 settle()
 print(json.dumps([first, state()]))
 """
-    first, last = process(code, DLBACKEND_TEST_SOLVERS="test_slow", DLBACKEND_FIND_MODE=mode)
+    first, last = process(code, faulty="test_slow", DLBACKEND_FIND_MODE=mode)
     assert first["taken"].startswith("test_slow") == (mode != "normal")
     assert last["taken"].startswith("test_slow") == (mode == "fast")
     assert last["swapped"] >= (mode not in ("fast", "normal"))
     if mode != "fast":
-        again = process("run()\n" + STATE, DLBACKEND_TEST_SOLVERS="test_slow", DLBACKEND_FIND_MODE="fast")
+        again = process("run()\n" + STATE, faulty="test_slow", DLBACKEND_FIND_MODE="fast")
         assert again["hits"] == 1
         assert not again["taken"].startswith("test_slow")
 
 
-ONLY_SLOW = {"DLBACKEND_TEST_SOLVERS": "test_slow", "DLBACKEND_SOLVER": "gemm:test_slow"}
+ONLY_SLOW = {"faulty": "test_slow", "DLBACKEND_SOLVER": "gemm:test_slow"}
 
 
 @pytest.mark.slow
@@ -353,7 +355,7 @@ for rows in range(30, 80, 10):
         dlbackend.solvers.wait()
 print(json.dumps(dlbackend.solvers.stats()))
 """
-    only = {"DLBACKEND_TEST_SOLVERS": "test_vain", "DLBACKEND_SOLVER": "gemm:test_vain"}
+    only = {"faulty": "test_vain", "DLBACKEND_SOLVER": "gemm:test_vain"}
     stats = process(code, DLBACKEND_FIND_MODE="normal", DLBACKEND_VERBOSE="2", **only)
     configs = [line.split(",")[4] for line in process.stderr.splitlines() if line.startswith("dlbackend,run,")]
     assert len(configs) > 300
@@ -397,7 +399,7 @@ def test_wrong_solver_is_never_taken(process, mode):
     """It is the fastest, and its estimate the lowest."""
     state = process(
         'dlbackend.solvers.force("-clblast")\nrun(); settle()\n' + STATE,
-        DLBACKEND_TEST_SOLVERS="test_wrong",
+        faulty="test_wrong",
         DLBACKEND_FIND_MODE=mode,
     )
     assert state["rejected"] >= 1
@@ -410,7 +412,7 @@ def test_wrong_solver_is_never_taken(process, mode):
 def test_wrong_and_unbuildable_solvers_lose_also_behind_the_estimate(process, mode):
     state = process(
         'dlbackend.solvers.force("-clblast")\nrun(); settle()\n' + STATE,
-        DLBACKEND_TEST_SOLVERS="test_late,test_fails",
+        faulty="test_late,test_fails",
         DLBACKEND_FIND_MODE=mode,
     )
     assert not state["taken"].startswith("test_")
@@ -563,7 +565,7 @@ print("done")
         assert "done" in result.stdout
 
 
-WRONG = {"DLBACKEND_TEST_SOLVERS": "test_wrong"}
+WRONG = {"faulty": "test_wrong"}
 
 
 @pytest.mark.parametrize("mode", ["fast", "hybrid"])

@@ -51,7 +51,7 @@ def test_changes_are_noticed(solver, format, dtype):
 
 
 @only_where_kept
-def test_packed_once_and_freed():
+def test_packed_once_and_freed(background_at_rest):
     _C.force_solver("conv_fwd:cpu_implicit")
     x, w = tensors()
     convolve(x, w)

@@ -110,6 +110,8 @@ def test_strides_of_gemm_solvers(solver, dtype):
 CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
     *SMALL_CONVS,
     (1, 34, 80, 2, (21, 30), 3, 1, 0, 1),
+    (3, 4, 6, 2, (33, 30), 7, 1, 3, 1),
+    (1, 2, 3, 1, (40, 17), 5, 1, 6, 3),
 ]
 
 
@@ -233,6 +235,15 @@ def test_unfold(case, dtype):
 
 
 @pytest.mark.skipif(not CPU_LIKE, reason="names the solvers for CPU-like devices")
+def test_fft_keeps_infinities_where_they_are():
+    x, w = torch.randn(2, 3, 20, 22), torch.randn(4, 3, 5, 5)
+    x[0, 1, 3, 4], x[0, 2, 15, 20] = float("inf"), float("nan")
+    _C.force_solver("conv_fwd:fft")
+    torch.testing.assert_close(
+        F.conv2d(x.to("ocl"), w.to("ocl")).cpu(), F.conv2d(x, w), equal_nan=True, rtol=1e-4, atol=1e-4
+    )
+
+
 def test_winograd_keeps_infinities_where_they_are():
     x, w = torch.randn(2, 20, 19, 22), away_from_zero(35, 20, 3, 3)
     x[0, 3, 7, 7], x[1, 9, 15, 2], x[1, 1, 0, 19] = float("inf"), float("nan"), 3e38
@@ -276,7 +287,7 @@ def test_choice_on_cpu_like_devices():
         CONV_KEY.replace("g=1", "g=8").replace("k=16", "k=8").replace("in=1,9,10 out=1,9,10", "in=1,56,56 out=1,56,56")
     )
     assert taken(depthwise) == "cpu_direct"
-    assert taken(GEMM_KEY.replace("float32", "int64")) == "reference"
+    assert taken(GEMM_KEY.replace("float32", "int64")) == "cpu_blocked"
 
 
 def test_new_shapes_compile_nothing():

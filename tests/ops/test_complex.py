@@ -1,0 +1,107 @@
+"""Pointwise ops of complex numbers: inverse functions against mpmath, infinities, NaN and powers of 0 as on the CPU."""
+
+from __future__ import annotations
+
+import mpmath
+import pytest
+import torch
+from common import DEVICE
+
+import dlbackend
+
+INF, NAN = float("inf"), float("nan")
+INVERSE = ["asin", "acos", "atan", "asinh", "acosh", "atanh"]
+PARTS = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -2.0, INF, -INF, NAN, 1e-10, -1e30]
+ENDS = torch.tensor([complex(a, b) for a in PARTS for b in PARTS], dtype=torch.complex128)
+
+
+@pytest.fixture(autouse=True)
+def _stays_on_the_device():
+    dlbackend.reset_fallback_report()
+    yield
+    assert dlbackend.fallback_report() == {}
+
+
+def assert_parts_equal(actual, expected, rtol=1e-5, atol=1e-20):
+    torch.testing.assert_close(
+        torch.view_as_real(actual.cpu()), torch.view_as_real(expected), rtol=rtol, atol=atol, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("name", INVERSE)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_inverse_functions(name, dtype):
+    torch.manual_seed(0)
+    spread = lambda: torch.randn(40, dtype=torch.float64).mul(3).exp() * (torch.randint(2, (40,)) * 2 - 1)  # noqa: E731
+    near = torch.complex(1 + spread() * 1e-3, spread() * 1e-3)
+    z = torch.cat([torch.randn(40, dtype=torch.complex128), torch.complex(spread(), spread()), near]).to(dtype)
+    unit = 2.0**-23 if dtype == torch.complex64 else 2.0**-52
+    function = getattr(torch, name)
+    with mpmath.workdps(40):
+        for value, result in zip(z.tolist(), function(z.to(DEVICE)).cpu().tolist(), strict=True):
+            exact = getattr(mpmath, name)(mpmath.mpc(value))
+            for part, wanted in ((result.real, exact.real), (result.imag, exact.imag)):
+                assert abs(part - wanted) <= 3 * unit * abs(wanted), (value, result, exact)
+    ends = ENDS.to(dtype)
+    assert_parts_equal(function(ends.to(DEVICE)), function(ends))
+
+
+def test_foreach_of_inverse_functions():
+    lists = [torch.randn(3, dtype=torch.complex64), torch.randn(2, 2, dtype=torch.complex64)]
+    for name in ("acos", "asin", "atan"):
+        actual = getattr(torch, f"_foreach_{name}")([t.to(DEVICE) for t in lists])
+        for a, e in zip(actual, getattr(torch, f"_foreach_{name}")(lists), strict=True):
+            assert_parts_equal(a, e)
+
+
+EXPONENTS = [2, 3, 0.5, -0.5, -1, -2, 0, 1, -3, 2.5, 1j, -1j, 1 + 1j, -1 + 1j]
+BASES = torch.tensor(
+    [0, INF, -INF, complex(0, INF), complex(INF, INF), complex(1, INF), complex(NAN, 0), 2, 1j], dtype=torch.complex64
+)
+
+
+@pytest.mark.parametrize("exponent", EXPONENTS)
+def test_powers(exponent):
+    there, close = BASES.to(DEVICE), {"rtol": 1e-4, "atol": 1e-5}
+    tensor = torch.full_like(BASES, exponent)
+    assert_parts_equal(there**exponent, BASES**exponent, **close)
+    assert_parts_equal(there ** tensor.to(DEVICE), BASES**tensor, **close)
+    assert_parts_equal(torch._foreach_pow([there], exponent)[0], torch._foreach_pow([BASES], exponent)[0], **close)
+    for base in (0, INF, 2):
+        assert_parts_equal(torch.pow(base, tensor.to(DEVICE)), torch.pow(base, tensor), **close)
+
+
+def test_logaddexp_and_square_roots():
+    a, b = torch.randn(20, dtype=torch.complex64), torch.randn(20, dtype=torch.complex64)
+    assert_parts_equal(torch.logaddexp(a.to(DEVICE), b.to(DEVICE)), torch.logaddexp(a, b), rtol=1e-4, atol=1e-5)
+    ends = torch.tensor([complex(x, y) for x in (0.0, INF, -INF, 1) for y in (0.0, INF, -INF)], dtype=torch.complex64)
+    assert_parts_equal(ends.to(DEVICE).sqrt(), ends.sqrt())
+    low = torch.complex(torch.tensor([-INF, -INF, 1.0, NAN]), torch.tensor([0.5, 0.5, 0.0, 0.0]))
+    high = torch.complex(torch.tensor([-INF, 2.0, INF, 1.0]), torch.tensor([0.5, 1.0, 0.0, 0.0]))
+    assert_parts_equal(torch.logaddexp(low.to(DEVICE), high.to(DEVICE)), torch.logaddexp(low, high))
+
+
+def test_logcumsumexp():
+    x = torch.randn(5, 40, dtype=torch.complex64)
+    for dim in (0, 1):
+        assert_parts_equal(torch.logcumsumexp(x.to(DEVICE), dim), torch.logcumsumexp(x, dim), rtol=1e-4, atol=1e-5)
+    first = torch.tensor([complex(-INF, 0), 1 + 2j, complex(NAN, 0), 1], dtype=torch.complex64)
+    assert_parts_equal(torch.logcumsumexp(first.to(DEVICE), 0), torch.logcumsumexp(first, 0))
+    out = torch.empty(0, dtype=torch.complex64, device=DEVICE)
+    assert torch.logcumsumexp(x.to(DEVICE), 1, out=out).shape == x.shape
+
+
+def test_gradient_of_silu():
+    x, grad = torch.randn(2, 40, dtype=torch.complex64)
+    actual = torch.ops.aten.silu_backward(grad.to(DEVICE), x.to(DEVICE))
+    assert_parts_equal(actual, torch.ops.aten.silu_backward(grad, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+@pytest.mark.parametrize("base", [10.0, 1.0, 0.5])
+def test_logspace(steps, base):
+    expected = torch.logspace(1 + 2j, -2 + 1j, steps, base=base, dtype=torch.complex64)
+    actual = torch.logspace(1 + 2j, -2 + 1j, steps, base=base, dtype=torch.complex64, device=DEVICE)
+    assert_parts_equal(actual, expected, rtol=1e-4, atol=1e-5)
+    strided = torch.zeros(steps, 2, dtype=torch.complex64, device=DEVICE)[:, 0]
+    assert_parts_equal(torch.logspace(1 + 2j, -2 + 1j, steps, base=base, out=strided), expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,273 @@
+"""Sparse COO and CSR tensors against the CPU: what trains embeddings and sparse layers."""
+
+import copy
+import io
+
+import pytest
+import torch
+from common import DEVICE, assert_near
+from torch import nn
+
+import dlbackend
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64]
+
+
+@pytest.fixture(autouse=True)
+def none_on_the_cpu():
+    dlbackend.reset_fallback_report()
+    yield
+    assert dlbackend.fallback_report() == {}
+
+
+def matrix(*shape: int, dtype: torch.dtype = torch.float32, density: float = 0.3) -> torch.Tensor:
+    """A dense CPU tensor that is mostly zero."""
+    x = torch.randn(shape) * 3 * (torch.rand(shape) < density)
+    return torch.complex(x, x.flip(0)).to(dtype) if dtype.is_complex else x.to(dtype)
+
+
+def repeated(dense_dims: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A COO tensor of [5, 6, ...] with repeated indices, not coalesced."""
+    indices = torch.stack([torch.randint(5, (40,)), torch.randint(6, (40,))])
+    return torch.sparse_coo_tensor(indices, matrix(40, *dense_dims, dtype=dtype, density=1), (5, 6, *dense_dims))
+
+
+def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """The device's tensor has the CPU's layout and values, to rounding."""
+    assert actual.device.type == "ocl"
+    assert actual.layout == expected.layout
+    assert actual.dtype == expected.dtype
+    tolerance = 1e-2 if expected.dtype == torch.float16 else 1e-5
+    torch.testing.assert_close(
+        actual.detach().to_dense().cpu(), expected.detach().to_dense(), rtol=tolerance, atol=tolerance
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dense_dims", [(), (3,)])
+def test_coalesce(dtype, dense_dims):
+    cpu = repeated(dense_dims, dtype)
+    net = cpu.to(DEVICE)
+    assert net.is_sparse
+    assert not net.is_coalesced()
+    expected, actual = cpu.coalesce(), net.coalesce()
+    assert actual.is_coalesced()
+    assert torch.equal(actual.indices().cpu(), expected.indices())
+    assert_same(actual, expected)
+    assert_same(net, cpu)
+
+
+def test_conversions():
+    dense = matrix(4, 5, 3)
+    net = dense.to(DEVICE)
+    for sparse_dim in (1, 2, 3):
+        assert_same(net.to_sparse(sparse_dim), dense.to_sparse(sparse_dim))
+    for convert in ("to_sparse_csr", "to_sparse_csc"):
+        expected, actual = getattr(dense[0], convert)(), getattr(net[0], convert)()
+        assert_same(actual, expected)
+        assert torch.equal(actual.values().cpu(), expected.values())
+        assert_same(actual.to_sparse(), expected.to_sparse())
+    coo = dense[0].to_sparse().to(DEVICE)
+    assert_same(coo.to_sparse_csr(), dense[0].to_sparse_csr())
+    assert_same(coo.cpu().to(DEVICE), dense[0].to_sparse())
+    assert_same(coo.to(torch.float64), dense[0].to_sparse().double())
+    assert_same(coo.t(), dense[0].to_sparse().t())
+    assert torch.sparse_coo_tensor(size=(2, 3), device=DEVICE).to_dense().tolist() == [[0.0] * 3] * 2
+    built = torch.sparse_coo_tensor([[0, 1], [2, 0]], [3.0, 4.0], (2, 3), device=DEVICE)
+    assert built.to_dense().tolist() == [[0, 0, 3], [4, 0, 0]]
+    assert torch.sparse_csr_tensor([0, 1, 2], [2, 0], [3.0, 4.0], device=DEVICE).to_dense()[1, 0] == 4
+    with pytest.raises(RuntimeError, match="size"):
+        torch.sparse_coo_tensor([[0, 7], [2, 0]], [3.0, 4.0], (2, 3), device=DEVICE, check_invariants=True)
+
+
+def test_printing_and_saving():
+    net = matrix(4, 5).to_sparse().to(DEVICE)
+    assert "layout=torch.sparse_coo" in repr(net)
+    assert "device='ocl:0'" in repr(net)
+    assert "layout=torch.sparse_csr" in repr(net.to_sparse_csr())
+    for sparse in (net, net.to_sparse_csr()):
+        file = io.BytesIO()
+        torch.save(sparse, file)
+        file.seek(0)
+        assert_same(torch.load(file, weights_only=True), sparse.cpu())
+        assert_same(copy.deepcopy(sparse), sparse.cpu())
+
+
+@pytest.mark.parametrize("dense_dims", [(), (3,)])
+def test_arithmetic(dense_dims):
+    a, b, dense = repeated(dense_dims), repeated(dense_dims), torch.randn(5, 6, *dense_dims)
+    x, y, z = a.to(DEVICE), b.to(DEVICE), dense.to(DEVICE)
+    assert_same(x + y, a + b)
+    assert_same(torch.sub(x, y, alpha=3), torch.sub(a, b, alpha=3))
+    assert_same(torch.add(z, y, alpha=2), torch.add(dense, b, alpha=2))
+    assert_same(z.t().contiguous().t().add_(y) if not dense_dims else z.clone().add_(y), dense + b)
+    assert_same(x * y, a * b)
+    assert_same(x * z, a.coalesce() * dense)
+    assert_same(x * 3, a * 3)
+    assert_same(x / 2, a / 2)
+    assert_same(x.coalesce().sqrt().nan_to_num(), a.coalesce().sqrt().nan_to_num())
+    assert_same(-x, -a)
+    assert_near(torch.sparse.sum(x), torch.sparse.sum(a.double()), 5)
+    assert_same(torch.sparse.sum(x, 0), torch.sparse.sum(a, 0))
+    assert_same(z.sparse_mask(x.coalesce()), dense.sparse_mask(a.coalesce()))
+    assert_same(y.sparse_mask(x.coalesce()), b.sparse_mask(a.coalesce()))
+    in_place = x.clone().add_(y).mul_(2)
+    assert_same(in_place, (a + b) * 2)
+    with pytest.raises(RuntimeError, match=r"add\(sparse, dense\) is not supported"):
+        x + z
+    with pytest.raises(RuntimeError, match="sizes"):
+        x + torch.zeros(2, 2).to_sparse().to(DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.int64], ids=str)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+def test_products(dtype, layout):
+    dense, b = matrix(7, 9, dtype=dtype), matrix(9, 20, dtype=dtype, density=1)
+    a = dense.to_sparse(layout=layout).to(DEVICE)
+    c = matrix(7, 20, dtype=dtype, density=1)
+    torch.testing.assert_close((a @ b.to(DEVICE)).cpu(), dense @ b, rtol=1e-4, atol=1e-4)
+    transposed = b.t().contiguous().to(DEVICE).t()
+    torch.testing.assert_close((a @ transposed).cpu(), dense @ b, rtol=1e-4, atol=1e-4)
+    actual = torch.addmm(c.to(DEVICE), a, b.to(DEVICE), beta=2, alpha=3)
+    torch.testing.assert_close(actual.cpu(), torch.addmm(c, dense, b, beta=2, alpha=3), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close((a @ b[:, 0].to(DEVICE)).cpu(), dense @ b[:, 0], rtol=1e-4, atol=1e-4)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        a @ b.to(DEVICE)[:5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+def test_products_and_sums_of_two_sparse_matrices(dtype, layout):
+    dense_a, dense_b, dense_c = matrix(9, 7, dtype=dtype), matrix(7, 11, dtype=dtype), matrix(9, 7, dtype=dtype)
+    a, b, c = (t.to_sparse(layout=layout).to(DEVICE) for t in (dense_a, dense_b, dense_c))
+    product = dense_a @ dense_b
+    ab = a @ b
+    for actual, expected in (
+        (ab, product),
+        (torch.addmm(ab, a, b, beta=2, alpha=3), 5 * product),
+        (torch.add(a, c, alpha=3), dense_a + 3 * dense_c),
+        (a * c, dense_a * dense_c),
+        (a.clone().add_(c), dense_a + dense_c),
+    ):
+        assert actual.layout == layout
+        torch.testing.assert_close(actual.to_dense().cpu(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close((dense_c.to(DEVICE) + a).cpu(), dense_c + dense_a)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        a @ c
+    with pytest.raises(RuntimeError, match="is not supported"):
+        a + dense_c.to(DEVICE)
+
+
+def test_products_of_sparse_matrices_have_gradients_and_may_be_empty():
+    a, b = matrix(9, 7).to_sparse(), matrix(7, 11).to_sparse()
+    found = []
+    for device in ("cpu", DEVICE):
+        leaves = [t.detach().to(device).requires_grad_() for t in (a, b)]
+        torch.sparse.sum(torch.sparse.mm(*leaves)).backward()
+        found.append([t.grad.to_dense().cpu() for t in leaves])
+    for actual, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    nothing = torch.zeros(7, 3).to_sparse().to(DEVICE)
+    assert (a.to(DEVICE) @ nothing).to_dense().cpu().equal(torch.zeros(9, 3))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+def test_products_with_a_reduce(reduce):
+    dense, b = matrix(7, 9), matrix(9, 20, density=1)
+    dense[3] = 0
+    weight, found = torch.randn(7, 20), []
+    for device in ("cpu", DEVICE):
+        leaves = [dense.to_sparse_csr().to(device).requires_grad_(), b.detach().to(device).requires_grad_()]
+        out = torch.sparse.mm(*leaves, reduce)
+        (out * weight.to(device)).sum().backward()
+        found.append([out.detach().cpu(), leaves[0].grad.to_dense().cpu(), leaves[1].grad.cpu()])
+    for actual, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_batched_product():
+    dense, b = matrix(3, 5, 6), torch.randn(3, 6, 4)
+    torch.testing.assert_close((torch.bmm(dense.to_sparse().to(DEVICE), b.to(DEVICE))).cpu(), torch.bmm(dense, b))
+
+
+def test_sampled_product():
+    where, a, b = matrix(7, 9), torch.randn(7, 5), torch.randn(5, 9)
+    csr = where.to_sparse_csr()
+    expected = torch.sparse.sampled_addmm(csr, a, b, beta=0.5, alpha=2)
+    actual = torch.sparse.sampled_addmm(csr.to(DEVICE), a.to(DEVICE), b.to(DEVICE), beta=0.5, alpha=2)
+    assert_same(actual, expected)
+    grads = []
+    for device in ("cpu", DEVICE):
+        x, y = (t.clone().to(device).requires_grad_() for t in (a, b))
+        torch.sparse.sampled_addmm(csr.to(device), x, y).to_dense().square().sum().backward()
+        grads.append((x.grad, y.grad))
+    for actual, expected in zip(grads[1], grads[0], strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients():
+    dense, b = matrix(7, 9), torch.randn(9, 4)
+    grads = []
+    for device in ("cpu", DEVICE):
+        a = dense.to_sparse().to(device).requires_grad_()
+        x = b.clone().to(device).requires_grad_()
+        torch.sparse.mm(a, x).square().sum().backward()
+        grads.append((a.grad, x.grad))
+        y = dense.clone().to(device).requires_grad_()
+        torch.sparse.sum(y.to_sparse() * 2, 1).to_dense().square().sum().backward()
+        grads[-1] += (y.grad,)
+    for actual, expected in zip(grads[1], grads[0], strict=True):
+        assert_same(actual, expected)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "sparse_adam": lambda p: torch.optim.SparseAdam(p, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_embedding_is_trained(name):
+    torch.manual_seed(0)
+    cpu = nn.Embedding(20, 6, sparse=True)
+    net = copy.deepcopy(cpu).to(DEVICE)
+    for embedding in (cpu, net):
+        optimizer = OPTIMIZERS[name](embedding.parameters())
+        for step in range(3):
+            optimizer.zero_grad()
+            index = torch.tensor([3, 5, 3, step, 19], device=embedding.weight.device)
+            embedding(index).square().sum().backward()
+            assert embedding.weight.grad.is_sparse
+            optimizer.step()
+    torch.testing.assert_close(net.weight.cpu(), cpu.weight, rtol=1e-5, atol=1e-5)
+
+
+def test_embedding_bag():
+    cpu = nn.EmbeddingBag(20, 6, sparse=True, mode="sum")
+    net = copy.deepcopy(cpu).to(DEVICE)
+    index, offsets = torch.tensor([3, 5, 3, 1, 19]), torch.tensor([0, 2])
+    cpu(index, offsets).square().sum().backward()
+    net(index.to(DEVICE), offsets.to(DEVICE)).square().sum().backward()
+    assert_same(net.weight.grad, cpu.weight.grad)
+
+
+def test_rest_runs_on_the_cpu():
+    a = matrix(5, 6).to_sparse()
+    with pytest.warns(UserWarning, match="runs on the CPU"):
+        actual = torch.sparse.softmax(a.to(DEVICE), 1)
+    assert_same(actual, torch.sparse.softmax(a, 1))
+    assert set(dlbackend.fallback_report()) == {"aten::_sparse_softmax"}
+    dlbackend.reset_fallback_report()
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr])
+def test_addmm_of_two_sparse_matrices_without_the_addend(layout):
+    a = torch.eye(3).to_sparse_csr()
+    nothing = torch.full((3, 3), torch.nan)
+    addend = nothing if layout == torch.strided else nothing.to_sparse(layout=layout)
+    expected = torch.addmm(addend, a, a, beta=0, alpha=2)
+    found = torch.addmm(*(t.to(DEVICE) for t in (addend, a, a)), beta=0, alpha=2)
+    assert found.layout == expected.layout
+    assert torch.equal(found.to_dense().cpu(), expected.to_dense())

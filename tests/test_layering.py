@@ -1,0 +1,42 @@
+"""An include points only to the folders that docs/architecture.md allows its own to know."""
+
+import re
+from pathlib import Path
+
+CSRC = Path(__file__).parents[1] / "csrc"
+INCLUDE = re.compile(r'^#include "(\w+)/', re.MULTILINE)
+LAYERS = ["kernels", "cl", "codegen", "runtime", "solver", "primitives", "ops", "api", "bindings"]  # the lowest first
+ALLOWED = {layer: set(LAYERS[: i + 1]) for i, layer in enumerate(LAYERS)} | {
+    "compiler": {"cl", "compiler"},
+    "distributed": {"cl", "codegen", "runtime", "distributed"},  # beside ops
+}
+ALLOWED["bindings"].add("distributed")
+TORCH = re.compile(r"^#include <(ATen|c10|torch)/", re.MULTILINE)
+WITHOUT_TORCH = {"cl", "codegen", "compiler"}
+
+
+def sources() -> dict[Path, str]:
+    files = [file for suffix in ("cpp", "h") for file in CSRC.rglob(f"*.{suffix}")]
+    return {file.relative_to(CSRC): file.read_text() for file in files}
+
+
+def test_no_include_points_upward() -> None:
+    found = [
+        (str(file), included)
+        for file, text in sources().items()
+        if len(file.parts) > 1
+        for included in INCLUDE.findall(text)
+        if included in ALLOWED and included not in ALLOWED[file.parts[0]]
+    ]
+    assert found == []
+
+
+def test_lower_layers_do_without_torch() -> None:
+    found = [str(file) for file, text in sources().items() if file.parts[0] in WITHOUT_TORCH and TORCH.search(text)]
+    assert found == []
+
+
+def test_every_folder_opens_with_a_page() -> None:
+    folders = [folder for folder in CSRC.iterdir() if folder.is_dir()]
+    assert len(folders) > len(LAYERS)
+    assert [folder.name for folder in folders if not (folder / "README.md").is_file()] == []
