@@ -11,40 +11,15 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from typing import Any
 
 from benchmarks import host_cost, startup
 from benchmarks.cases import SUITES, Case, cases
+from dlbackend.tools.bench import Worker, alternate, ratio
 
 UNITS = {"GB/s": 1e9, "GFLOP/s": 1e9}
-
-
-class Worker:
-    """One device's process."""
-
-    def __init__(self, device: str, threads: int) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", device, str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One measurement; an error when the process has ended."""
-        assert self.process.stdin
-        assert self.process.stdout
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        return json.loads(line) if line else {"error": f"the process ended ({self.process.poll()})"}
 
 
 def rate(case: Case, seconds: float) -> float:
@@ -59,21 +34,18 @@ def compare(case: Case, ocl: Worker, peer: Worker, rounds: int, seconds: float) 
 
     Many short rounds: on shared machines the pace changes within seconds, and both devices have to see the same.
     """
-    times: dict[str, list[float]] = {"ocl": [], "peer": []}
-    for _ in range(rounds):
-        for name, worker in (("ocl", ocl), ("peer", peer)):
-            answer = worker.ask({"suite": case.suite, "case": case.name, "seconds": seconds})
-            if "error" in answer:
-                return {"case": case.name, "suite": case.suite, "error": f"{name}: {answer['error']}"}
-            times[name].append(answer["seconds"])
-    ratio = statistics.median(p / o for p, o in zip(times["peer"], times["ocl"], strict=True))
+    request = {"suite": case.suite, "case": case.name, "seconds": seconds}
+    try:
+        times = alternate({"ocl": ocl, "peer": peer}, request, rounds)
+    except RuntimeError as error:
+        return {"case": case.name, "suite": case.suite, "error": str(error)}
     return {
         "case": case.name,
         "suite": case.suite,
         "unit": case.unit,
         "ocl": rate(case, statistics.median(times["ocl"])),
         "peer": rate(case, statistics.median(times["peer"])),
-        "ratio": ratio,
+        "ratio": ratio(times["ocl"], times["peer"]),
     }
 
 
@@ -129,7 +101,9 @@ def run(options: argparse.Namespace) -> None:
     """Measures, prints and writes down what the options ask for."""
     results: list[dict[str, Any]] = []
     chosen = options.suite.split(",")
-    ocl, peer = Worker(options.device, options.threads), Worker(options.peer, options.threads)
+    ocl, peer = (
+        Worker("-m", "benchmarks.worker", device, str(options.threads)) for device in (options.device, options.peer)
+    )
     print(f"{'case':38s} {'ocl':>10s} {options.peer:>10s} {'unit':8s} {'ratio':>7s}  (above 1: ocl is faster)")
     for suite in chosen:
         for case in cases(suite) if suite in SUITES else []:
@@ -137,9 +111,7 @@ def run(options: argparse.Namespace) -> None:
             results.append(row)
             show(row, case.goal_cuda if options.peer == "cuda" else case.goal_cpu)
     for worker in (ocl, peer):
-        if worker.process.stdin:
-            worker.process.stdin.close()
-        worker.process.wait()
+        worker.close()
     if "host" in chosen:
         results += host_cost.run(options.device, options.peer)
     if "startup" in chosen:

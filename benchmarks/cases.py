@@ -8,6 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import op_cases
+from benchmarks.steps import train
+
 Step = Callable[[], Any]
 
 
@@ -59,6 +62,26 @@ def _host_cases() -> list[Case]:
         ("mm 8x8", matmul),
     ]
     return [Case(n, "host", f, 1, "us", 0.0, 0.7, pace=300) for n, f in rows]
+
+
+def _fft_cases() -> list[Case]:
+    import torch
+
+    def on(shape: tuple[int, ...], f: Callable[..., Any], dtype: Any) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            x = torch.randn(shape, dtype=dtype).to(device)
+            return lambda: f(x)
+
+        return build
+
+    rows = [
+        ("fft2 1024x1024", (1024, 1024), torch.fft.fft2, torch.complex64),
+        ("fft2 4096x4096", (4096, 4096), torch.fft.fft2, torch.complex64),
+        ("rfft 64x1M", (64, 1 << 20), torch.fft.rfft, torch.float32),
+        ("fft 1000x1000", (1000, 1000), torch.fft.fft, torch.complex64),
+        ("fft 100x1009", (100, 1009), torch.fft.fft, torch.complex64),
+    ]
+    return [Case(name, "fft", on(shape, f, dtype), 1, "ms", 0.8) for name, shape, f, dtype in rows]
 
 
 def _pointwise_cases() -> list[Case]:
@@ -244,7 +267,37 @@ def _image_cases() -> list[Case]:
     ]
 
 
-def _torchvision() -> Any:
+def _linalg_cases() -> list[Case]:
+    import torch
+
+    def of(f: Callable[[Any], Any], *shape: int, definite: bool = False) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            a = torch.randn(*shape)
+            if definite:
+                a = a @ a.mT + shape[-1] * torch.eye(shape[-1])
+            on_device = a.to(device)
+            return lambda: f(on_device)
+
+        return build
+
+    many, some = _sized(10_000, 100_000), _sized(1_000, 10_000)
+    linalg = torch.linalg
+    rows = [
+        ("cholesky 1024", of(linalg.cholesky_ex, 1024, 1024, definite=True)),
+        ("lu 1024", of(linalg.lu_factor_ex, 1024, 1024)),
+        ("solve 1024", of(lambda a: linalg.solve_ex(a, a), 1024, 1024)),
+        ("qr 1024", of(linalg.qr, 1024, 1024)),
+        (f"cholesky of {many} 8x8", of(linalg.cholesky_ex, many, 8, 8, definite=True)),
+        (f"det of {many} 8x8", of(linalg.det, many, 8, 8)),
+        (f"solve of {many} 8x8", of(lambda a: linalg.solve_ex(a, a[..., :1]), many, 8, 8)),
+        (f"svd of {some} 32x32", of(linalg.svd, some, 32, 32)),
+        (f"eigh of {some} 32x32", of(linalg.eigh, some, 32, 32, definite=True)),
+    ]
+    return [Case(name, "linalg", build, 1.0, "ms", 0.5) for name, build in rows]
+
+
+def torchvision() -> Any:
+    """The module torchvision, made importable beside any torch."""
     tests = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "nets")
     if os.path.exists(os.path.join(tests, "tv_shim.py")) and tests not in sys.path:
         sys.path.insert(0, tests)
@@ -258,24 +311,16 @@ def training_step(name: str, batch: int, device: Any) -> Step:
     """A step of training a torchvision net on random pictures of 224 x 224 with SGD."""
     import torch
 
-    model = getattr(_torchvision().models, name)(weights=None).to(device).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    model = getattr(torchvision().models, name)(weights=None).to(device).train()
     x, y = torch.randn(batch, 3, 224, 224).to(device), torch.randint(1000, (batch,)).to(device)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss: Any = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-
-    return step
+    return train(model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9), x, y)
 
 
 def inference_step(name: str, batch: int, device: Any) -> Step:
     """The results of a torchvision net for random pictures of 224 x 224."""
     import torch
 
-    model = getattr(_torchvision().models, name)(weights=None).to(device).eval()
+    model = getattr(torchvision().models, name)(weights=None).to(device).eval()
     x = torch.randn(batch, 3, 224, 224).to(device)
 
     def step() -> Any:
@@ -310,10 +355,13 @@ def _net_cases() -> list[Case]:
 SUITES: dict[str, Callable[[], list[Case]]] = {
     "host": _host_cases,
     "pointwise": _pointwise_cases,
+    "fft": _fft_cases,
     "reduce": _reduce_cases,
     "gemm": _gemm_cases,
     "conv": _conv_cases,
     "image": _image_cases,
+    "linalg": _linalg_cases,
+    **op_cases.SUITES,
     "nets": _net_cases,
 }
 

@@ -25,36 +25,28 @@ from typing import Any
 GOAL, GOAL_SHARE = 1.3, 0.9  # times the best; of the problems
 
 # Channels in and out, filter, stride, size of the image, groups; each shape of a network once.
+RESNET_STAGES = ((64, 56), (128, 28), (256, 14), (512, 7))  # channels of the 3x3 filters, size of the image
 RESNET18 = [
     (3, 64, 7, 2, 224, 1),
-    (64, 64, 3, 1, 56, 1),
-    (64, 128, 3, 2, 56, 1),
-    (64, 128, 1, 2, 56, 1),
-    (128, 128, 3, 1, 28, 1),
-    (128, 256, 3, 2, 28, 1),
-    (128, 256, 1, 2, 28, 1),
-    (256, 256, 3, 1, 14, 1),
-    (256, 512, 3, 2, 14, 1),
-    (256, 512, 1, 2, 14, 1),
-    (512, 512, 3, 1, 7, 1),
-]
+    *(
+        layer
+        for c, size in RESNET_STAGES
+        for layer in ((c, c, 3, 1, size, 1), (c, 2 * c, 3, 2, size, 1), (c, 2 * c, 1, 2, size, 1))
+    ),
+][:-2]  # no stage follows the last
 RESNET50 = [
     (64, 64, 1, 1, 56, 1),
-    (64, 256, 1, 1, 56, 1),
-    (256, 64, 1, 1, 56, 1),
-    (256, 128, 1, 1, 56, 1),
-    (128, 128, 3, 2, 56, 1),
-    (128, 512, 1, 1, 28, 1),
-    (512, 128, 1, 1, 28, 1),
-    (512, 256, 1, 1, 28, 1),
-    (256, 256, 3, 2, 28, 1),
-    (256, 1024, 1, 1, 14, 1),
-    (1024, 256, 1, 1, 14, 1),
-    (1024, 512, 1, 1, 14, 1),
-    (512, 512, 3, 2, 14, 1),
-    (512, 2048, 1, 1, 7, 1),
-    (2048, 512, 1, 1, 7, 1),
-]
+    *(
+        layer
+        for c, size in RESNET_STAGES
+        for layer in (
+            (c, 4 * c, 1, 1, size, 1),
+            (4 * c, c, 1, 1, size, 1),
+            (4 * c, 2 * c, 1, 1, size, 1),
+            (2 * c, 2 * c, 3, 2, size, 1),
+        )
+    ),
+][:-2]
 MOBILENET = [
     (3, 32, 3, 2, 224, 1),
     (32, 32, 3, 1, 112, 32),

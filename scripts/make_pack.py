@@ -26,7 +26,7 @@ import pack_text  # noqa: E402
 
 NETS = ("resnet18", "resnet50", "mobilenet_v2", "densenet121", "vgg11", "vit_b_16")
 
-# Two steps: the second of a problem is where its search would begin, and finds nothing left to do.
+# Two steps, because the search for a problem begins with its second run: here it must find nothing left to do.
 CHILD = """
 import sys, torch, dlbackend
 from benchmarks.cases import inference_step, training_step
@@ -47,7 +47,7 @@ def file_name(index: int, ending: str) -> str:
 
 
 def fill(options: argparse.Namespace, environment: dict[str, str]) -> int:
-    """Runs the networks; how many failed."""
+    """Runs the networks, and returns how many failed."""
     failed = 0
     runs = [(net, batch, training) for net in options.nets for batch, training in options.batches]
     for net, batch, training in progress(runs, "make_pack"):
@@ -62,7 +62,7 @@ def fill(options: argparse.Namespace, environment: dict[str, str]) -> int:
 
 
 def export(options: argparse.Namespace, target: Path, environment: dict[str, str]) -> int:
-    """Writes the caches' content to the target; 1 if that failed."""
+    """Writes the caches' content to the target. Returns 1 if that failed, else 0."""
     pack = Path(environment["DLBACKEND_CACHE_DIR"], "found.pack") if options.find else target
     command = [sys.executable, "-m", "dlbackend", "cache", "export", *["--find"][: options.find], "--any-driver"]
     if subprocess.run([*command, str(pack)], check=False, env=environment).returncode:
@@ -73,7 +73,7 @@ def export(options: argparse.Namespace, target: Path, environment: dict[str, str
 
 
 def main() -> int:
-    """Fills empty caches and exports them; 1 if a network failed."""
+    """Fills empty caches and exports them. Returns 1 if a network or the export failed, else 0."""
     parser = argparse.ArgumentParser(prog="scripts/make_pack.py", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(), help="file, or folder for a file named after the device")
     parser.add_argument("--find", action="store_true", help="only results of measuring solvers, as text")

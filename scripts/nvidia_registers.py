@@ -21,8 +21,8 @@ from pathlib import Path
 import dlbackend  # noqa: F401 (the extension module is loaded through it)
 from dlbackend import _C
 
-REGISTERS = 65536  # of a compute unit, from compute capability 5.0 on
-GRANULARITY = 256  # a warp's registers are given out in so many
+REGISTERS = 65536  # in a compute unit, from compute capability 5.0 on
+GRANULARITY = 256  # a warp gets a multiple of so many registers
 
 
 def find_ptxas() -> str:

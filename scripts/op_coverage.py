@@ -44,7 +44,7 @@ INNER = {
     "convolution": "convolution_overrideable",
     "convolution_backward": "convolution_backward_overrideable",
 }
-SAMPLES = 4  # of an op and a dtype: the first ones differ in rank, and so in what they call
+SAMPLES = 4  # so many samples of an op and a dtype run: the first ones differ in rank, and so in what they call
 NATIVE, CPU = "yes", "CPU"
 
 Support = dict[torch.dtype, str]
@@ -82,7 +82,7 @@ def registered() -> set[str]:
 
 
 def supported_by_rows() -> dict[str, Support]:
-    """By op, what its rows compute; several rows of one op add up."""
+    """For each op what its rows compute, the rows of one op together."""
     found: dict[str, Support] = defaultdict(dict)
     for row in _C.op_table():
         promotion = row["promotion"]

@@ -1,0 +1,253 @@
+"""Cases of single ops beyond the arithmetic of networks: indexing, sorting, decompositions, images, special functions.
+
+Operands are made on the host, so that both devices get the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.cases import Case
+
+Make = Callable[[], Sequence[Any]]
+Row = tuple[str, Make, Callable[..., Any]]
+
+MANY = 1_000_000
+
+
+def _cases(suite: str, rows: Sequence[Row]) -> list[Case]:
+    import torch
+
+    from benchmarks.cases import Case
+
+    def build(make: Make, f: Callable[..., Any]) -> Callable[[torch.device], Callable[[], Any]]:
+        def on(device: torch.device) -> Callable[[], Any]:
+            torch.manual_seed(0)
+            operands = [x.to(device) for x in make()]
+            return lambda: f(*operands)
+
+        return on
+
+    return [Case(name, suite, build(make, f), 1.0, "ms", 0.9) for name, make, f in rows]
+
+
+def index_cases() -> list[Case]:
+    """Gathers, sums through indices, counts."""
+    import torch
+    import torch.nn.functional as F
+
+    def bags(count: int, width: int) -> Make:
+        return lambda: (
+            torch.randint(100_000, (count,)),
+            torch.randn(100_000, width),
+            torch.arange(0, count, 10),
+        )
+
+    def into(cells: int) -> Make:
+        return lambda: (torch.zeros(cells), torch.randint(cells, (MANY,)), torch.randn(MANY))
+
+    def rows() -> Sequence[Any]:
+        return torch.zeros(1000, 64), torch.randint(1000, (20_000,)), torch.randn(20_000, 64)
+
+    def add_rows(x: Any, i: Any, s: Any) -> Any:
+        return x.index_add_(0, i, s)
+
+    def scatter_add(x: Any, i: Any, s: Any) -> Any:
+        return x.scatter_add_(0, i, s)
+
+    def put(x: Any, i: Any, s: Any) -> Any:
+        return x.index_put_((i,), s, accumulate=True)
+
+    def bag(mode: str) -> Callable[..., Any]:
+        return lambda i, w, o: F.embedding_bag(i, w, o, mode=mode)
+
+    sizes = [("10k", 10_000, 64), ("1M", MANY, 64), ("1M", MANY, 128)]
+    return _cases(
+        "index",
+        [
+            *((f"embedding_bag {m}, {n} of {w}", bags(c, w), bag(m)) for m in ("sum", "mean") for n, c, w in sizes),
+            ("scatter_add 1M into 1,000", into(1000), scatter_add),
+            ("scatter_add 1M into 1M", into(MANY), scatter_add),
+            ("index_put(accumulate) 1M into 1,000", into(1000), put),
+            ("index_put(accumulate) 1M into 1M", into(MANY), put),
+            ("index_add 1M into 1,000", into(1000), lambda x, i, s: x.index_add_(0, i, s)),
+            ("index_add 20k rows of 64", rows, add_rows),
+            (
+                "index_select 1M of a vector",
+                lambda: (torch.randn(MANY), torch.randint(MANY, (MANY,))),
+                lambda x, i: x.index_select(0, i),
+            ),
+            ("bincount 1M", lambda: (torch.randint(1000, (MANY,)),), torch.bincount),
+            ("histc 1M", lambda: (torch.randn(MANY),), lambda x: torch.histc(x, 100, -3, 3)),
+        ],
+    )
+
+
+def sort_cases() -> list[Case]:
+    """What orders or compares values."""
+    import torch
+
+    def numbers(high: int) -> Make:
+        return lambda: (torch.randint(high, (MANY,)),)
+
+    def sets() -> Sequence[Any]:
+        return torch.randint(10_000_000, (MANY,)), torch.randint(10_000_000, (1000,))
+
+    return _cases(
+        "sort",
+        [
+            ("topk 1,000 of 1M", lambda: (torch.randn(MANY),), lambda x: x.topk(1000)),
+            ("topk 10 of 1M", lambda: (torch.randn(MANY),), lambda x: x.topk(10)),
+            ("topk 50 of 64 x 50k", lambda: (torch.randn(64, 50_000),), lambda x: x.topk(50)),
+            ("sort 1M", lambda: (torch.randn(MANY),), torch.sort),
+            ("unique 1M of 1,000", numbers(1000), torch.unique),
+            ("unique 1M of 10M", numbers(10_000_000), torch.unique),
+            (
+                "unique 1M of 1,000, inverse, counts",
+                numbers(1000),
+                lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+            ),
+            ("unique_consecutive 1M of 3", numbers(3), torch.unique_consecutive),
+            ("isin 1M of 1,000", sets, torch.isin),
+            ("isin 1M of 10", lambda: (sets()[0], sets()[1][:10]), torch.isin),
+        ],
+    )
+
+
+def decomposition_cases() -> list[Case]:
+    """Singular values of one matrix."""
+    import torch
+
+    linalg = torch.linalg
+
+    def matrix(*shape: int) -> Make:
+        return lambda: (torch.randn(*shape),)
+
+    return _cases(
+        "decomposition",
+        [
+            ("svdvals 256x256", matrix(256, 256), linalg.svdvals),
+            ("svdvals 512x64", matrix(512, 64), linalg.svdvals),
+            ("svd 256x256", matrix(256, 256), linalg.svd),
+            ("svd 1000x100", matrix(1000, 100), lambda a: linalg.svd(a, full_matrices=False)),
+            ("solve 1024, one side", lambda: (torch.randn(1024, 1024), torch.randn(1024, 1)), linalg.solve_ex),
+        ],
+    )
+
+
+def product_cases() -> list[Case]:
+    """Products of other numbers than float32."""
+    import torch
+
+    names = {torch.float64: "f64", torch.complex64: "c64", torch.complex128: "c128"}
+
+    def square(n: int, dtype: Any) -> Make:
+        return lambda: (torch.randn(n, n, dtype=dtype), torch.randn(n, n, dtype=dtype))
+
+    return _cases("product", [(f"mm {name} 1000", square(1000, dtype), torch.mm) for dtype, name in names.items()])
+
+
+def vision_cases() -> list[Case]:
+    """Resizing of bytes, sampling, boxes."""
+    import torch
+    import torch.nn.functional as F
+
+    from benchmarks.cases import torchvision
+
+    ops = torchvision().ops
+
+    def image(dtype: Any, channels_last: bool, *shape: int) -> Any:
+        x = torch.randint(256, shape).to(dtype)
+        return x.contiguous(memory_format=torch.channels_last) if channels_last else x
+
+    def bytes_(channels_last: bool) -> Make:
+        return lambda: (image(torch.uint8, channels_last, 4, 3, 480, 640),)
+
+    def resize(size: int, **how: Any) -> Callable[[Any], Any]:
+        return lambda x: F.interpolate(x, (size, size), mode="bilinear", **how)
+
+    def sampled(channels: int) -> Make:
+        return lambda: (torch.randn(4, channels, 256, 256), torch.rand(4, 256, 256, 2) * 2 - 1)
+
+    def boxes(count: int, size: float) -> Any:
+        corner = torch.rand(count, 2) * size
+        return torch.cat([corner, corner + 1 + torch.rand(count, 2) * size / 5], 1)
+
+    def regions() -> Sequence[Any]:
+        return (
+            torch.randn(2, 256, 50, 50),
+            torch.cat([torch.randint(2, (500, 1)).float(), boxes(500, 800)], 1),
+        )
+
+    layouts = [("channels-last", True), ("contiguous", False)]
+    return _cases(
+        "vision",
+        [
+            *(
+                (f"resize bytes to {to}, antialias, {layout}", bytes_(last), resize(to, antialias=True))
+                for layout, last in layouts
+                for to in (224, 800)
+            ),
+            *((f"resize bytes to 224, {layout}", bytes_(last), resize(224)) for layout, last in layouts),
+            *(
+                (f"grid_sample, {c} channels", sampled(c), lambda x, g: F.grid_sample(x, g, align_corners=False))
+                for c in (1, 3, 4)
+            ),
+            (
+                "grid_sample nearest, 3 channels",
+                sampled(3),
+                lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=False),
+            ),
+            ("unfold 3x3 64x56x56", lambda: (torch.randn(4, 64, 56, 56),), lambda x: F.unfold(x, 3, padding=1)),
+            (
+                "nms 10,000",
+                lambda: (boxes(10_000, 1000), torch.rand(10_000)),
+                lambda b, s: ops.nms(b, s, 0.5),
+            ),
+            ("roi_align 500", regions, lambda x, r: ops.roi_align(x, r, 7, 1 / 16, 2)),
+        ],
+    )
+
+
+def math_cases() -> list[Case]:
+    """Functions of elements, a loss of sequences, small transforms."""
+    import torch
+    import torch.nn.functional as F
+
+    def positive() -> Sequence[Any]:
+        return (torch.rand(MANY) * 20 + 0.01,)
+
+    def ctc() -> Sequence[Any]:
+        return torch.randn(100, 16, 50).log_softmax(2), torch.randint(1, 50, (16, 30))
+
+    def ctc_loss(x: Any, targets: Any) -> Any:
+        return F.ctc_loss(x, targets, torch.full((16,), 100), torch.full((16,), 30))
+
+    def signal(*shape: int) -> Make:
+        return lambda: (torch.randn(*shape, dtype=torch.complex64),)
+
+    return _cases(
+        "math",
+        [
+            ("lgamma 1M", positive, torch.lgamma),
+            ("lgamma 1M, both signs", lambda: (torch.randn(MANY) * 5,), torch.lgamma),
+            ("remainder 1M", lambda: (torch.randn(MANY) * 10, torch.rand(MANY) + 0.5), torch.remainder),
+            ("remainder 1M of a number", lambda: (torch.randn(MANY) * 10,), lambda x: x % 3.0),
+            ("fmod 1M", lambda: (torch.randn(MANY) * 10, torch.rand(MANY) + 0.5), torch.fmod),
+            ("ctc_loss 16 x 100", ctc, ctc_loss),
+            ("fft 20000x16", signal(20_000, 16), torch.fft.fft),
+            ("fft 64", signal(64), torch.fft.fft),
+        ],
+    )
+
+
+SUITES: dict[str, Callable[[], list[Case]]] = {
+    "index": index_cases,
+    "sort": sort_cases,
+    "decomposition": decomposition_cases,
+    "product": product_cases,
+    "vision": vision_cases,
+    "math": math_cases,
+}
