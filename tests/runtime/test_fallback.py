@@ -173,8 +173,8 @@ def test_tensors_of_two_devices_are_refused_but_for_lengths():
     """As on any other device, though the copies on the CPU would do; lengths that the host reads may be there."""
     there, here = torch.eye(3, device=DEVICE), torch.ones(3, 3)
     for x, other in ((there, here), (here, there)):
-        with pytest.raises(RuntimeError, match=r"two devices, ocl:0 and cpu.*aten::_sobol"):
-            torch.ops.aten._sobol_engine_ff_(x[0].long(), 1, other.long(), 3, 0)
+        with pytest.raises(RuntimeError, match=r"two devices, ocl:0 and cpu.*aten::_compute"):
+            torch.ops.aten._compute_linear_combination(x, other)
     with pytest.raises(RuntimeError, match=r"two devices, ocl:0 and cpu"):
         torch.cdist(there, here)
     lengths = torch.tensor([5, 3])
