@@ -47,11 +47,12 @@ struct Device {
   Feature int64_atomics{*this, "cl_khr_int64_base_atomics",
                         "kernel void probe(volatile global long* x) { atom_cmpxchg(x, 0L, 1L); }"};
   // NVIDIA's compiler takes PTX, whose additions to float32 and float64 in memory OpenCL C lacks.
-  Feature ptx_atomics{*this, "cl_nv_pragma_unroll",
-                      "kernel void probe(global float* x, global double* y) {\n"
-                      "  asm volatile(\"red.global.add.f32 [%0], %1;\" : : \"l\"(x), \"f\"(1.0f) : \"memory\");\n"
-                      "  asm volatile(\"red.global.add.f64 [%0], %1;\" : : \"l\"(y), \"d\"(1.0) : \"memory\");\n"
-                      "}"};
+  Feature ptx_atomics{
+      *this, "cl_nv_pragma_unroll",
+      "kernel void probe(global float* x, global double* y) {\n"
+      "  asm volatile(\"red.global.add.f32 [%0], %1;\" : : \"l\"(x), \"f\"(1.0f) : \"memory\");\n"
+      "  asm volatile(\"red.global.add.f64 [%0], %1;\" : : \"l\"(y), \"d\"(1.0) : \"memory\");\n"
+      "}"};
 
   // Quirks are what a platform's driver does that others do not. They are found by the platform's name, which
   // no file outside of this folder looks at.

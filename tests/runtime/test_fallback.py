@@ -175,7 +175,7 @@ def test_tensors_of_two_devices_are_refused_but_for_lengths():
     for x, other in ((there, here), (here, there)):
         with pytest.raises(RuntimeError, match=r"two devices, ocl:0 and cpu.*aten::_compute"):
             torch.ops.aten._compute_linear_combination(x, other)
-    with pytest.raises(RuntimeError, match=r"two devices, ocl:0 and cpu"):
+    with pytest.raises(RuntimeError, match=r"two devices, ocl(:0)? and cpu"):
         torch.cdist(there, here)
     lengths = torch.tensor([5, 3])
     packed = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(5, 2, 3, device=DEVICE), lengths)

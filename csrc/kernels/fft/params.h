@@ -17,7 +17,8 @@ enum {
   FFT_MIRROR = 32,     // and on storing
   FFT_CHIRP = 64,      // Bluestein's algorithm
   FFT_FILL = 256,      // numbers from in_count on are zeros
-  FFT_STEPS = 128      // times the roots of unity between the steps of a longer transform
+  FFT_STEPS = 128,     // times the roots of unity between the steps of a longer transform,
+  FFT_STEPS_OF_BATCH = 512  // whose column is the first batch index, not the place across the tile
 };
 
 // Where the numbers of a batch of transforms lie. Batch indices count from 0, the first dimension fastest.

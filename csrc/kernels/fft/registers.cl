@@ -125,7 +125,8 @@ kernel void fft_registers(global const REAL* input, global REAL* output, global 
   if (p.flags & FFT_STEPS) {
     // number e of column c times the root to the power e * c
     global const REAL* t = steps + p.steps;
-    const uint c = column + min(lane, lanes - 1);
+    const uint c =
+        p.flags & FFT_STEPS_OF_BATCH ? (uint)(index + p.first) % (uint)p.sizes[0] : (uint)column + min(lane, lanes - 1);
     const REAL2 base = root_of(t, item * c, p.step_bits), root = root_of(t, c << ITEMS_LOG2, p.step_bits);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

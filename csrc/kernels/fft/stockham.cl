@@ -192,7 +192,10 @@ kernel void fft_stockham(global const REAL* input, global REAL* output, global c
       y = z == x ? y : x, x = z;
     }
     if (flags & FFT_CHIRP) fft_unchirp(x, chirp + p.chirp, p.points TILE_ARGS);
-    if (flags & FFT_STEPS) fft_steps(x, steps + p.steps, p.n, p.step_points, p.step_bits, column, p.lanes TILE_ARGS);
+    if (flags & FFT_STEPS) {
+      const int of_batch = flags & FFT_STEPS_OF_BATCH, c = of_batch ? (index + p.first) % p.sizes[0] : column;
+      fft_steps(x, steps + p.steps, p.n, p.step_points, p.step_bits, c, of_batch ? c + 1 : p.lanes TILE_ARGS);
+    }
     TILE_BARRIER
     if (flags & FFT_UNPACK) fft_unpack(x, real_table + p.real, p.points TILE_ARGS);
     TILE_BARRIER

@@ -1,12 +1,13 @@
-// Atomic combining with elements in memory (kernels/common/atomic.clh): what a device can do, and the options of kernels.
+// Atomic combining with elements in memory (kernels/common/atomic.clh): what a device can do, and the options
+// of kernels.
 #pragma once
 #include "cl/device.h"
 #include "codegen/dtype.h"
 
 namespace dlb {
 
-// Whether sums of the type are added to memory by an instruction of the device, so that many work-items may add to one
-// element without waiting for each other in turns.
+// Whether sums of the type are added to memory by an instruction of the device, so that many work-items may
+// add to one element without waiting for each other in turns.
 inline bool has_native_add(const cl::Device& device, codegen::DType type) {
   using codegen::DType;
   switch (type) {

@@ -1,6 +1,7 @@
 #include "primitives/fft/long.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "cl/rounding.h"
 #include "primitives/common/split.h"
@@ -18,8 +19,19 @@ int64_t scratch_bytes(int64_t length, int64_t chunk, bool is_double) {
   return round_up(length * chunk * (is_double ? 16 : 8), static_cast<int64_t>(kAlign));
 }
 
+// Whether a GPU computes transforms that lie across memory side by side in both steps: then all of the
+// batch's first dimension is one chunk, and the buffer has the operands' layout.
+bool lies_across(const FftProblem& p, int64_t padded, const cl::Device& device) {
+  constexpr int64_t kLeast = 16, kMostBytes = int64_t{1} << 30;
+  return !is_cpu(device) && padded == 0 && p.kind == kComplex && p.in_batch[0] == 1 && p.out_batch[0] == 1 &&
+         p.batch[0] >= kLeast && p.in_step > 1 && p.out_step > 1 && p.n >= kLeast * kLeast &&
+         p.n * p.transforms() * (p.is_double() ? 16 : 8) <= kMostBytes &&
+         split_points(p.n, device, p.is_double()).size() == 2;
+}
+
 // Transforms that are computed together, so that what one launch writes is in a cache when the next reads it.
 int64_t chunk_of(const FftProblem& p, int64_t length, const cl::Device& device) {
+  if (length == p.n && lies_across(p, 0, device)) return p.transforms();
   constexpr int64_t kCpuBytes = 1 << 20, kGpuBytes = 64 << 20;  // of a compute unit, of all
   const int64_t bytes = is_cpu(device) ? kCpuBytes * device.compute_units : kGpuBytes;
   return std::clamp<int64_t>(bytes / (length * (p.is_double() ? 16 : 8)), 1, p.transforms());
@@ -76,7 +88,8 @@ LongTransform::LongTransform(const FftProblem& p, int64_t padded, cl::Device& de
       is_double_(p.is_double()),
       length_(padded ? padded : form_.points),
       padded_(padded),
-      factors_(split_points(length_, device, is_double_)) {
+      factors_(split_points(length_, device, is_double_)),
+      across_(lies_across(p, padded, device)) {
   padded ? plan_padded() : plan_direct();
 }
 
@@ -162,6 +175,33 @@ void LongTransform::add_steps(const FftView& in, bool in_place, const FftView& o
   }
 }
 
+// The same of two steps where the batch's first dimension lies across tiles: the columns of the first step
+// and the rows of the second take its place among the batch.
+void LongTransform::add_steps_across(const FftView& in, const FftView& out, int32_t flags) {
+  FftView middle{};
+  middle.im = 1, middle.step = 2 * problem_.batch[0];
+  int64_t stride = middle.step * length_;
+  for (size_t d = 1; d < kMostBatchDims; d++) middle.batch[d] = stride, stride *= problem_.batch[d];
+  for (size_t i = 0; i < 2; i++) {
+    const int64_t n = factors_[i], others = factors_[1 - i];
+    TileTask t;
+    t.n = t.points = t.in_count = t.out_count = t.capacity = n;
+    t.in = i == 0 ? in : middle, t.out = i == 0 ? middle : out;
+    for (size_t d = 0; d < kMostBatchDims; d++) t.sizes[d] = problem_.batch[d];
+    t.lanes = problem_.batch[0], t.in.lane = t.out.lane = 2, t.sizes[0] = others;
+    if (i == 0) {
+      for (FftView* view : {&t.in, &t.out}) view->batch[0] = view->step, view->step *= others;
+      t.flags = params::FFT_STEPS | params::FFT_STEPS_OF_BATCH | (flags & params::FFT_SWAP_IN);
+      t.step_points = length_;
+    } else {
+      t.in.batch[0] = t.in.step * n;
+      t.out.batch[0] = t.out.step, t.out.step *= others;
+      t.flags = flags & params::FFT_SWAP_OUT;
+    }
+    forward_.emplace_back(t, device_, is_double_);
+  }
+}
+
 LongTransform::Edge LongTransform::make_edge(const char* kernel, const FftView& in,
                                              const FftView& out) const {
   Edge edge;
@@ -193,6 +233,7 @@ void set_pairs(Edge& edge, int64_t half, int32_t flags, bool is_double) {
 
 void LongTransform::plan_direct() {
   using namespace params;
+  if (across_) return add_steps_across(form_.in, form_.out, form_.flags);
   const FftView scratch = scratch_view(length_);
   FftView in = form_.in, out = form_.out;
   if (form_.flags & FFT_PACK) {
@@ -267,7 +308,8 @@ void LongTransform::run_steps(const Run& run, const std::vector<TileLaunch>& ste
   for (size_t i = 0; i < steps.size(); i++) {
     const bool first = i == 0, last = i + 1 == steps.size();
     const int64_t inner = i > 0 && steps.size() == 3 ? factors_[0] : 1;
-    steps[i].run(run.stream, first ? in : middle, last ? out : middle, run.first * inner, run.count * inner,
+    const int64_t count = across_ ? factors_[1 - i] * (run.count / problem_.batch[0]) : run.count * inner;
+    steps[i].run(run.stream, first ? in : middle, last ? out : middle, run.first * inner, count,
                  last ? scale : 1, run.rest);
   }
 }

@@ -40,6 +40,7 @@ class LongTransform {
                  std::vector<TileLaunch>& list) const;
   Edge make_edge(const char* kernel, const params::FftView& in, const params::FftView& out) const;
   params::FftView scratch_view(int64_t length) const;
+  void add_steps_across(const params::FftView& in, const params::FftView& out, int32_t flags);
   void run_edge(const Run& run, const Edge& edge, const Buffer& in, const Buffer& out, double scale) const;
   void run_steps(const Run& run, const std::vector<TileLaunch>& steps, const Buffer& in, const Buffer& middle,
                  const Buffer& out, double scale) const;
@@ -55,6 +56,7 @@ class LongTransform {
   bool is_double_;
   int64_t length_ = 0, padded_ = 0;  // of the transforms in steps, and Bluestein's
   std::vector<int64_t> factors_;
+  bool across_ = false;  // neighbours in memory are of different transforms, in the buffer too
   std::vector<TileLaunch> forward_, backward_;
   std::optional<Edge> before_, after_, chirp_in_, multiply_, chirp_out_;
 };

@@ -65,10 +65,12 @@ struct RegisterForm {
   }
 };
 
-// The form, where the task is one of powers of two without anything before or after that local memory is needed for.
+// The form, where the task is one of powers of two without anything before or after that local memory is
+// needed for.
 std::optional<RegisterForm> register_form(const TileTask& t, const cl::Device& device, bool is_double) {
   constexpr int64_t kLeastLog2 = 3, kMostLog2 = 12, kNumbers = 1024, kSectorBytes = 32, kLineBytes = 128;
-  constexpr int32_t kFlags = params::FFT_SWAP_IN | params::FFT_SWAP_OUT | params::FFT_STEPS;
+  constexpr int32_t kFlags =
+      params::FFT_SWAP_IN | params::FFT_SWAP_OUT | params::FFT_STEPS | params::FFT_STEPS_OF_BATCH;
   if (is_cpu(device) || !std::has_single_bit(static_cast<uint64_t>(t.n)) || (t.flags & ~kFlags) != 0 ||
       t.n != t.points || t.in_count != t.n || t.out_count != t.n)
     return std::nullopt;
@@ -86,8 +88,9 @@ std::optional<RegisterForm> register_form(const TileTask& t, const cl::Device& d
   const int64_t chosen = std::min({wanted, lanes, (int64_t{1} << most_log2) / t.n});
   if (chosen < std::min(least, lanes)) return std::nullopt;
   form.width = floor_log2(chosen);
-  const bool enough = form.local_reals() * element_bytes(is_double) <= static_cast<int64_t>(device.local_mem) &&
-                      form.items() <= device.max_work_group;
+  const bool enough =
+      form.local_reals() * element_bytes(is_double) <= static_cast<int64_t>(device.local_mem) &&
+      form.items() <= device.max_work_group;
   return enough ? std::optional(form) : std::nullopt;
 }
 
