@@ -59,15 +59,18 @@ bool has_room(const Tensor& like, int64_t bytes) {
   return bytes + kDeclaredBytes <= static_cast<int64_t>(device_of(like.device().index()).local_mem);
 }
 
-// How eigh_small runs for n columns.
+// How eigh_small runs for n columns: with no more work-items than have a column.
 struct EighShape {
   int64_t lanes, ld, group, bytes;
 
   EighShape(int64_t n, int64_t element)
       : lanes(power_above(even(n) / 2)),
         ld(column_distance(even(n), lanes, element)),
-        group(std::clamp<int64_t>(power_above(n * n / 8), 32, kGroup)),
-        bytes(2 * ld * even(n) * element) {}
+        group(
+            std::clamp<int64_t>(n * n / 8, std::min<int64_t>(32, lanes * power_above(even(n)) / 2), kGroup)),
+        bytes(2 * ld * even(n) * element) {
+    group = power_above(group);
+  }
 };
 
 // How svd_small runs for m x n.
