@@ -17,7 +17,7 @@ Row = tuple[str, Make, Callable[..., Any]]
 MANY = 1_000_000
 
 
-def _cases(suite: str, rows: Sequence[Row]) -> list[Case]:
+def _cases(suite: str, rows: Sequence[Row], goal: float = 0.9, goal_cuda: float = 0.0) -> list[Case]:
     import torch
 
     from benchmarks.cases import Case
@@ -30,7 +30,7 @@ def _cases(suite: str, rows: Sequence[Row]) -> list[Case]:
 
         return on
 
-    return [Case(name, suite, build(make, f), 1.0, "ms", 0.9) for name, make, f in rows]
+    return [Case(name, suite, build(make, f), 1.0, "ms", goal, goal_cuda) for name, make, f in rows]
 
 
 def index_cases() -> list[Case]:
@@ -117,7 +117,7 @@ def sort_cases() -> list[Case]:
 
 
 def decomposition_cases() -> list[Case]:
-    """Singular values of one matrix."""
+    """Factorizations, eigenvalues and singular values of single matrices and of batches."""
     import torch
 
     linalg = torch.linalg
@@ -125,15 +125,34 @@ def decomposition_cases() -> list[Case]:
     def matrix(*shape: int) -> Make:
         return lambda: (torch.randn(*shape),)
 
+    def definite(*shape: int) -> Make:
+        def make() -> Sequence[Any]:
+            a = torch.randn(*shape)
+            return (a @ a.mT + shape[-1] * torch.eye(shape[-1]),)
+
+        return make
+
+    def solve(a: Any) -> Any:
+        return linalg.solve_ex(a, a[..., :1])
+
+    spectral = [(f"{n}x{n}", (n, n)) for n in (256, 512)] + [("1,000 of 32x32", (1000, 32, 32))]
+    direct = [("2048", (2048, 2048)), ("10,000 of 8x8", (10_000, 8, 8))]
     return _cases(
         "decomposition",
         [
             ("svdvals 256x256", matrix(256, 256), linalg.svdvals),
             ("svdvals 512x64", matrix(512, 64), linalg.svdvals),
-            ("svd 256x256", matrix(256, 256), linalg.svd),
             ("svd 1000x100", matrix(1000, 100), lambda a: linalg.svd(a, full_matrices=False)),
+            *((f"svd {name}", matrix(*shape), linalg.svd) for name, shape in spectral),
+            *((f"eigh {name}", definite(*shape), linalg.eigh) for name, shape in spectral),
+            *((f"cholesky {name}", definite(*shape), linalg.cholesky_ex) for name, shape in direct),
+            *((f"lu {name}", matrix(*shape), linalg.lu_factor_ex) for name, shape in direct),
+            *((f"solve {name}, one side", matrix(*shape), solve) for name, shape in direct),
+            ("det 10,000 of 8x8", matrix(10_000, 8, 8), linalg.det),
             ("solve 1024, one side", lambda: (torch.randn(1024, 1024), torch.randn(1024, 1)), linalg.solve_ex),
         ],
+        0.5,
+        0.5,
     )
 
 

@@ -180,8 +180,7 @@ kernel void svd_bidiagonal(global T* w, const Matrix mw, global T* v, const Matr
       info[b] = -4;
       continue;
     }
-    const int exponent = most > 0 ? clamp(ilogb(most), -100, 100) : 0;
-    const REAL scale = ldexp((REAL)1, -exponent);
+    const REAL scale = dlb_scale(most);
     for (int j = 0; j < n; ++j) DLB_SIMD for (int i = 0; i < m; ++i) left[j * ldw + i] *= scale;
     to_bidiagonal(left, ldw, right, ldv, m, n, d, scratch);
     if (vectors) {

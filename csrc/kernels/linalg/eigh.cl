@@ -188,8 +188,7 @@ kernel void eigh(global T* a, const Matrix ma, global T* z, const Matrix mz, glo
       if (ITEM == 0) info[b] = n;
       continue;
     }
-    const int exponent = most > 0 ? clamp(ilogb(most), -100, 100) : 0;
-    const REAL scale = ldexp((REAL)1, -exponent);
+    const REAL scale = dlb_scale(most);
     for (int j = 0; j < n; ++j) FOR_ITEMS(i, 0, n) matrix[j * ma.column + i] *= scale;
     SYNC;
     to_tridiagonal(matrix, ma.column, n, values, e, tau, tau + n GROUP_PASS);

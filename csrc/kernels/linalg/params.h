@@ -9,7 +9,9 @@ enum {
   LINALG_TILE_GPU = 32,
   LINALG_LANES_CPU = 16,  // right-hand sides that a work-group solves side by side
   LINALG_LANES_GPU = 32,
-  LINALG_GROUP = 256  // work-items of a GPU's work-group, at most
+  LINALG_GROUP = 256,  // work-items of a GPU's work-group, at most
+  JACOBI_MOST = 64,    // columns of a matrix that one work-group diagonalises in local memory, at most
+  JACOBI_EDGE = 32     // columns of the two blocks that larger matrices pair, together
 };
 
 // What a kernel that solves with a tile does, in this order.

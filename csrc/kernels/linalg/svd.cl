@@ -114,8 +114,7 @@ kernel void svd(global T* w, const Matrix mw, global T* v, const Matrix mv, glob
       if (ITEM == 0) info[b] = -4;
       continue;
     }
-    const int exponent = most > 0 ? clamp(ilogb(most), -100, 100) : 0;
-    const REAL scale = ldexp((REAL)1, -exponent);
+    const REAL scale = dlb_scale(most);
     for (int j = 0; j < n; ++j) FOR_ITEMS(i, 0, m) left[j * ldw + i] *= scale;
     if (vectors)
       for (int j = 0; j < n; ++j) FOR_ITEMS(i, 0, n) right[j * ldv + i] = OF(i == j ? 1 : 0);

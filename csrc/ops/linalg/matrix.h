@@ -41,6 +41,9 @@ inline void add_argument(cl::Kernel::Arguments& arguments, int value) {
 inline void add_argument(cl::Kernel::Arguments& arguments, int64_t value) {
   arguments.add(static_cast<cl_int>(value));
 }
+inline void add_argument(cl::Kernel::Arguments& arguments, const cl::Local& room) {
+  arguments.add(room);
+}
 
 // Where a kernel of linear algebra runs, for tensors of that dtype. Raises NotImplementedError for dtypes
 // other than float32, float64, complex64 and complex128, naming the op.
