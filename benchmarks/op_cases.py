@@ -15,6 +15,7 @@ Make = Callable[[], Sequence[Any]]
 Row = tuple[str, Make, Callable[..., Any]]
 
 MANY = 1_000_000
+LONG = 1 << 24
 
 
 def _cases(suite: str, rows: Sequence[Row], goal: float = 0.9, goal_cuda: float = 0.0) -> list[Case]:
@@ -79,6 +80,12 @@ def index_cases() -> list[Case]:
                 lambda: (torch.randn(MANY), torch.randint(MANY, (MANY,))),
                 lambda x, i: x.index_select(0, i),
             ),
+            ("nonzero 16M", lambda: (torch.rand(LONG) < 0.5,), torch.nonzero),
+            (
+                "masked_select 16M",
+                lambda: (torch.randn(LONG), torch.rand(LONG) < 0.5),
+                torch.masked_select,
+            ),
             ("bincount 1M", lambda: (torch.randint(1000, (MANY,)),), torch.bincount),
             ("histc 1M", lambda: (torch.randn(MANY),), lambda x: torch.histc(x, 100, -3, 3)),
         ],
@@ -102,6 +109,12 @@ def sort_cases() -> list[Case]:
             ("topk 10 of 1M", lambda: (torch.randn(MANY),), lambda x: x.topk(10)),
             ("topk 50 of 64 x 50k", lambda: (torch.randn(64, 50_000),), lambda x: x.topk(50)),
             ("sort 1M", lambda: (torch.randn(MANY),), torch.sort),
+            ("sort 16M", lambda: (torch.randn(LONG),), torch.sort),
+            ("sort 16M int64", lambda: (torch.randint(1 << 62, (LONG,)),), torch.sort),
+            ("sort 4,096 x 4,096", lambda: (torch.randn(4096, 4096),), torch.sort),
+            ("argsort 1M, stable", lambda: (torch.randn(MANY),), lambda x: torch.argsort(x, stable=True)),
+            ("kthvalue 1M", lambda: (torch.randn(MANY),), lambda x: x.kthvalue(MANY // 3)),
+            ("median 1M", lambda: (torch.randn(MANY),), torch.median),
             ("unique 1M of 1,000", numbers(1000), torch.unique),
             ("unique 1M of 10M", numbers(10_000_000), torch.unique),
             (

@@ -357,12 +357,21 @@ def test_many_indices(dtype: torch.dtype) -> None:
         check_same(lambda s, at: torch.zeros(2000, dtype=s.dtype, device=s.device).index_put((at,), s), source, at)
 
 
+@pytest.mark.parametrize("some", [0.0, 0.3, 1.0])
+def test_many_of_a_mask(some: float) -> None:
+    x = torch.rand(37, 1001, generator=torch.Generator().manual_seed(1))
+    check_same(lambda x, m: (m.nonzero(), x[m], m.flatten()[3:30_001].nonzero()), x, x < some)
+    check_same(lambda m: torch.nonzero_static(m, size=5000, fill_value=-3), x < some)
+
+
 @pytest.mark.parametrize("cells", [5, 3000])
 def test_sums_of_many(cells: int) -> None:
     source, i = torch.randint(-9, 9, (40_000,)).float(), indices(cells, (40_000,))
     check_same(lambda s, i: s.new_zeros(cells).scatter_add(0, i, s), source, i)
     check_same(lambda s, i: s.new_zeros(cells).index_add(0, i.int(), s), source, i)
     check_same(lambda s, i: s.new_zeros(cells).index_put((i - cells,), s, accumulate=True), source, i)
+    signed = torch.where(source > 0, i, i - cells)  # rows are named from both ends
+    check_same(lambda s, i: s.new_zeros(cells).index_put((i,), s, accumulate=True), source, signed)
     check_same(lambda s, i: s.new_zeros(cells).scatter_reduce(0, i, s, "amax"), source, i)
     two = source.view(2, 20_000).t().contiguous()
     check_same(lambda s, i: s.new_zeros(cells, 2).scatter_add(0, i.view(2, -1).t(), s), two, i)

@@ -124,3 +124,32 @@ def test_topk_of_many(dtype: torch.dtype, largest: bool) -> None:
         values = wide.to(dtype).to(DEVICE).topk(1000, largest=largest).values
         expected = wide.to(dtype).sort(dim=1, descending=largest).values[:, :1000]
         assert torch.equal(values.cpu().nan_to_num(7), expected.nan_to_num(7))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("length", [6000, 20_000])
+def test_long_rows(dtype: torch.dtype, length: int) -> None:
+    """Rows that many work-groups of a GPU share: whole, the first of them, and one element."""
+    x = torch.randn(3, length, generator=torch.Generator().manual_seed(length)) * 30
+    x = (x.abs() if dtype == torch.uint8 else x).to(dtype)
+    x[2] = x[2, 0]  # no digit varies
+    if dtype.is_floating_point:
+        x[0, ::7], x[0, 1:20], x[0, 20:40] = float("nan"), -0.0, 0.0
+    on_device = x.to(DEVICE)
+    for descending in (False, True):
+        order = x.sort(dim=1, stable=True, descending=descending)
+        check_same(lambda t, r=descending: t.sort(dim=1, stable=True, descending=r), x)
+        for k in (10, 2500, 5500):
+            got = on_device.topk(k, largest=descending)
+            torch.testing.assert_close(got.values.cpu(), order.values[:, :k], rtol=0, atol=0, equal_nan=True)
+            assert torch.equal(got.indices.cpu(), order.indices[:, :k])
+    rows, first = torch.arange(3), x.sort(dim=1, stable=True)
+    got = on_device.kthvalue(700)
+    assert torch.equal(got.indices.cpu(), first.indices[:, 699])
+    for name in ("kthvalue", "median", "nanmedian"):
+        args = (700, 1) if name == "kthvalue" else (1,)
+        got = getattr(on_device, name)(*args)
+        expected = getattr(x, name)(*args).values
+        torch.testing.assert_close(got.values.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(x[rows, got.indices.cpu()], expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(on_device.sort(1).values.cpu()), torch.signbit(first.values))

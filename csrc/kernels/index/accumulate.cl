@@ -26,25 +26,46 @@ inline long dlb_row(global const int* index, long at, const AccumulateParams* p,
   return i;
 }
 
+#ifdef KEY  // int, or long for more rows
+// Indices as they are sorted, rows of n: 0 .. bound - 1, or `bound` for those that are out of bounds and do not count.
+kernel void dlb_index_keys(global const int* index, global KEY* keys, long keys_offset, volatile global int* error,
+                           const AccumulateParams p) {
+  const ulong id = get_global_id(0), inner = p.full ? p.inner : 1, outer = p.full ? p.outer : 1;
+  if (id >= outer * p.n * inner) return;
+  const ulong i = id % inner, k = id / inner % p.n, o = id / inner / p.n;
+  const long row = dlb_row(index, id, &p, error);
+  keys[keys_offset + (o * inner + i) * p.n + k] = row < 0 ? p.bound : row;
+}
+
 // The elements of one segment of equal indices in sorted order, added up by one work-item: no two items write the same
 // element, and the order is always the same. `perm` says where in the unsorted order each sorted index was.
-kernel void dlb_accumulate_sorted(global A_T* dst, global const B_T* src, global const int* index,
-                                  global const long* perm, volatile global int* error, const AccumulateParams p) {
+kernel void dlb_accumulate_sorted(global A_T* dst, global const B_T* src, global const KEY* keys,
+                                  global const int* perm, const AccumulateParams p) {
+  enum { TOGETHER = 8 };  // loads that do not wait for each other
   const ulong id = get_global_id(0);
   if (id >= (ulong)p.outer * p.n * p.inner) return;
   const uint i = id % p.inner, k = id / p.inner % p.n;
   const ulong o = id / p.inner / p.n;
-  const ulong line = p.full ? o * p.n * p.inner + i : 0, step = p.full ? p.inner : 1;
-  const long row = dlb_row(index, line + k * step, &p, error);
-  if (row < 0 || (k > 0 && dlb_row(index, line + (k - 1) * step, &p, error) == row)) return;
+  const ulong line = p.full ? (o * p.inner + i) * p.n : 0;
+  keys += p.index_offset + line;
+  perm += p.perm_offset + line;
+  const KEY row = keys[k];
+  if (row >= p.bound || (k > 0 && keys[k - 1] == row)) return;
   const ulong to = p.dst_offset + (o * p.bound + row) * p.inner + i;
+  src += p.src_offset + o * p.n * p.inner + i;
   T sum = LOAD_A(dst, to);
-  for (uint j = k; j < p.n && dlb_row(index, line + j * step, &p, error) == row; ++j) {
-    const ulong from = perm[p.perm_offset + line + j * step];
-    sum = dlb_combine(p.op, sum, LOAD_B(src, p.src_offset + (o * p.n + from) * p.inner + i));
+  uint j = k;
+  for (; p.n - j >= TOGETHER && keys[j + TOGETHER - 1] == row; j += TOGETHER) {
+    T value[TOGETHER];
+#pragma unroll
+    for (uint e = 0; e < TOGETHER; ++e) value[e] = LOAD_B(src, (ulong)perm[j + e] * p.inner);
+#pragma unroll
+    for (uint e = 0; e < TOGETHER; ++e) sum = dlb_combine(p.op, sum, value[e]);
   }
+  for (; j < p.n && keys[j] == row; ++j) sum = dlb_combine(p.op, sum, LOAD_B(src, (ulong)perm[j] * p.inner));
   STORE_A(dst, to, sum);
 }
+#endif
 
 #if DLB_CPU
 #ifdef COMPLEX

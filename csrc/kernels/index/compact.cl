@@ -1,7 +1,9 @@
 // Positions of true elements in three steps: count per run of elements, exclusive scan of the counts, write. The scan
-// also serves sorting.
+// also serves sorting. A run is a CPU's work-item's or a GPU's work-group's.
+#include "common/scan_items.clh"
 #include "kernels/index/params.h"
 
+#if DLB_CPU
 kernel void dlb_count_true(global const uchar* mask, long offset, uint count, uint per_run, global int* counts,
                            long counts_offset) {
   const uint run = get_global_id(0), begin = run * per_run;
@@ -12,6 +14,22 @@ kernel void dlb_count_true(global const uchar* mask, long offset, uint count, ui
   for (uint i = begin; i < end; ++i) n += mask[i] != 0;
   counts[counts_offset + run] = n;
 }
+#else
+kernel void dlb_count_true(global const uchar* mask, long offset, uint count, uint per_run, global int* counts,
+                           long counts_offset) {
+  local uint sums[2 * SCAN_GROUP];
+  const uint item = get_local_id(0), run = get_group_id(0), begin = run * per_run, end = min(per_run, count - begin);
+  uint n = 0, all;
+  mask += offset + begin;
+#pragma unroll
+  for (uint k = 0; k < RUN_ITEMS; ++k) {
+    const uint i = k * SCAN_GROUP + item;
+    n += i < end && mask[min(i, end - 1)] != 0;
+  }
+  dlb_scan_items(n, sums, &all);
+  if (item == 0) counts[counts_offset + run] = all;
+}
+#endif
 
 // Each row of `length` ints becomes its exclusive prefix sum; row_pitch >= length + 1, and the total follows the row.
 // CPU: an item per row. GPU: a group per row, each item summing a run.
@@ -53,7 +71,17 @@ kernel void dlb_scan(global int* rows, long offset, uint length, long row_pitch)
 }
 #endif
 
+inline void dlb_write_coordinates(global long* out, const Coordinates* c, long n, ulong rest) {
+  global long* to = out + c->out_offset + n * c->element_stride;
+  for (uint d = 0; d < c->dims; ++d) {
+    const ulong q = d + 1 == c->dims ? 0 : rest / c->size[d];
+    to[(c->dims - 1 - d) * c->dim_stride] = rest - q * c->size[d];
+    rest = q;
+  }
+}
+
 // Coordinates of each true element, in order; at most `limit` of them.
+#if DLB_CPU
 kernel void dlb_true_positions(global const uchar* mask, long offset, uint count, uint per_run,
                                global const int* counts, long counts_offset, global long* out,
                                const Coordinates c, long limit) {
@@ -62,15 +90,29 @@ kernel void dlb_true_positions(global const uchar* mask, long offset, uint count
   const uint end = min(begin + per_run, count);
   long n = counts[counts_offset + run];
   mask += offset;
-  for (uint i = begin; i < end && n < limit; ++i) {
-    if (!mask[i]) continue;
-    ulong rest = i;
-    global long* to = out + c.out_offset + n * c.element_stride;
-    for (uint d = 0; d < c.dims; ++d) {
-      const ulong q = d + 1 == c.dims ? 0 : rest / c.size[d];
-      to[(c.dims - 1 - d) * c.dim_stride] = rest - q * c.size[d];
-      rest = q;
-    }
-    ++n;
-  }
+  for (uint i = begin; i < end && n < limit; ++i)
+    if (mask[i]) dlb_write_coordinates(out, &c, n++, i);
 }
+#else
+// The places in the run are gathered in local memory, so that neighbouring work-items write neighbouring results.
+kernel void dlb_true_positions(global const uchar* mask, long offset, uint count, uint per_run,
+                               global const int* counts, long counts_offset, global long* out,
+                               const Coordinates c, long limit) {
+  local uint sums[2 * SCAN_GROUP];
+  local ushort place[SCAN_GROUP * RUN_ITEMS];
+  const uint item = get_local_id(0), run = get_group_id(0), begin = run * per_run, end = min(per_run, count - begin);
+  mask += offset + begin;
+  uint found = 0, all;
+#pragma unroll
+  for (uint k = 0; k < RUN_ITEMS; ++k) {
+    const uint i = item * RUN_ITEMS + k;
+    found |= (uint)(i < end && mask[min(i, end - 1)] != 0) << k;
+  }
+  uint at = dlb_scan_items(popcount(found), sums, &all);
+  for (uint k = 0; k < RUN_ITEMS; ++k)
+    if (found >> k & 1) place[at++] = item * RUN_ITEMS + k;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const long before = counts[counts_offset + run], most = max(0L, min((long)all, limit - before));
+  for (uint f = item; f < most; f += SCAN_GROUP) dlb_write_coordinates(out, &c, before + f, begin + place[f]);
+}
+#endif

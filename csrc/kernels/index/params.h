@@ -7,7 +7,8 @@ PARAMS_BEGIN
 enum {
   INDEX_RANK = 8,          // dimensions of a walk, at most
   COORDINATE_RANK = 16,    // dimensions of what index/compact.cl finds true elements in, at most
-  SCAN_GROUP = 256,        // GPU: work-items of a work-group that scans a row
+  SCAN_GROUP = 256,        // GPU: work-items of a work-group that scans a row, or has a run of elements
+  RUN_ITEMS = 16,          // GPU: neighbouring elements of a run that a work-item has
   COUNT_LOCAL_BINS = 2048  // GPU: bins that a work-group counts in local memory
 };
 enum { PLAIN, INDEXED, INDEX, SIDES };

@@ -1,6 +1,8 @@
 // Groups of equal neighbours among rows of `width` elements (A), read in the order of `places` where that is given:
 // counted per run of rows, the counts scanned (index/compact.cl), then written. And what orders rows of more than one
-// element, from left to right.
+// element, from left to right. A run is a CPU's work-item's or a GPU's work-group's.
+#include "common/scan_items.clh"
+#include "kernels/index/params.h"
 
 // Whether row i is equal to the row before it. NaN is equal to nothing.
 inline bool dlb_repeats(global const A_T* x, global const int* places, int ordered, uint width, uint i) {
@@ -10,6 +12,7 @@ inline bool dlb_repeats(global const A_T* x, global const int* places, int order
   return true;
 }
 
+#if DLB_CPU
 kernel void dlb_count_groups(global const A_T* x, long x_offset, global const int* places, long places_offset,
                              int ordered, uint width, uint n, uint per_run, global int* counts, long counts_offset) {
   const uint run = get_global_id(0), begin = run * per_run;
@@ -26,6 +29,21 @@ kernel void dlb_count_groups(global const A_T* x, long x_offset, global const in
   }
   counts[counts_offset + run] = groups;
 }
+#else
+kernel void dlb_count_groups(global const A_T* x, long x_offset, global const int* places, long places_offset,
+                             int ordered, uint width, uint n, uint per_run, global int* counts, long counts_offset) {
+  local uint sums[2 * SCAN_GROUP];
+  const uint item = get_local_id(0), run = get_group_id(0), begin = run * per_run;
+  x += x_offset, places += places_offset;
+  uint groups = 0, all;
+  for (uint k = 0; k < RUN_ITEMS; ++k) {
+    const uint i = begin + k * SCAN_GROUP + item;
+    groups += i < n && (i == 0 || !dlb_repeats(x, places, ordered, width, i));
+  }
+  dlb_scan_items(groups, sums, &all);
+  if (item == 0) counts[counts_offset + run] = all;
+}
+#endif
 
 // starts: where each group begins. inverse (optional): the group of each row. values (optional): each group's element, of
 // rows of one. places: where the rows were before they were put in order; they are read by it where `ordered`, and lie in
@@ -35,8 +53,12 @@ kernel void dlb_write_groups(global const A_T* x, long x_offset, global const in
                              long counts_offset, global long* starts, long starts_offset, global long* inverse,
                              long inverse_offset, int wants_inverse, int placed, global A_T* values, long values_offset,
                              int wants_values) {
+#if DLB_CPU
   const uint run = get_global_id(0), begin = run * per_run;
   if (begin >= n) return;
+#else
+  const uint run = get_group_id(0), begin = run * per_run;
+#endif
   const uint end = min(begin + per_run, n);
   x += x_offset, places += places_offset;
   starts += starts_offset, inverse += inverse_offset, values += values_offset;
@@ -68,8 +90,16 @@ kernel void dlb_write_groups(global const A_T* x, long x_offset, global const in
     group += count;
   }
 #else
-  for (uint i = begin; i < end; ++i) {
-    if (i == 0 || !dlb_repeats(x, places, ordered, width, i)) {
+  local uint sums[2 * SCAN_GROUP];
+  const uint first = begin + get_local_id(0) * RUN_ITEMS;
+  uint found = 0, all;
+  for (uint k = 0; k < RUN_ITEMS; ++k) {
+    const uint i = first + k;
+    found |= (uint)(i < end && (i == 0 || !dlb_repeats(x, places, ordered, width, i))) << k;
+  }
+  group += dlb_scan_items(popcount(found), sums, &all);
+  for (uint i = first; i < min(first + RUN_ITEMS, end); ++i) {
+    if (found >> (i - first) & 1) {
       starts[++group] = i;
       if (wants_values) values[group] = x[ordered ? places[i] : i];
     }

@@ -3,8 +3,13 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/sort.h>
+#include <ATen/ops/empty_like.h>
 
+#include <bit>
+#include <limits>
+#include <string>
+
+#include "ops/sort/rows_gpu.h"
 #include "primitives/common/atomic.h"
 #include "primitives/common/split.h"
 #include "runtime/fetch_kernel.h"
@@ -24,11 +29,14 @@ struct Job {
   Params p{};
 };
 
-cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
+cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name, std::string_view options) {
   const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
   check_device_supports(device, dst, name);
-  return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src},
-                      atomic_options(device, dst));
+  return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src}, options);
+}
+
+cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
+  return kernel_for(job, device, name, atomic_options(device, dtype_of(job.target.scalar_type(), name)));
 }
 
 // Work-items own outer slices where there are enough, else columns. Else they share the indices and have a
@@ -86,15 +94,28 @@ void run_atomic(Job& job, Stream& stream) {
 }
 
 void run_sorted(Job& job, Stream& stream) {
-  const auto [sorted, perm] =
-      at::sort(job.index, /*stable=*/true, /*dim=*/job.p.full ? 1 : 0, /*descending=*/false);
-  const at::Tensor keys = sorted.contiguous(), places = perm.contiguous();
-  const Buffer index = buffer_of(keys), from = buffer_of(places);
-  job.p.index_offset = index.offset;
-  job.p.perm_offset = from.offset;
-  kernel_for(job, stream.device(), "dlb_accumulate_sorted")
-      .launch(stream.queue(), all_elements(job.p), buffer_of(job.target).mem, buffer_of(job.source).mem,
-              index.mem, from.mem, stream.error_buffer(), job.p);
+  Params& p = job.p;
+  const bool wide = p.bound >= std::numeric_limits<int32_t>::max();
+  const auto options = job.index.options();
+  const std::string variant =
+      atomic_options(stream.device(), dtype_of(job.target.scalar_type(), "accumulate"));
+  const std::string with_keys = variant + (wide ? " -DKEY=long" : " -DKEY=int");
+  const int64_t lines = p.full ? int64_t{p.outer} * p.inner : 1;
+  const at::Tensor keys = at::empty({lines, p.n}, options.dtype(wide ? at::kLong : at::kInt)),
+                   sorted = at::empty_like(keys), perm = at::empty({lines, p.n}, options.dtype(at::kInt));
+  const Buffer key = buffer_of(keys), in_order = buffer_of(sorted), from = buffer_of(perm);
+  const size_t all = static_cast<size_t>(keys.numel());
+  kernel_for(job, stream.device(), "dlb_index_keys", with_keys)
+      .launch(stream.queue(), cl::Range::linear((all + 255) / 256, 256), buffer_of(job.index).mem, key.mem,
+              key.offset, stream.error_buffer(), p);
+  GpuOrder order;
+  order.bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(p.bound)));
+  gpu_sort_rows(keys, order, sorted, perm);
+  p.index_offset = in_order.offset;
+  p.perm_offset = from.offset;
+  kernel_for(job, stream.device(), "dlb_accumulate_sorted", with_keys)
+      .launch(stream.queue(), all_elements(p), buffer_of(job.target).mem, buffer_of(job.source).mem,
+              in_order.mem, from.mem, p);
 }
 
 // Atomics combine in any order, which only shows where rounding depends on it.

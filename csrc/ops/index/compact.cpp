@@ -38,7 +38,8 @@ struct Runs {
     Stream& stream = current_stream(mask.device().index());
     cl::Device& device = stream.device();
     const uint32_t most = device.compute_units * 4;
-    per_run = device.cls == cl::DeviceClass::kGpu ? 32 : std::max(8192u, (count + most - 1) / most);
+    per_run = device.cls == cl::DeviceClass::kGpu ? params::SCAN_GROUP * params::RUN_ITEMS
+                                                  : std::max(8192u, (count + most - 1) / most);
     const int64_t runs = (int64_t{count} + per_run - 1) / per_run;
     counts = at::empty({1, runs + 1}, mask.options().dtype(at::kInt));
     const Buffer from = buffer_of(mask), to = buffer_of(counts);
@@ -50,7 +51,7 @@ struct Runs {
   cl::Range range(const cl::Device& device) const {
     const size_t runs = (size_t{count} + per_run - 1) / per_run;
     if (device.cls == cl::DeviceClass::kCpu) return cl::Range::linear(runs, 1);
-    return cl::Range::linear((runs + 255) / 256, 256);
+    return cl::Range::linear(runs, params::SCAN_GROUP);
   }
 
   int64_t total() const { return count == 0 ? 0 : counts.select(1, -1).item<int32_t>(); }

@@ -2,8 +2,9 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
 
+#include "kernels/index/params.h"
 #include "ops/index/compact.h"
-#include "ops/sort.h"
+#include "ops/sort/sort.h"
 #include "primitives/common/split.h"
 #include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
@@ -61,10 +62,11 @@ class Rows {
   // Waits for the device to learn how many groups there are.
   Groups groups(bool wants_inverse, bool wants_lengths) {
     const uint32_t most = device_.compute_units * 4;
-    const uint32_t per_run = cpu() ? std::max(8192u, (n_ + most - 1) / most) : 32;
+    const uint32_t per_run =
+        cpu() ? std::max(8192u, (n_ + most - 1) / most) : params::SCAN_GROUP * params::RUN_ITEMS;
     const int64_t runs = (int64_t{n_} + per_run - 1) / per_run;
-    const cl::Range range = cpu() ? cl::Range::linear(static_cast<size_t>(runs), 1)
-                                  : cl::Range::linear((static_cast<size_t>(runs) + 255) / 256, 256);
+    const cl::Range range =
+        cl::Range::linear(static_cast<size_t>(runs), cpu() ? 1 : size_t{params::SCAN_GROUP});
     const at::Tensor counts = ints(runs + 1).view({1, runs + 1});
     const auto ordered = static_cast<int32_t>(places_.defined());
     const bool placed = places_.defined() || origins_.defined();
@@ -129,9 +131,10 @@ Unique unique_of(const at::Tensor& self, bool sort, bool return_inverse, bool re
     return {at::empty({0}, self.options().memory_format(std::nullopt)), inverse, counts};
   }
   const at::Tensor flat = self.reshape({-1}).contiguous();
-  const at::Tensor places = sort && !flat.is_complex() ? ascending_places(flat) : at::Tensor();
-  Rows rows(places.defined() ? flat.index_select(0, places) : flat, 1, "unique");
-  if (places.defined() && return_inverse) rows.came_from(places);
+  const bool sorts = sort && !flat.is_complex();
+  const SortedPlaces sorted = sorts ? sorted_vector(flat) : SortedPlaces{flat, {}};
+  Rows rows(sorted.values, 1, "unique");
+  if (sorts && return_inverse) rows.came_from(sorted.places);
   const Rows::Groups groups = rows.groups(return_inverse, return_counts);
   return {groups.values, return_inverse ? groups.inverse.view(self.sizes()) : inverse,
           return_counts ? groups.lengths : counts};

@@ -1,7 +1,7 @@
-// sort, topk, kthvalue, median. Every type becomes integer keys whose order is the wanted one (NaN last, -0
-// equal to 0, inverted when descending); the keys are sorted stably, and values are read through the
-// resulting places.
-#include "ops/sort.h"
+// sort, topk, kthvalue, median, mode. For CPUs every type becomes integer keys whose order is the wanted one
+// (NaN last, -0 equal to 0, inverted when descending); the keys are sorted stably, and values are read
+// through the resulting places. For GPUs see rows_gpu.h.
+#include "ops/sort/sort.h"
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/ReduceOpsUtils.h>
@@ -20,7 +20,8 @@
 #include "ops/common/pointwise.h"
 #include "ops/common/structured.h"
 #include "ops/fallback.h"
-#include "ops/sort_rows.h"
+#include "ops/sort/rows_cpu.h"
+#include "ops/sort/rows_gpu.h"
 #include "primitives/common/team.h"
 #include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
@@ -96,8 +97,17 @@ at::Tensor make_keys(const at::Tensor& rows, const KeyForm& form, bool descendin
   return keys;
 }
 
-// Places of the first k elements in order along `dim` (moved last), int32, shaped as self with that dimension
-// last.
+bool on_gpu(const at::Tensor& self) {
+  return current_stream(self.device().index()).device().cls == cl::DeviceClass::kGpu;
+}
+
+// As contiguous rows along `dim`, for GPUs.
+at::Tensor rows_along(const at::Tensor& self, int64_t dim) {
+  return self.movedim(dim, -1).contiguous().view({-1, self.size(dim)});
+}
+
+// CPUs: places of the first k elements in order along `dim` (moved last), int32, shaped as self with that
+// dimension last.
 at::Tensor sorted_places(const at::Tensor& self, int64_t dim, bool descending, int64_t k,
                          const KeyForm& form) {
   const at::Tensor rows = self.movedim(dim, -1);
@@ -106,11 +116,33 @@ at::Tensor sorted_places(const at::Tensor& self, int64_t dim, bool descending, i
               "sorting 2^31 or more elements is not supported");
   const at::Tensor keys = make_keys(rows, form, descending).view({count, n});
   RowSorter sorter(keys, form);
-  const bool few = k * 4 <= n && current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
-  at::Tensor places = few ? sorter.select(static_cast<uint32_t>(k)) : sorter.sort().narrow(1, 0, k);
+  at::Tensor places = k * 4 <= n ? sorter.select(static_cast<uint32_t>(k)) : sorter.sort().narrow(1, 0, k);
   auto sizes = rows.sizes().vec();
   sizes.back() = k;
   return places.reshape(sizes);
+}
+
+// A result as contiguous rows along `dim`: itself where it lies so.
+struct ResultRows {
+  const at::Tensor given, moved, rows;
+  ResultRows(const at::Tensor& result, int64_t dim)
+      : given(result),
+        moved(result.movedim(dim, -1)),
+        rows((moved.is_contiguous() ? moved : at::empty(moved.sizes(), result.options()))
+                 .view({-1, result.size(dim)})) {}
+  void finish() const {
+    if (!moved.is_contiguous()) moved.copy_(rows.view(moved.sizes()));
+  }
+};
+
+void sort_on_gpu(const at::Tensor& source, int64_t dim, bool descending, const at::Tensor& values,
+                 const at::Tensor& indices) {
+  at::assert_no_internal_overlap(values);
+  at::assert_no_overlap(values, source);
+  const ResultRows to_values(values, dim), to_indices(indices, dim);
+  gpu_sort_rows(rows_along(source, dim), {descending, 0, {}}, to_values.rows, to_indices.rows);
+  to_values.finish();
+  to_indices.finish();
 }
 
 void sort_into(const at::Tensor& self, int64_t dim, bool descending, const at::Tensor& values,
@@ -127,6 +159,7 @@ void sort_into(const at::Tensor& self, int64_t dim, bool descending, const at::T
       indices.is_alias_of(self) ||
       (values.is_alias_of(self) && at::get_overlap_status(values, self) != at::MemOverlapStatus::Partial);
   const at::Tensor source = shared ? self.clone() : self;
+  if (on_gpu(self)) return sort_on_gpu(source, dim, descending, values, indices);
   indices.movedim(dim, -1).copy_(sorted_places(source, dim, descending, values.size(dim), form));
   at::Tensor out = values;
   at::gather_out(out, source, dim, indices);
@@ -181,6 +214,21 @@ std::tuple<at::Tensor&, at::Tensor&> give(const Picked& picked, int64_t dim, boo
   return {values, indices};
 }
 
+// Whether an element of each row along `dim` is found without sorting the row.
+bool is_selected(const at::Tensor& self, int64_t dim) {
+  return self.dim() > 0 && self.numel() > 0 && key_form(self.scalar_type()) && on_gpu(self) &&
+         self.size(dim) > gpu_block(self.scalar_type());
+}
+
+Picked select_on_gpu(const at::Tensor& self, int64_t dim, Pick which, int64_t k) {
+  auto sizes = self.movedim(dim, -1).sizes().vec();
+  sizes.back() = 1;
+  const auto plain = self.options().memory_format(std::nullopt);
+  const Picked picked{at::empty(sizes, plain), at::empty(sizes, plain.dtype(at::kLong))};
+  gpu_pick_rows(rows_along(self, dim), which, k, picked.values.view({-1}), picked.indices.view({-1}));
+  return {picked.values.movedim(-1, dim), picked.indices.movedim(-1, dim)};
+}
+
 at::Tensor order_of(const at::Tensor& self, int64_t dim) {
   TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "complex numbers have no order: got ",
                               c10::toString(self.scalar_type()));
@@ -196,6 +244,8 @@ std::tuple<at::Tensor&, at::Tensor&> kthvalue_out(const at::Tensor& self, int64_
   TORCH_CHECK(k >= 1 && k <= n, "kthvalue(): selected number k out of range for dimension ", dim);
   at::assert_no_overlap(self, values);
   const c10::DeviceGuard guard(self.device());
+  if (is_selected(self, dim))
+    return give(select_on_gpu(self, dim, Pick::Kth, k), dim, keepdim, values, indices);
   const at::Tensor indices_sorted = order_of(self, dim);
   const Picked picked = self.dim() == 0 ? Picked{self, indices_sorted}
                                         : Picked{at::gather(self, dim, indices_sorted.narrow(dim, k - 1, 1)),
@@ -203,19 +253,21 @@ std::tuple<at::Tensor&, at::Tensor&> kthvalue_out(const at::Tensor& self, int64_
   return give(picked, dim, keepdim, values, indices);
 }
 
-// The values of sorted rows, and where they were (int32), with `dim` last.
-struct SortedRows {
-  at::Tensor values, places;
-};
-
-SortedRows sorted_rows(const at::Tensor& self, int64_t dim, const char* op) {
+// Rows sorted along `dim`, which lies last, with places as int32.
+SortedPlaces sorted_rows(const at::Tensor& self, int64_t dim, const char* op) {
   const auto form = key_form(self.scalar_type());
   TORCH_CHECK_NOT_IMPLEMENTED(form, "\"", op, "\" not implemented for '", c10::toString(self.scalar_type()),
                               "'");
+  if (on_gpu(self)) {
+    const at::Tensor rows = rows_along(self, dim);
+    const SortedPlaces sorted{at::empty(rows.sizes(), rows.options()),
+                              at::empty(rows.sizes(), rows.options().dtype(at::kInt))};
+    gpu_sort_rows(rows, {}, sorted.values, sorted.places);
+    return sorted;
+  }
   const at::Tensor places = sorted_places(self, dim, false, self.size(dim), *form).contiguous();
-  const at::Tensor rows = self.movedim(dim, -1);
-  at::Tensor values = at::gather(rows, -1, places.to(at::kLong)).contiguous();
-  return {values, places};
+  if (self.dim() == 1) return {self.index_select(0, places), places};
+  return {at::gather(self.movedim(dim, -1), -1, places.to(at::kLong)).contiguous(), places};
 }
 
 std::tuple<at::Tensor&, at::Tensor&> mode_out(const at::Tensor& self, int64_t dim, bool keepdim,
@@ -241,7 +293,7 @@ std::tuple<at::Tensor&, at::Tensor&> mode_out(const at::Tensor& self, int64_t di
   const auto plain = self.options().memory_format(std::nullopt);
   Picked picked{at::empty(sizes, plain), at::empty(sizes, plain.dtype(at::kLong))};
   if (picked.values.numel() > 0) {
-    const SortedRows sorted = sorted_rows(self, dim, "mode");
+    const SortedPlaces sorted = sorted_rows(self, dim, "mode");
     const auto type = dtype_of(self.scalar_type(), "mode");
     Stream& stream = current_stream(self.device().index());
     const auto rows = static_cast<uint32_t>(picked.values.numel());
@@ -265,6 +317,7 @@ std::tuple<at::Tensor, at::Tensor> mode(const at::Tensor& self, int64_t dim, boo
 
 // The lower median. A NaN makes it NaN, or is left out (`ignore_nan`).
 Picked median_of(const at::Tensor& self, int64_t dim, bool ignore_nan) {
+  if (is_selected(self, dim)) return select_on_gpu(self, dim, ignore_nan ? Pick::NanMedian : Pick::Median, 0);
   const at::Tensor order = order_of(self, dim);
   if (self.dim() == 0) return {self, order};
   const int64_t middle = (self.size(dim) - 1) / 2;
@@ -301,11 +354,8 @@ at::Tensor median(const at::Tensor& self) {
 
 }  // namespace
 
-at::Tensor ascending_places(const at::Tensor& vector) {
-  const auto form = key_form(vector.scalar_type());
-  TORCH_CHECK_NOT_IMPLEMENTED(form, "\"sort\" not implemented for '", c10::toString(vector.scalar_type()),
-                              "'");
-  return sorted_places(vector, 0, false, vector.size(0), *form);
+SortedPlaces sorted_vector(const at::Tensor& vector) {
+  return sorted_rows(vector, 0, "sort");
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

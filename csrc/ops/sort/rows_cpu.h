@@ -1,4 +1,4 @@
-// Sorting and selecting in the rows of integer keys: launches of kernels/sort/sort.cl.
+// Sorting and selecting in the rows of integer keys on CPUs: launches of kernels/sort/cpu_rows.cl.
 #pragma once
 #include <ATen/ops/empty.h>
 
@@ -31,17 +31,15 @@ class RowSorter {
 
   at::Tensor sort() {
     allocate();
-    const bool cpu = stream_.device().cls == cl::DeviceClass::kCpu;
     const uint32_t units = stream_.device().compute_units;
-    if (cpu ? (rows_ >= units || n_ < 16384) : n_ <= params::SORT_BITONIC)
-      whole_rows(cpu);
+    if (rows_ >= units || n_ < 16384)
+      whole_rows();
     else
-      by_digits(cpu ? params::SORT_CPU_DIGIT_BITS : params::SORT_GPU_DIGIT_BITS,
-                cpu ? std::max(4096u, (n_ + 2 * units - 1) / (2 * units)) : 64);
+      by_digits(std::max(4096u, (n_ + 2 * units - 1) / (2 * units)));
     return places_;
   }
 
-  // Places of the k smallest of each row [rows, k]; CPUs. The keys are overwritten.
+  // Places of the k smallest of each row [rows, k]. The keys are overwritten.
   at::Tensor select(uint32_t k) {
     constexpr uint32_t kFew = 64;  // more are not kept sorted by insertion
     return k <= kFew ? select_few(k) : select_sorted(k);
@@ -106,25 +104,23 @@ class RowSorter {
   // Tensors are passed as buffer and offset.
   template <class... Args>
   void launch(const char* name, const cl::Range& range, const Args&... args) {
-    fetch_kernel(stream_.device(), "sort/sort.cl", name, codegen::DType::U8, {},
+    fetch_kernel(stream_.device(), "sort/cpu_rows.cl", name, codegen::DType::U8, {},
                  form_.wide ? "-DK=ulong" : "-DK=uint")
         .launch_with(stream_.queue(), range,
                      [&](cl::Kernel::Arguments& arguments) { (add(arguments, args), ...); });
   }
 
-  void whole_rows(bool cpu) {
-    const uint32_t per_item = cpu ? rows_per_item() : 1;
-    const cl::Range range =
-        cpu ? cl::Range::linear((rows_ + per_item - 1) / per_item, 1) : cl::Range::linear(rows_, 256);
-    launch("dlb_sort_rows", range, keys_, places_, other_keys_, other_places_, rows_, n_, per_item,
-           Bias{this}, static_cast<uint32_t>(form_.width));
+  void whole_rows() {
+    const uint32_t per_item = rows_per_item();
+    launch("dlb_sort_rows", cl::Range::linear((rows_ + per_item - 1) / per_item, 1), keys_, places_,
+           other_keys_, other_places_, rows_, n_, per_item, Bias{this}, static_cast<uint32_t>(form_.width));
   }
 
-  void by_digits(int digit_bits, uint32_t per_chunk) {
+  void by_digits(uint32_t per_chunk) {
+    constexpr int digit_bits = params::SORT_CPU_DIGIT_BITS;
     const uint32_t chunks = (n_ + per_chunk - 1) / per_chunk;
     const at::Tensor counts = at::empty({rows_, (int64_t{chunks} << digit_bits) + 1}, places_.options());
-    const size_t local = stream_.device().cls == cl::DeviceClass::kCpu ? 1 : 64;
-    const cl::Range range = cl::Range::linear((size_t{rows_} * chunks + local - 1) / local, local);
+    const cl::Range range = cl::Range::linear(size_t{rows_} * chunks, 1);
     int32_t first = 1;
     for (int shift = 0; shift < form_.width; shift += digit_bits, first = 0) {
       const auto s = static_cast<uint32_t>(shift);

@@ -1,12 +1,11 @@
-// Stable sorting of rows of integer keys (csrc/ops/sort.cpp makes them from any type). K is uint or ulong; a key plus
-// `bias` compares as unsigned. What is sorted is a key and its place in the row.
+// Stable sorting of rows of integer keys on CPUs (csrc/ops/sort/sort.cpp makes them from any type). K is uint or ulong; a
+// key plus `bias` compares as unsigned. What is sorted is a key and its place in the row.
 
 #include "kernels/sort/params.h"
 
 // Keys that take part: `bits` low bits after the bias is added.
 #define DIGIT(key, shift) (uint)((((K)(key) + bias) >> (shift)) & (RADIX - 1))
 
-#if DLB_CPU
 #define DIGIT_BITS SORT_CPU_DIGIT_BITS
 #define RADIX (1 << DIGIT_BITS)
 #define SHORT_ROW 48
@@ -158,44 +157,6 @@ kernel void dlb_select_rows(global const K* keys, long keys_offset, global K* be
     }
   }
 }
-
-#else  // GPU
-#define DIGIT_BITS SORT_GPU_DIGIT_BITS
-#define RADIX (1 << DIGIT_BITS)
-
-// A row of at most SORT_BITONIC elements per work-group: bitonic network (Batcher 1968) on (key, place) pairs.
-kernel void dlb_sort_rows(global K* keys, long keys_offset, global int* places, long places_offset,
-                          global K* other_keys, long other_keys_offset, global int* other_places,
-                          long other_places_offset, uint rows, uint n, uint per_item, K bias, uint bits) {
-  local K key[SORT_BITONIC];
-  local int place[SORT_BITONIC];
-  const uint item = get_local_id(0), items = get_local_size(0);
-  const ulong at = (ulong)get_group_id(0) * n;
-  uint padded = 2;
-  while (padded < n) padded *= 2;
-  for (uint i = item; i < padded; i += items) {
-    key[i] = i < n ? keys[keys_offset + at + i] + bias : ~(K)0;
-    place[i] = i;
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (uint size = 2; size <= padded; size *= 2)
-    for (uint step = size / 2; step > 0; step /= 2) {
-      for (uint t = item; t < padded / 2; t += items) {
-        const uint i = 2 * t - (t & (step - 1)), j = i + step;
-        const bool up = (i & size) == 0;
-        const bool greater = key[i] > key[j] || (key[i] == key[j] && place[i] > place[j]);
-        if (greater == up) {
-          const K k = key[i];
-          key[i] = key[j], key[j] = k;
-          const int p = place[i];
-          place[i] = place[j], place[j] = p;
-        }
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
-    }
-  for (uint i = item; i < n; i += items) places[places_offset + at + i] = place[i];
-}
-#endif
 
 // One digit of a radix sort of long rows, in three steps: each work-item counts the digits of its chunk, the counts
 // [row][digit][chunk] are scanned (index/compact.cl), each work-item moves its chunk in order.
