@@ -123,7 +123,7 @@ POINT = convolution(9, 6, 4, 1, padding=0)
 GROUPED = convolution(6, 9, 5, 3, groups=3)
 DEPTHWISE = convolution(5, 5, 7, 3, groups=5)
 
-# --- Ops with solvers that rows share ----------------------------------------------------------------------------------
+# --- Ops with solvers that rows share --------------------------------------------------------------------------------
 
 
 def rows_and_columns(fn: Callable[..., torch.Tensor], *, rows: int = 5, n: int = 37) -> Iterator[Run]:
@@ -428,9 +428,7 @@ def foreach() -> None:
 
 def distances() -> None:
     for p in (1.0, 2.0, 3.0, float("inf")):
-        both_ways(
-            lambda a, b, p=p: torch.cdist(a, b, p, "donot_use_mm_for_euclid_dist"), rand(2, 5, 7), rand(2, 4, 7)
-        )
+        both_ways(lambda a, b, p=p: torch.cdist(a, b, p, "donot_use_mm_for_euclid_dist"), rand(2, 5, 7), rand(2, 4, 7))
         both_ways(lambda a, p=p: F.pdist(a, p), rand(5, 7))
 
 
@@ -454,8 +452,8 @@ def padding() -> None:
 
 
 def segments() -> None:
+    lengths = torch.tensor([3, 0, 4]).to("ocl")
     for kind in ("sum", "mean", "max", "min", "prod"):
-        lengths = torch.tensor([3, 0, 4]).to("ocl")
         both_ways(lambda x, k=kind: torch.segment_reduce(x, k, lengths=lengths, axis=0), rand(7, 5))
 
 
@@ -528,7 +526,7 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "index/access.cl": indexing,
     "index/accumulate.cl": accumulation,
     "index/bag.cl": bags,
-    "index/compact.cl": lambda: (rand(9, 40) > 0).nonzero(),
+    "index/compact.cl": lambda: torch.nonzero(rand(9, 40) > 0),
     "index/count.cl": counting,
     "index/histogram.cl": places,
     "index/isin.cl": membership,

@@ -1,7 +1,7 @@
 """Runs the exercises of hand-written kernels on the OpenCL implementation that the environment selects, and checks that
 each kernel ran:
 
-    python tests/kernels/run.py [--uninitialized] [--keep FOLDER] [FILE...]     # files of csrc/kernels, or parts of names
+    python tests/kernels/run.py [--uninitialized] [--keep FOLDER] [FILE...]   # files of csrc/kernels, or parts of names
 
 It is a process for each device class, so that a device has the kernels of both, and another one where the driver ends a
 process. Under Oclgrind (scripts/oclgrind.sh) what it reports is counted. Prints a row for each file; the exit status is
@@ -53,9 +53,8 @@ class Outcome:
 def launched_by(calls: Iterable, errors: list[str]) -> set[str]:
     """The kernels that these calls launch; what they raise is added to the errors."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
-
     from kernels.exercises import NotHere
+    from torch.profiler import ProfilerActivity, profile
 
     named: set[str] = set()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as profiled:
@@ -75,7 +74,7 @@ def launched_by(calls: Iterable, errors: list[str]) -> set[str]:
 
 
 def work(files: list[str]) -> None:
-    """Runs the files' exercises in this process; a line of JSON for each, and before it the name that it begins with."""
+    """Runs the files' exercises in this process; a line of JSON for each, and before that its name."""
     log = Path(os.environ.get("OCLGRIND_LOG", os.devnull))
     from kernels.exercises import EXERCISES
 
@@ -197,8 +196,8 @@ def main() -> int:
                 bad += wrong
                 names = " ".join(outcome.launched) or "-"
                 print(f"{device_class} {outcome.file}: {names}, {outcome.seconds:.1f} s{', WRONG' * wrong}", flush=True)
-                for text in (*outcome.errors, outcome.reports):
-                    print("\n".join(f"    {line}" for line in text.splitlines()[:40]), end="\n" * bool(text), flush=True)
+                for text in filter(None, (*outcome.errors, outcome.reports)):
+                    print("\n".join(f"    {line}" for line in text.splitlines()[:40]), flush=True)
         bad += check_language(folder / CLASSES[-1] / "programs")
     missed = {file: sorted(kernels_of(file) - launched[file]) for file in files}
     for file, names in missed.items():
