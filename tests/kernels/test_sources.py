@@ -15,7 +15,7 @@ PLAIN = "kernel void twice(global float* x) { x[get_global_id(0)] *= 2; }\n"
 def for_gpus(text: str) -> Iterator[tuple[int, str]]:
     """The numbered lines, without those that a condition keeps from the compilers of GPUs."""
     branches: list[bool] = []  # of the conditions around the line: whether it is for CPUs alone
-    for number, line in enumerate(text.replace("\\\n", "  ").splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         directive = re.match(r"#\s*(if\w*|elif|else|endif)\b(.*)", line)
         if directive is None:
             if not any(branches):
