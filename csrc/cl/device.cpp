@@ -129,7 +129,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->vector_floats = vector_floats_of(id);
   device->base_align = std::max<cl_uint>(64, info<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8);
   const std::string extensions = info_string(id, CL_DEVICE_EXTENSIONS);
-  for (Feature* feature : {&device->fp64, &device->fp16, &device->int64_atomics})
+  for (Feature* feature : {&device->fp64, &device->fp16, &device->int64_atomics, &device->ptx_atomics})
     feature->find_in(extensions);
   device->host_memory = (device->type & CL_DEVICE_TYPE_CPU) != 0;
   const bool pocl = device->platform_name == "Portable Computing Language";

@@ -46,6 +46,12 @@ struct Device {
   Feature fp16{*this, "cl_khr_fp16", "kernel void probe(global half* x) { x[0] += x[1]; }"};
   Feature int64_atomics{*this, "cl_khr_int64_base_atomics",
                         "kernel void probe(volatile global long* x) { atom_cmpxchg(x, 0L, 1L); }"};
+  // NVIDIA's compiler takes PTX, whose additions to float32 and float64 in memory OpenCL C lacks.
+  Feature ptx_atomics{*this, "cl_nv_pragma_unroll",
+                      "kernel void probe(global float* x, global double* y) {\n"
+                      "  asm volatile(\"red.global.add.f32 [%0], %1;\" : : \"l\"(x), \"f\"(1.0f) : \"memory\");\n"
+                      "  asm volatile(\"red.global.add.f64 [%0], %1;\" : : \"l\"(y), \"d\"(1.0) : \"memory\");\n"
+                      "}"};
 
   // Quirks are what a platform's driver does that others do not. They are found by the platform's name, which
   // no file outside of this folder looks at.

@@ -118,6 +118,7 @@ def test_bodies_make_a_fused_kernel():
     torch.testing.assert_close(fused.cpu(), expected.cpu(), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the page lists the overloads of torch 2.13")
 def test_page_of_supported_ops_is_up_to_date():
     script = REPOSITORY / "scripts/op_coverage.py"
     done = subprocess.run([sys.executable, script, "--check"], check=False, capture_output=True, text=True, timeout=120)

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from ranks import say
 
+import dlbackend  # noqa: F401
+
 RANK = int(os.environ["RANK"])
 
 

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import dlbackend_autoload
 import pytest
+import torch
 from fresh_process import fresh_python
 from ranks import free_port, report, run_ranks
 
@@ -52,6 +54,10 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.skipif(
+    dlbackend_autoload.other_accelerator(torch) is not None,
+    reason="PyTorch itself then takes that accelerator's backend alone, which has no CPU tensors",
+)
 def test_programs_on_the_cpu_need_no_backend_name() -> None:
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "1"}
     process = fresh_python(CPU_ONLY, **group)

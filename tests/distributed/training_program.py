@@ -16,6 +16,8 @@ from ranks import say
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+import dlbackend  # noqa: F401
+
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 STEPS, BATCH, FEATURES, CLASSES = 20, 16, 32, 10
 Net = nn.Module

@@ -195,6 +195,16 @@ def transforms() -> None:
     torch.fft.fft(rand(12, 3), dim=0)
 
 
+def powers_of_two() -> None:
+    """Within rows and across them; what fits one tile and what does not."""
+    for n in (8, 16, 32, 64, 4096):
+        torch.fft.fft(rand(3, n, dtype=torch.complex64))
+    torch.fft.ifft(rand(64, 5, dtype=torch.complex64), dim=0)
+    torch.fft.rfft(rand(2, 128))
+    torch.fft.fft2(rand(1, 16, 8, dtype=torch.complex64))
+    torch.fft.fft(rand(1, 8192, dtype=torch.complex64))
+
+
 def fft(solver: str) -> Run:
     return with_solver(solver, transforms, "fft")
 
@@ -515,6 +525,7 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "distance/distance.cl": distances,
     "fft/edges.cl": [long_transforms, with_solver("bluestein", lambda: torch.fft.fft(rand(1, 1009)), "fft")],
     "fft/reference.cl": fft("reference"),
+    "fft/registers.cl": powers_of_two,
     "fft/stockham.cl": [fft("stockham"), transforms],
     "foreach/foreach_reduce.cl": foreach,
     "gemm/cpu_blocked.cl": gemm("cpu_blocked", products(torch.float64)),

@@ -71,7 +71,7 @@ def forced():
     ("solver", "n", "batch"),
     [
         ("stockham", 960, 21),
-        ("stockham", 4096, 2),
+        ("stockham", 2048, 2),
         ("four_step", 1155, 18),
         ("four_step", 4096, 3),
         ("four_step", 16384, 70),  # several chunks

@@ -37,23 +37,25 @@ def test_reuses_freed_memory():
 
 
 def test_splits_and_merges():
-    before = torch.ocl.memory_allocated()
-    parts = [empty(2 * MIB) for _ in range(6)]  # out of one segment
-    assert torch.ocl.memory_allocated() - before == 12 * MIB
-    parts.sort(key=lambda t: t.data_ptr())
-    assert {b.data_ptr() - a.data_ptr() for a, b in itertools.pairwise(parts)} == {2 * MIB}
-    segments, first = current("segment"), parts[1].data_ptr()
-    # free the neighbours 1, 3, 2: one hole of 6 MiB must come of it
-    for i in (1, 3, 2):
-        parts[i] = None
-    big = empty(6 * MIB)
-    assert big.data_ptr() == first
-    assert current("segment") == segments
-    del big, parts
-    assert torch.ocl.memory_allocated() == before
-    reserved = torch.ocl.memory_reserved()
-    torch.ocl.empty_cache()
-    assert torch.ocl.memory_reserved() <= reserved - 12 * MIB
+    # On a stream of its own: a hole between tensors of earlier tests, little larger than a part, would be taken whole.
+    with torch.ocl.stream(torch.ocl.Stream()):
+        before = torch.ocl.memory_allocated()
+        parts = [empty(2 * MIB) for _ in range(6)]  # out of one segment
+        assert torch.ocl.memory_allocated() - before == 12 * MIB
+        parts.sort(key=lambda t: t.data_ptr())
+        assert {b.data_ptr() - a.data_ptr() for a, b in itertools.pairwise(parts)} == {2 * MIB}
+        segments, first = current("segment"), parts[1].data_ptr()
+        # free the neighbours 1, 3, 2: one hole of 6 MiB must come of it
+        for i in (1, 3, 2):
+            parts[i] = None
+        big = empty(6 * MIB)
+        assert big.data_ptr() == first
+        assert current("segment") == segments
+        del big, parts
+        assert torch.ocl.memory_allocated() == before
+        reserved = torch.ocl.memory_reserved()
+        torch.ocl.empty_cache()
+        assert torch.ocl.memory_reserved() <= reserved - 12 * MIB
 
 
 def test_contents_do_not_mix():

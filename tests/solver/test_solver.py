@@ -247,7 +247,7 @@ def test_fft_keeps_infinities_where_they_are():
 def test_winograd_keeps_infinities_where_they_are():
     x, w = torch.randn(2, 20, 19, 22), away_from_zero(35, 20, 3, 3)
     x[0, 3, 7, 7], x[1, 9, 15, 2], x[1, 1, 0, 19] = float("inf"), float("nan"), 3e38
-    _C.force_solver("conv_fwd:cpu_winograd")
+    _C.force_solver(f"conv_fwd:{'cpu' if CPU_LIKE else 'gpu'}_winograd")
     result = F.conv2d(x.to("ocl"), w.to("ocl"), padding=1).cpu()
     expected = F.conv2d(x, w, padding=1)
     assert not expected.isfinite().all()
@@ -260,7 +260,7 @@ def test_winograd_keeps_infinities_where_they_are():
         F.conv2d(a, b, padding=1).backward(grad.to(device))
         return b.grad.cpu()
 
-    _C.force_solver("conv_bwd_weight:cpu_winograd")
+    _C.force_solver(f"conv_bwd_weight:{'cpu' if CPU_LIKE else 'gpu'}_winograd")
     result, expected = weight_grad("ocl"), weight_grad("cpu")
     assert expected.isinf().any()
     assert expected.isfinite().any()

@@ -19,12 +19,11 @@
   fft_locate(&p.in, &p.out, p.sizes, transform + p.first, &from, &to);                                       \
   global const REAL* in = input + from;                                                                      \
   global REAL* out = output + to;
-// Calls it with steps that the compiler knows, where complex numbers are neighbours, so that it makes vectors.
-#define CALL_DENSE(function, ...)                                                       \
-  if (p.in.step == 2 && p.in.im == 1 && p.out.step == 2 && p.out.im == 1)               \
-    function(__VA_ARGS__, 2, 1, 2, 1);                                                  \
-  else                                                                                  \
-    function(__VA_ARGS__, p.in.step, p.in.im, p.out.step, p.out.im);
+// The last arguments of copy_run and the like. Where complex numbers are neighbours the compiler is told their steps, so
+// that it makes vectors. (OpenCL C has no macros of any number of arguments, which would write both calls at once.)
+#define IS_DENSE (p.in.step == 2 && p.in.im == 1 && p.out.step == 2 && p.out.im == 1)
+#define DENSE_STEPS 2, 1, 2, 1
+#define STEPS p.in.step, p.in.im, p.out.step, p.out.im
 
 // out[k] = in[k] * table[k] * scale, with parts swapped before and after.
 inline void copy_run(global const REAL* in, global REAL* out, global const REAL* t, int use_table, int k, int end,
@@ -65,7 +64,10 @@ kernel void fft_copy(global const REAL* input, global REAL* output, global const
     if (p.flags & FFT_HERMITIAN) {
       copy_mirrored(in, out, table, p.use_table, k, there, p.points, swap_in, swap_out, scale, &p.in, &p.out);
     } else if (k < there) {
-      CALL_DENSE(copy_run, in, out, table, p.use_table, k, there, swap_in, swap_out, scale)
+      if (IS_DENSE)
+        copy_run(in, out, table, p.use_table, k, there, swap_in, swap_out, scale, DENSE_STEPS);
+      else
+        copy_run(in, out, table, p.use_table, k, there, swap_in, swap_out, scale, STEPS);
     }
     for (int e = max(k, p.points); e < end; ++e) {
       out[e * p.out.step] = 0;
@@ -96,7 +98,10 @@ kernel void fft_pack_edge(global const REAL* input, global REAL* output, global 
                           const REAL scale) {
   FOR_RUNS(p.points / 2 + 1) {
     LOCATE
-    CALL_DENSE(pack_run, in, out, table + p.table, p.points, k, end, scale)
+    if (IS_DENSE)
+      pack_run(in, out, table + p.table, p.points, k, end, scale, DENSE_STEPS);
+    else
+      pack_run(in, out, table + p.table, p.points, k, end, scale, STEPS);
   }
 }
 
@@ -131,6 +136,9 @@ kernel void fft_unpack_edge(global const REAL* input, global REAL* output, globa
   const int mirrored = p.flags & FFT_MIRROR ? 1 : 0;
   FOR_RUNS(p.points / 2 + 1) {
     LOCATE
-    CALL_DENSE(unpack_run, in, out, table + p.table, p.points, k, end, mirrored, scale)
+    if (IS_DENSE)
+      unpack_run(in, out, table + p.table, p.points, k, end, mirrored, scale, DENSE_STEPS);
+    else
+      unpack_run(in, out, table + p.table, p.points, k, end, mirrored, scale, STEPS);
   }
 }

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 
+#include "primitives/common/atomic.h"
 #include "primitives/common/split.h"
 #include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
@@ -23,27 +24,11 @@ struct Job {
   Params p{};
 };
 
-const char* options_of(DType type) {
-  const bool complex = codegen::class_of(type) == DClass::Complex;
-  switch (codegen::size_of(type)) {
-    case 1:
-      return "-DDLB_BYTES=1";
-    case 2:
-      return "-DDLB_BYTES=2";
-    case 4:
-      return complex ? "-DDLB_BYTES=4 -DCOMPLEX" : "-DDLB_BYTES=4";
-    case 8:
-      return complex ? "-DDLB_BYTES=8 -DCOMPLEX" : "-DDLB_BYTES=8";
-    default:
-      return complex ? "-DDLB_BYTES=16 -DCOMPLEX" : "-DDLB_BYTES=16";
-  }
-}
-
 cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
   const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
   check_device_supports(device, dst, name);
   return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src},
-                      options_of(dst));
+                      atomic_options(device, dst));
 }
 
 // Work-items own outer slices where there are enough, else columns. Else they share the indices and have a
@@ -115,7 +100,9 @@ void run_sorted(Job& job, Stream& stream) {
 // Atomics combine in any order, which only shows where rounding depends on it.
 bool may_use_atomics(const Job& job, const cl::Device& device, const Accumulation& how) {
   const DType type = dtype_of(job.target.scalar_type(), "accumulate");
-  if (codegen::size_of(type) == 16 || (codegen::size_of(type) == 8 && !device.int64_atomics)) return false;
+  const bool sum = how.op == Combine::Sum && has_native_add(device, type);
+  const size_t bytes = codegen::size_of(type);
+  if (!sum && (bytes == 16 || (bytes == 8 && !device.int64_atomics))) return false;
   const DClass cls = codegen::class_of(type);
   const bool rounds = (cls == DClass::Float || cls == DClass::Complex) && how.op <= Combine::Product;
   return !rounds || !(how.deterministic || at::globalContext().deterministicAlgorithms());

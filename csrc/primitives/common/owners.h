@@ -4,6 +4,7 @@
 
 #include "cl/queue.h"
 #include "kernels/common/owners.h"
+#include "primitives/common/atomic.h"
 
 namespace dlb {
 
@@ -39,7 +40,7 @@ inline OwnedWork own_work(const cl::Device& device, int64_t samples, int64_t cha
   }
   o.channel_parts = std::clamp(o.channels, 1u, std::max(1u, kAtomicItems / std::max(1u, o.positions)));
   work.range = cl::Range::linear((size_t{o.positions} * o.channel_parts + kGroup - 1) / kGroup, kGroup);
-  work.options = wide ? "-DDLB_BYTES=8" : "-DDLB_BYTES=4";
+  work.options = atomic_options(device, wide ? codegen::DType::F64 : codegen::DType::F32);
   return work;
 }
 

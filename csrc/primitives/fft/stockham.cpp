@@ -8,7 +8,7 @@ Applicability applicable(const FftProblem& p, const cl::Device& device) {
   if (const Applicability can = common_applicable(p, device); !can) return can;
   const Form form = form_of(p);
   if (form.points > 1 && radices_of(form.points) == 0) return Applicability::no("a prime factor above 13");
-  if (form.capacity() > most_in_tile(device, p.is_double())) return Applicability::no("too long for a tile");
+  if (!fits_tile(task_of(p, form, device), device, p.is_double())) return Applicability::no("too long for a tile");
   return Applicability::yes();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 
 #include "cl/rounding.h"
 #include "runtime/fetch_kernel.h"
@@ -43,15 +44,64 @@ int64_t batch_of(const TileTask& t) {
   return count;
 }
 
-int64_t lanes_of(const TileTask& t, const cl::Device& device, bool is_double) {
-  return is_cpu(device) ? tile_width(device, is_double) : int64_t{1} << gpu_lanes_log2(t, device, is_double);
-}
-
 int64_t cpu_items(const cl::Device& device, int64_t tiles) {
   return std::min(tiles, kCpuItemsPerUnit * device.compute_units);
 }
 
+// How fft/registers.cl computes a task on a GPU.
+struct RegisterForm {
+  int64_t log2 = 0, width = 0;  // of a transform's numbers, and of a tile's transforms
+  bool in_across = false, out_across = false, pairs = false;
+
+  size_t items() const { return size_t{1} << (log2 + width - 3); }
+  int64_t local_reals() const { return 2 * ((int64_t{1} << (log2 + width)) * 33 / 32); }
+  std::string options(bool is_double) const {
+    std::string text = "-DFFT_LOG2=" + std::to_string(log2) + " -DFFT_WIDTH=" + std::to_string(width) +
+                       " -DIN_ACROSS=" + std::to_string(in_across) +
+                       " -DOUT_ACROSS=" + std::to_string(out_across);
+    if (pairs) text += " -DFFT_PAIRS";
+    if (is_double) text += " -DFFT_DOUBLE";
+    return text;
+  }
+};
+
+// The form, where the task is one of powers of two without anything before or after that local memory is needed for.
+std::optional<RegisterForm> register_form(const TileTask& t, const cl::Device& device, bool is_double) {
+  constexpr int64_t kLeastLog2 = 3, kMostLog2 = 12, kNumbers = 1024, kSectorBytes = 32, kLineBytes = 128;
+  constexpr int32_t kFlags = params::FFT_SWAP_IN | params::FFT_SWAP_OUT | params::FFT_STEPS;
+  if (is_cpu(device) || !std::has_single_bit(static_cast<uint64_t>(t.n)) || (t.flags & ~kFlags) != 0 ||
+      t.n != t.points || t.in_count != t.n || t.out_count != t.n)
+    return std::nullopt;
+  RegisterForm form;
+  form.log2 = floor_log2(t.n);
+  const int64_t most_log2 = is_double ? kMostLog2 - 1 : kMostLog2, complex = 2 * element_bytes(is_double);
+  if (form.log2 < kLeastLog2 || form.log2 > most_log2) return std::nullopt;
+  form.in_across = t.in.lane < t.in.step, form.out_across = t.out.lane < t.out.step;
+  form.pairs = t.in.im == 1 && t.out.im == 1;
+  // Enough numbers for a group, and whole lines of memory where transforms lie across, or at least sectors.
+  int64_t wanted = std::max<int64_t>(1, kNumbers / t.n), least = 1;
+  if (form.in_across || form.out_across)
+    wanted = std::max(wanted, kLineBytes / complex), least = kSectorBytes / complex;
+  const auto lanes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(t.lanes)));
+  const int64_t chosen = std::min({wanted, lanes, (int64_t{1} << most_log2) / t.n});
+  if (chosen < std::min(least, lanes)) return std::nullopt;
+  form.width = floor_log2(chosen);
+  const bool enough = form.local_reals() * element_bytes(is_double) <= static_cast<int64_t>(device.local_mem) &&
+                      form.items() <= device.max_work_group;
+  return enough ? std::optional(form) : std::nullopt;
+}
+
+int64_t lanes_of(const TileTask& t, const cl::Device& device, bool is_double) {
+  if (is_cpu(device)) return tile_width(device, is_double);
+  const auto form = register_form(t, device, is_double);
+  return int64_t{1} << (form ? form->width : gpu_lanes_log2(t, device, is_double));
+}
+
 cl::Kernel& kernel_of(const TileTask& t, cl::Device& device, bool is_double) {
+  if (const auto form = register_form(t, device, is_double)) {
+    return fetch_kernel(device, {"fft/common.clh", "fft/registers.cl"}, "fft_registers",
+                        form->options(is_double));
+  }
   return fetch_kernel(device, {"fft/common.clh", "fft/tile.clh", "fft/butterfly.clh", "fft/stockham.cl"},
                       "fft_stockham",
                       options_of(device, is_double, t.n % 7 == 0, t.n % 11 == 0 || t.n % 13 == 0));
@@ -72,6 +122,10 @@ int64_t most_in_tile(const cl::Device& device, bool is_double) {
          (4 * element_bytes(is_double));
 }
 
+bool fits_tile(const TileTask& task, const cl::Device& device, bool is_double) {
+  return task.capacity <= most_in_tile(device, is_double) || register_form(task, device, is_double);
+}
+
 TileLaunch::TileLaunch(const TileTask& t, cl::Device& device, bool is_double)
     : is_double_(is_double), device_(device), kernel_(kernel_of(t, device, is_double)) {
   const auto i32 = [](int64_t v) { return static_cast<int32_t>(v); };
@@ -82,7 +136,11 @@ TileLaunch::TileLaunch(const TileTask& t, cl::Device& device, bool is_double)
   p_.lanes = i32(t.lanes), p_.blocks = i32(ceil_div(t.lanes, width));
   p_.n = i32(t.n), p_.points = i32(t.points), p_.in_count = i32(t.in_count), p_.out_count = i32(t.out_count);
   p_.capacity = i32(t.capacity), p_.flags = t.flags, p_.width = i32(floor_log2(width));
-  twiddle_ = {TableKind::kTwiddles, is_double, t.n, static_cast<int64_t>(p_.radices)};
+  const auto registers = register_form(t, device, is_double);
+  if (registers)
+    twiddle_ = {TableKind::kRoots, is_double, t.n, t.n / 8};
+  else
+    twiddle_ = {TableKind::kTwiddles, is_double, t.n, static_cast<int64_t>(p_.radices)};
   if (t.flags & (params::FFT_PACK | params::FFT_UNPACK))
     real_ = TableKey{TableKind::kRoots, is_double, 2 * t.points, t.points / 2 + 1};
   if (t.flags & params::FFT_CHIRP) {
@@ -95,7 +153,10 @@ TileLaunch::TileLaunch(const TileTask& t, cl::Device& device, bool is_double)
         TableKey{TableKind::kSteps,       is_double, t.step_points, p_.step_bits, is_cpu(device) ? width : 0,
                  is_cpu(device) ? t.n : 0};
   }
-  if (!is_cpu(device)) {
+  if (registers) {
+    group_ = registers->items();
+    local_bytes_ = static_cast<size_t>(registers->local_reals() * element_bytes(is_double));
+  } else if (!is_cpu(device)) {
     const int64_t work = std::max<int64_t>(32, std::bit_ceil(static_cast<uint64_t>(t.capacity * width / 4)));
     group_ = std::min<size_t>({static_cast<size_t>(std::min(work, kGpuGroup)), device.max_work_group,
                                std::bit_floor(kernel_.max_work_group())});

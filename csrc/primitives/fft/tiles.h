@@ -1,4 +1,4 @@
-// Launches of fft/stockham.cl: transforms that fit a tile.
+// Launches of fft/stockham.cl and, on GPUs, of fft/registers.cl: transforms that fit a tile.
 #pragma once
 #include <optional>
 
@@ -7,11 +7,6 @@
 #include "primitives/fft/tables.h"
 
 namespace dlb::fft {
-
-// Transforms side by side that a CPU computes at once; 1 on GPUs, where a tile's lanes depend on its length.
-int64_t tile_width(const cl::Device& device, bool is_double);
-// Numbers of a transform that a tile can hold.
-int64_t most_in_tile(const cl::Device& device, bool is_double);
 
 // What a launch computes. Views are complete but for offsets, which each run has.
 struct TileTask {
@@ -23,6 +18,13 @@ struct TileTask {
   int32_t flags = 0;
   int64_t step_points = 0;  // FFT_STEPS: of the longer transform
 };
+
+// Transforms side by side that a CPU computes at once; 1 on GPUs, where a tile's lanes depend on its length.
+int64_t tile_width(const cl::Device& device, bool is_double);
+// Numbers of a transform that a tile can hold.
+int64_t most_in_tile(const cl::Device& device, bool is_double);
+// Whether a tile can hold the transforms of the task.
+bool fits_tile(const TileTask& task, const cl::Device& device, bool is_double);
 
 class TileLaunch {
  public:
