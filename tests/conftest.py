@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import drivers
 import pytest
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -89,12 +90,29 @@ def further_dtypes(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         yield from (item for item, dtype in zip(group, dtypes, strict=True) if dtype not in usual)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def mark_quick_form(items: list[pytest.Item]) -> None:
+    """The tests of the quick form (tests/drivers.py) get its marker. A file of it of which none is chosen is an error:
+    its tests have other names by now.
+    """
+    chosen: collections.Counter[str] = collections.Counter()
+    for item in items:
+        is_chosen = drivers.is_chosen(item.nodeid)
+        chosen[drivers.file_of(item.nodeid)] += is_chosen
+        if is_chosen:
+            item.add_marker(pytest.mark.drivers)
+    lost = [path for path in drivers.QUICK_FORM if path in chosen and not chosen[path]]
+    if lost:
+        raise pytest.UsageError(f"tests/drivers.py chooses no test of {', '.join(lost)}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests with further dtypes are slow. Slow tests come first: at the end a worker would be busy with one for
     minutes, and the others done.
     """
     for item in further_dtypes(items):
         item.add_marker(pytest.mark.slow)
+    if config.option.markexpr == "drivers":
+        mark_quick_form(items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

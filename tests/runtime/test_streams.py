@@ -64,20 +64,24 @@ def test_synchronize_waits_for_all_streams_before_it_raises():
 
 
 def test_a_side_stream_does_not_wait_for_the_default_one():
+    """One that did would never be ready first; where all cores are busy, one that does not may be late sometimes."""
     x = torch.ones(MANY, device=DEVICE)
     side = torch.ocl.Stream()
     with torch.ocl.stream(side):
         y = torch.ones(8, device=DEVICE) + 1
-    torch.ocl.synchronize()
-    long = long_work(x, 400)
-    with torch.ocl.stream(side):
-        z = y + 1
-        side.synchronize()
-        default_still_busy = not torch.ocl.default_stream().query()
-    assert z.tolist() == [3.0] * 8
-    assert default_still_busy, "the side stream waited for the default stream's work"
-    torch.ocl.synchronize()
-    assert long.shape == x.shape
+
+    def is_first() -> bool:
+        torch.ocl.synchronize()
+        long = long_work(x, 400)
+        with torch.ocl.stream(side):
+            z = y + 1
+            side.synchronize()
+            default_still_busy = not torch.ocl.default_stream().query()
+        assert z.tolist() == [3.0] * 8
+        del long
+        return default_still_busy
+
+    assert any(is_first() for _ in range(3)), "the side stream waited for the default stream's work"
 
 
 def test_wait_event_orders_streams():

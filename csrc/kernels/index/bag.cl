@@ -1,5 +1,6 @@
 // Bags of rows of an embedding table (A): the sum, mean or maximum of the rows that each bag's indices name. On CPUs a
 // work-item has a run of bags and a block of columns at a time, on GPUs one column of one bag.
+#include "common/touch.clh"
 #include "kernels/index/params.h"
 
 inline long dlb_number(global const int* numbers, ulong at, int wide) {
@@ -47,11 +48,7 @@ inline long dlb_bag_row(global const int* indices, long i, const BagParams* p, v
 #define EACH_COLUMN _Pragma("clang loop vectorize(assume_safety)") for (int c = 0; c < width; ++c)
 // Rows lie anywhere in the table, so that memory is waited for unless they are asked for some rows ahead.
 #define AHEAD 16
-#ifdef __clang__
-#define TOUCH(p) __builtin_prefetch((const void*)(size_t)(p))
-#else
-#define TOUCH(p)
-#endif
+#define TOUCH(p) DLB_TOUCH((const void*)(size_t)(p))
 #ifdef PLAIN_ELEMENTS
 #ifdef DLB_COMPUTE_f64
 #define VECTOR double8

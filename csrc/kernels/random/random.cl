@@ -70,7 +70,7 @@ inline void dlb_turn(ulong x, T* s, T* c) {
   *s = sin(angle);
   *c = cos(angle);
 }
-#define HALF_EPSILON 0x1p-54
+#define HALF_OF_EPSILON 0x1p-54
 #else
 inline T dlb_unit(uint x) { return (T)(x >> 8) * 0x1p-24f; }                // [0, 1)
 inline T dlb_open(uint x) { return (T)x * 0x1p-32f + 0x1p-33f; }  // (0, 1]
@@ -93,7 +93,7 @@ inline void dlb_turn(uint x, T* s, T* c) {
   *s = (quadrant & 2) ? -a : a;
   *c = ((quadrant + 1) & 2) ? -b : b;
 }
-#define HALF_EPSILON 0x1p-25f
+#define HALF_OF_EPSILON 0x1p-25f
 #endif
 
 // Two standard normal numbers from two uniform ones (Box and Muller 1958).
@@ -130,7 +130,7 @@ kernel void dlb_uniform(RANDOM_ARGUMENTS, uint shift, T unit, T from, T range, T
 // Never 0, as `least` is the least positive number of the output's type: numbers are divided by it (multinomial).
 inline T dlb_exponential_of(BITS x, T scale, T least) {
   const T u = dlb_open(x);
-  return fmax((u >= C(1.0) - HALF_EPSILON ? HALF_EPSILON : -dlb_ln(u)) * scale, least);
+  return fmax((u >= C(1.0) - HALF_OF_EPSILON ? HALF_OF_EPSILON : -dlb_ln(u)) * scale, least);
 }
 #define EXPONENTIAL(x) dlb_exponential_of(x, scale, least)
 kernel void dlb_exponential(RANDOM_ARGUMENTS, T scale, T least) { FOR_BLOCKS(EACH(EXPONENTIAL)) }

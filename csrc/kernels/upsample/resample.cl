@@ -4,9 +4,9 @@
 #include "kernels/upsample/resample.h"
 
 #ifdef DLB_CPU
-#define LANES 64  // of the inner axis, or of the outputs where that has one element
+#define RESAMPLE_LANES 64  // of the inner axis, or of the outputs where that has one element
 #else
-#define LANES 1
+#define RESAMPLE_LANES 1
 #endif
 
 typedef struct {
@@ -15,10 +15,10 @@ typedef struct {
 inline resample_unit unit_of(const ResamplePass* p, uint row) {
   resample_unit at;
   uint rest = dlb_divide(row, p->blocks);
-  at.first = (row - rest * p->blocks.divisor) * LANES;
+  at.first = (row - rest * p->blocks.divisor) * RESAMPLE_LANES;
   at.outer = dlb_divide(rest, p->length);
   at.along = rest - at.outer * p->length.divisor;
-  at.lanes = LANES == 1 ? 1 : min(LANES, p->inner - at.first);
+  at.lanes = RESAMPLE_LANES == 1 ? 1 : min(RESAMPLE_LANES, p->inner - at.first);
   return at;
 }
 
@@ -148,11 +148,11 @@ kernel void resample(global const A_T* x, global B_T* y, global const int* bound
   bounds += a.bounds;
   global const WEIGHT_T* table = (global const WEIGHT_T*)(weights + a.weights);
   FOR_UNITS(row) {
-    T sum[LANES];
+    T sum[RESAMPLE_LANES];
 #if defined(DLB_CPU) && defined(BYTES)
     if (p.inner <= BYTES_OF_PIXEL) {
       const uint outer = dlb_divide(row, p.blocks);
-      const int first = (row - outer * p.blocks.divisor) * LANES, lanes = min(LANES, a.out - first);
+      const int first = (row - outer * p.blocks.divisor) * RESAMPLE_LANES, lanes = min(RESAMPLE_LANES, a.out - first);
       global const uchar* from = x + p.x + (long)outer * a.in * p.inner;
       global uchar* to = y + p.y + ((long)outer * a.out + first) * p.inner;
       const int half_of_last = START(p, weights), precision = weights[p.precision];
@@ -168,9 +168,9 @@ kernel void resample(global const A_T* x, global B_T* y, global const int* bound
 #elif defined(DLB_CPU)
     if (p.inner == 1) {
       const uint outer = dlb_divide(row, p.blocks);
-      const int first = (row - outer * p.blocks.divisor) * LANES, lanes = min(LANES, a.out - first);
+      const int first = (row - outer * p.blocks.divisor) * RESAMPLE_LANES, lanes = min(RESAMPLE_LANES, a.out - first);
       global const A_T* from = x + p.x + (long)outer * a.in;
-      int start[LANES], count[LANES], most = 0;
+      int start[RESAMPLE_LANES], count[RESAMPLE_LANES], most = 0;
       for (int j = 0; j < lanes; ++j) {
         start[j] = bounds[2 * (first + j)], count[j] = bounds[2 * (first + j) + 1];
         sum[j] = START(p, weights), most = max(most, count[j]);
@@ -199,8 +199,8 @@ kernel void resample(global const A_T* x, global B_T* y, global const int* bound
     DLB_SIMD for (int j = 0; j < (lanes); ++j) STORE_B(y, to + j, FINISH(p, weights, sum[j]));  \
   }
 #ifdef DLB_CPU
-    if (at.lanes == LANES) {  // sums stay in registers
-      BLOCK(LANES)
+    if (at.lanes == RESAMPLE_LANES) {  // sums stay in registers
+      BLOCK(RESAMPLE_LANES)
       continue;
     }
 #endif
@@ -231,7 +231,7 @@ kernel void resample_backward(global B_T* x, global const A_T* y, global const i
   FOR_UNITS(row) {
     const resample_unit at = unit_of(&p, row);
     const int first = first_behind(bounds, a.out, at.along, 0), end = first_behind(bounds, a.out, at.along, 1);
-    T sum[LANES];
+    T sum[RESAMPLE_LANES];
     for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
     for (int o = first; o < end; ++o) {
       const T w = table[(long)(at.along - bounds[2 * o]) * a.out + o];

@@ -4,9 +4,9 @@
 #include "kernels/vision/params.h"
 
 #ifdef DLB_CPU
-#define LANES 128  // neighbours of a row that are taken together
+#define COLUMN_LANES 128  // neighbours of a row that are taken together
 #else
-#define LANES 1
+#define COLUMN_LANES 1
 #endif
 
 #define FOR_UNITS(unit, count)                                                                      \
@@ -17,9 +17,9 @@
 kernel void im2col(global const A_T* image, global A_T* columns, const ColumnParams p) {
   FOR_UNITS(unit, p.rows) {
     uint rest = unit;
-    const int first = dlb_next(&rest, p.pieces) * LANES, oy = dlb_next(&rest, p.height);
+    const int first = dlb_next(&rest, p.pieces) * COLUMN_LANES, oy = dlb_next(&rest, p.height);
     const int tap = dlb_next(&rest, p.taps), c = dlb_next(&rest, p.channels), n = rest;
-    const int lanes = LANES == 1 ? 1 : min(LANES, p.out[1] - first);
+    const int lanes = COLUMN_LANES == 1 ? 1 : min(COLUMN_LANES, p.out[1] - first);
     const int y = oy * p.stride[0] - p.pad[0] + tap / p.filter[1] * p.dilation[0];
     const int x = first * p.stride[1] - p.pad[1] + tap % p.filter[1] * p.dilation[1];
     global A_T* to = columns + p.columns +
@@ -45,10 +45,10 @@ kernel void im2col(global const A_T* image, global A_T* columns, const ColumnPar
 kernel void col2im(global A_T* image, global const A_T* columns, const ColumnParams p) {
   FOR_UNITS(unit, p.rows) {
     uint rest = unit;
-    const int first = dlb_next(&rest, p.pieces) * LANES, y = dlb_next(&rest, p.height);
+    const int first = dlb_next(&rest, p.pieces) * COLUMN_LANES, y = dlb_next(&rest, p.height);
     const int c = dlb_next(&rest, p.channels), n = rest, step = p.stride[1];
-    const int lanes = LANES == 1 ? 1 : min(LANES, p.in[1] - first);
-    T sum[LANES];
+    const int lanes = COLUMN_LANES == 1 ? 1 : min(COLUMN_LANES, p.in[1] - first);
+    T sum[COLUMN_LANES];
     for (int j = 0; j < lanes; ++j) sum[j] = (T)(0);
     for (int fy = 0; fy < p.filter[0]; ++fy) {
       const int ahead = y + p.pad[0] - fy * p.dilation[0], oy = ahead / p.stride[0];
@@ -74,14 +74,15 @@ kernel void col2im(global A_T* image, global const A_T* columns, const ColumnPar
 }
 
 #ifdef DLB_CPU
-// The same where nothing lies inside of the dimension, LANES of its elements together; p.inner: how often that is.
+// The same where nothing lies inside of the dimension, COLUMN_LANES of its elements together; p.inner: how often that
+// is.
 kernel void sum_windows_of_lines(global A_T* out, global const A_T* grad, const WindowParams p) {
   const int length = p.length.divisor;
   FOR_UNITS(unit, p.count) {
     uint outer = unit;
-    const int first = dlb_next(&outer, p.inner) * LANES, lanes = min(LANES, length - first);
+    const int first = dlb_next(&outer, p.inner) * COLUMN_LANES, lanes = min(COLUMN_LANES, length - first);
     const int ahead = first - p.size + 1, end = min((first + lanes - 1) / p.step + 1, p.windows);
-    T sum[LANES];
+    T sum[COLUMN_LANES];
     for (int j = 0; j < lanes; ++j) sum[j] = (T)(0);
     for (int w = ahead <= 0 ? 0 : (ahead + p.step - 1) / p.step; w < end; ++w) {
       const int shift = first - w * p.step;  // of the first lane, in the window

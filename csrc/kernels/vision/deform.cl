@@ -13,12 +13,12 @@ kernel void deform_columns(global const A_T* x, global const A_T* offsets, globa
                            const DeformParams p) {
   FOR_PIECES(at) {
     deform_taps taps;
-    T mask[LANES];
+    T mask[DEFORM_LANES];
     load_taps(offsets, &p, at, 0, p.in[0], &taps);
     load_masks(masks, &p, at, mask);
     for (int c = first_channel_of(&p, at.group); c < first_channel_of(&p, at.group + 1); ++c) {
       global const A_T* image = x + p.x + at.n * p.xs[0] + c * p.xs[1];
-      T sum[LANES];
+      T sum[DEFORM_LANES];
       for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
       for (int k = 0; k < 4; ++k)
         DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
@@ -37,7 +37,7 @@ kernel void deform_backward_places(global const A_T* x, global const A_T* offset
                                    const DeformParams p) {
   FOR_PIECES(at) {
     deform_taps taps;
-    T mask[LANES], sum[4][LANES];
+    T mask[DEFORM_LANES], sum[4][DEFORM_LANES];
     load_taps(offsets, &p, at, 0, p.in[0], &taps);
     load_masks(masks, &p, at, mask);
     for (int k = 0; k < 4; ++k)

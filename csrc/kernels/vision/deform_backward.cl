@@ -15,7 +15,7 @@ kernel void deform_backward_input(global A_T* x, global const B_T* offsets, glob
     const int c0 = max(own.c0, first_channel_of(&p, at.group)), c1 = min(own.c1, first_channel_of(&p, at.group + 1));
     if (c0 >= c1) continue;
     deform_taps taps;
-    T mask[LANES];
+    T mask[DEFORM_LANES];
     load_taps(offsets, &p, at, own.r0, own.r1, &taps);
     load_masks(masks, &p, at, mask);
     for (int c = c0; c < c1; ++c) {

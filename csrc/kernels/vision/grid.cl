@@ -16,8 +16,8 @@ kernel void grid_sample(global const A_T* x, global const A_T* grid, global A_T*
     const grid_piece at = piece_of(p, position, end);
     position += at.lanes;
     grid_taps taps;
-    int index[TAPS][LANES];
-    T weight[TAPS][LANES];
+    int index[TAPS][GRID_LANES];
+    T weight[TAPS][GRID_LANES];
     LOAD_GRID_PLACES(LOAD_A, grid, p, at, taps)
     combine_indices(&taps, &p, at.lanes, 0, INT_MAX, index);
     combine_weights(&taps, at.lanes, weight);
@@ -26,9 +26,9 @@ kernel void grid_sample(global const A_T* x, global const A_T* grid, global A_T*
 #ifdef DLB_CPU
     if (p.xs[1] == 1 && p.channels >= 8) {  // channels lie together
       for (int j = 0; j < at.lanes; ++j)
-        for (int c = c0; c < c1; c += LANES) {
-          const int count = min(LANES, c1 - c);
-          T sum[LANES];
+        for (int c = c0; c < c1; c += GRID_LANES) {
+          const int count = min(GRID_LANES, c1 - c);
+          T sum[GRID_LANES];
           for (int i = 0; i < count; ++i) sum[i] = 0;
           for (int k = 0; k < TAPS; ++k) {
             if (index[k][j] < 0) continue;
@@ -43,7 +43,7 @@ kernel void grid_sample(global const A_T* x, global const A_T* grid, global A_T*
 #endif
     for (int c = c0; c < c1; ++c) {
       global const A_T* from = image + c * p.xs[1];
-      T sum[LANES];
+      T sum[GRID_LANES];
       for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
       for (int k = 0; k < TAPS; ++k)
         DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
@@ -67,8 +67,8 @@ kernel void grid_sample_backward_grid(global const A_T* x, global const A_T* gri
   for (uint position = first; position < end;) {
     const grid_piece at = piece_of(p, position, end);
     grid_taps taps;
-    int index[TAPS][LANES];
-    T sum[TAPS][LANES];
+    int index[TAPS][GRID_LANES];
+    T sum[TAPS][GRID_LANES];
     LOAD_GRID_TAPS(LOAD_A, grid, p, at, taps)
     combine_indices(&taps, &p, at.lanes, 0, INT_MAX, index);
     for (int k = 0; k < TAPS; ++k)

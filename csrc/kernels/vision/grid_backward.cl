@@ -10,8 +10,8 @@ kernel void grid_sample_backward_input(global A_T* x, global const B_T* grid, gl
     const grid_piece at = piece_of(p, position, own.end);
     position += at.lanes;
     grid_taps taps;
-    int index[TAPS][LANES];
-    T weight[TAPS][LANES];
+    int index[TAPS][GRID_LANES];
+    T weight[TAPS][GRID_LANES];
     LOAD_GRID_TAPS(LOAD_B, grid, p, at, taps)
     combine_indices(&taps, &p, at.lanes, own.r0, own.r1, index);
     combine_weights(&taps, at.lanes, weight);

@@ -65,9 +65,16 @@ void set_product(const Tensor& out, const Tensor& a, const Tensor& b) {
   product_into("linalg", out, a, b, Tensor(), 0, 1);
 }
 
+bool has_small_tile(const cl::Device& device) {
+  // A tile of the widest elements and its right-hand sides. OpenCL 1.2 promises 32 KiB, which GPUs' tiles fit.
+  constexpr uint64_t kLargest =
+      sizeof(double) * 2 * params::LINALG_TILE_CPU * (params::LINALG_TILE_CPU + params::LINALG_LANES_CPU);
+  return device.cls != cl::DeviceClass::kCpu || device.local_mem < kLargest;
+}
+
 int64_t tile_of(const Tensor& tensor) {
-  const bool cpu = device_of(tensor.device().index()).cls == cl::DeviceClass::kCpu;
-  return cpu ? params::LINALG_TILE_CPU : params::LINALG_TILE_GPU;
+  return has_small_tile(device_of(tensor.device().index())) ? params::LINALG_TILE_GPU
+                                                            : params::LINALG_TILE_CPU;
 }
 
 void add_argument(cl::Kernel::Arguments& arguments, const Tensor& matrices) {

@@ -33,6 +33,9 @@ void set_product(const Tensor& out, const Tensor& a, const Tensor& b);
 // The largest matrix that kernels with a tile take.
 int64_t tile_of(const Tensor& tensor);
 
+// Whether tiles are as on GPUs: on those, and on CPUs whose driver has too little local memory for larger ones.
+bool has_small_tile(const cl::Device& device);
+
 // Passes a tensor [batch, m, n] to a kernel: its buffer and its params::Matrix. The tensor may be undefined.
 void add_argument(cl::Kernel::Arguments& arguments, const Tensor& matrices);
 inline void add_argument(cl::Kernel::Arguments& arguments, int value) {
@@ -54,7 +57,8 @@ struct Place {
   Place(const Tensor& tensor, const char* op);
   bool cpu() const { return stream.device().cls == cl::DeviceClass::kCpu; }
   cl::Kernel& kernel(const char* file, const char* name) const {
-    return fetch_kernel(stream.device(), file, name, type, {type});
+    const bool small = cpu() && has_small_tile(stream.device());
+    return fetch_kernel(stream.device(), file, name, type, {type}, small ? "-DLINALG_SMALL_TILE" : "");
   }
   // `count` jobs of about `work` operations: a work-group of at most `items` work-items each on GPUs.
   params::Jobs jobs(int64_t count, int64_t work) const;

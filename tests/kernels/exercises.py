@@ -1,0 +1,613 @@
+"""Calls that run every hand-written kernel once, on tiny tensors: for drivers that check each access and take a
+thousandth of a CPU's speed (scripts/oclgrind.sh), and to see what every kernel's source looks like.
+
+EXERCISES names calls by the file of csrc/kernels whose kernels they are to run. Each runs on devices of both classes,
+for a file often has a kernel for each; solvers that the device does not have are passed over.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import dlbackend
+from dlbackend import _C
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "nets"))
+import tv_shim  # noqa: F401  isort: skip  (before torchvision)
+from torchvision import ops as vision  # isort: skip
+
+KERNELS = Path(__file__).parents[2] / "csrc" / "kernels"
+Run = Callable[[], object]  # may return the names of kernels that no profile shows
+
+
+def rand(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(size).to(dtype).to("ocl")
+
+
+def ints(high: int, *size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.randint(high, size, dtype=dtype).to("ocl")
+
+
+def both_ways(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
+    """Forward, and backward with respect to the inputs of floating point."""
+    inputs = tuple(t.requires_grad_(t.is_floating_point()) for t in inputs)
+    result = fn(*inputs)
+    result = result[0] if isinstance(result, tuple) else result
+    result.backward(torch.ones_like(result))
+
+
+def with_solver(solver: str, run: Run, *ops: str) -> Run:
+    """`run` with this solver of these ops forced, for each op that has it for the problem."""
+
+    def forced() -> None:
+        ran = 0
+        for op in ops:
+            if solver not in dlbackend.solvers.names(op):
+                continue
+            _C.force_solver(f"{op}:{solver}")
+            try:
+                run()
+                ran += 1
+            except RuntimeError as error:
+                if "is not applicable" not in str(error):
+                    raise
+            finally:
+                _C.force_solver("")
+        if not ran:
+            raise NotHere(f"no problem of {', '.join(ops)} for {solver} here")
+
+    return forced
+
+
+class NotHere(Exception):
+    """The device has no kernel for the exercise."""
+
+
+# --- Products and convolutions ---------------------------------------------------------------------------------------
+
+
+def products(dtype: torch.dtype = torch.float32) -> list[Run]:
+    """Odd sizes with a bias, aligned ones, both orders in memory."""
+    return [
+        lambda: torch.baddbmm(rand(21, dtype=dtype), rand(2, 9, 19, dtype=dtype), rand(2, 19, 21, dtype=dtype)),
+        lambda: torch.bmm(rand(1, 32, 16, dtype=dtype), rand(1, 16, 32, dtype=dtype)),
+        lambda: torch.bmm(rand(1, 13, 17, dtype=dtype).mT, rand(1, 7, 13, dtype=dtype).mT),
+    ]
+
+
+VECTORS: list[Run] = [
+    lambda: torch.mv(rand(3, 5000), rand(5000)),
+    lambda: torch.mv(rand(70, 37).mT, rand(70)),
+    lambda: torch.mm(rand(2, 700), rand(700, 37)),
+    lambda: torch.mm(rand(2, 700), rand(37, 700).mT),
+]
+
+
+def gemm(solver: str, runs: list[Run] | None = None) -> list[Run]:
+    return [with_solver(solver, run, "gemm") for run in runs or products()]
+
+
+def convolution(
+    c: int, k: int, size: int, f: int, groups: int = 1, stride: int = 1, padding: int = 1, dtype=torch.float32
+) -> Run:
+    def run() -> None:
+        both_ways(
+            lambda x, w, b: F.conv2d(x, w, b, stride, padding, groups=groups),
+            rand(1, c, size, size + 1, dtype=dtype), rand(k, c // groups, f, f, dtype=dtype), rand(k, dtype=dtype),
+        )  # fmt: skip
+
+    return run
+
+
+def convolution_kept() -> None:
+    """Of weights that are constants: what a solver makes of those is kept with them."""
+    sizes = [1, 1], [1, 1], [1, 1]
+    torch.ops.dlbackend.convolution_bounded(
+        rand(1, 20, 6, 6), rand(40, 20, 3, 3), None, *sizes, 1, 0.0, 6.0, True
+    )  # fmt: skip
+
+
+def conv(solver: str, *runs: Run) -> list[Run]:
+    """Of these calls each direction alone."""
+    return [with_solver(solver, run, op) for run in runs for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")]
+
+
+SMALL = convolution(5, 7, 6, 3)
+STRIDED = convolution(3, 5, 9, 3, stride=2)
+POINT = convolution(9, 6, 4, 1, padding=0)
+GROUPED = convolution(6, 9, 5, 3, groups=3)
+DEPTHWISE = convolution(5, 5, 7, 3, groups=5)
+
+# --- Ops with solvers that rows share --------------------------------------------------------------------------------
+
+
+def rows_and_columns(fn: Callable[..., torch.Tensor], *, rows: int = 5, n: int = 37) -> Iterator[Run]:
+    yield lambda: both_ways(lambda x: fn(x, 1), rand(rows, n))
+    yield lambda: both_ways(lambda x: fn(x, 0), rand(n, rows))
+
+
+def softmax(solver: str) -> list[Run]:
+    runs = [*rows_and_columns(torch.softmax), *rows_and_columns(torch.log_softmax)]
+    return [with_solver(solver, run, "softmax", "softmax_bwd") for run in runs]
+
+
+def batch_norm(*size: int, last: bool = False, training: bool = True) -> Run:
+    def run() -> None:
+        x = rand(*size)
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
+        stats = torch.zeros(size[1], device="ocl"), torch.ones(size[1], device="ocl")
+        both_ways(
+            lambda x, w, b: F.batch_norm(x, *stats, w, b, training=training), x, rand(size[1]), rand(size[1])
+        )  # fmt: skip
+
+    return run
+
+
+# Long ones are split among work-items, and their parts merged.
+BATCH_NORMS = [batch_norm(3, 6, 5, 4), batch_norm(3, 6, 5, 4, last=True), batch_norm(9, 6), batch_norm(1, 1, 200, 200)]
+
+
+def group_norm() -> None:
+    both_ways(lambda x, w, b: F.group_norm(x, 2, w, b), rand(3, 6, 5, 4), rand(6), rand(6))
+
+
+def layer_norm() -> None:
+    both_ways(lambda x, w, b: F.layer_norm(x, (37,), w, b), rand(9, 37), rand(37), rand(37))
+
+
+def norm(solver: str, *ops: str) -> list[Run]:
+    return [with_solver(solver, run, op) for run in (*BATCH_NORMS[:3], group_norm, layer_norm) for op in ops]
+
+
+def norm_pass(solver: str) -> list[Run]:
+    return norm(solver, "norm_stats", "norm_sums")
+
+
+POOLS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: F.max_pool2d(x, 3, 2, 1),
+    lambda x: F.max_pool2d(x, 2, 2),
+    lambda x: F.avg_pool2d(x, 3, 2, 1),
+    lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
+    lambda x: F.adaptive_avg_pool2d(x, (4, 3)),
+    lambda x: F.adaptive_max_pool2d(x, (4, 3)),
+]
+
+
+def pool(solver: str) -> list[Run]:
+    runs = [
+        lambda fn=fn, last=last: both_ways(fn, rand(2, 5, 9, 8).contiguous(memory_format=last))
+        for fn in POOLS
+        for last in (torch.contiguous_format, torch.channels_last)
+    ]
+    ops = ("max_pool", "avg_pool", "max_pool_bwd", "avg_pool_bwd")
+    return [with_solver(solver, run, op) for run in runs for op in ops]
+
+
+def transforms() -> None:
+    torch.fft.fft(rand(3, 12, dtype=torch.complex64))
+    torch.fft.ifft(rand(3, 12, dtype=torch.complex64), norm="ortho")
+    torch.fft.irfft(torch.fft.rfft(rand(3, 30)))
+    torch.fft.fft(rand(12, 3), dim=0)
+
+
+def powers_of_two() -> None:
+    """Within rows and across them; what fits one tile and what does not."""
+    for n in (8, 16, 32, 64, 4096):
+        torch.fft.fft(rand(3, n, dtype=torch.complex64))
+    torch.fft.ifft(rand(64, 5, dtype=torch.complex64), dim=0)
+    torch.fft.rfft(rand(2, 128))
+    torch.fft.fft2(rand(1, 16, 8, dtype=torch.complex64))
+    torch.fft.fft(rand(1, 8192, dtype=torch.complex64))
+
+
+def fft(solver: str) -> Run:
+    return with_solver(solver, transforms, "fft")
+
+
+def long_transforms() -> None:
+    """What does not fit a tile, real numbers in pairs and odd numbers of them."""
+    for n in (4096 * 3, 3**7):
+        torch.fft.fft(rand(1, n, dtype=torch.complex64))
+        torch.fft.irfft(torch.fft.rfft(rand(1, n)), n)
+
+
+# --- Indices ---------------------------------------------------------------------------------------------------------
+
+
+def indexing() -> None:
+    """Writes go to places that differ: which of several values stays is nobody's to say."""
+    x, index = rand(7, 5, 3), torch.randperm(7)[:6].to("ocl")
+    x[index]
+    x[index, :, ints(3, 6)]
+    x.index_select(1, ints(5, 4))
+    x.gather(2, ints(3, 7, 5, 4))
+    x[index] = rand(6, 5, 3)
+    x.index_fill_(0, index, 3.0)
+    x.scatter_(0, torch.rand(7, 5, 3).argsort(0)[:4].to("ocl"), rand(4, 5, 3))
+    x.half()[index]
+    torch.take(x, ints(105, 9))
+
+
+def accumulation() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.uint8):
+        x = rand(7, 5, dtype=dtype)
+        x.index_add_(0, ints(7, 11), rand(11, 5, dtype=dtype))
+        x.scatter_reduce_(0, ints(7, 9, 5), rand(9, 5, dtype=dtype), "amax")
+        x.scatter_add_(1, ints(5, 7, 9), rand(7, 9, dtype=dtype))
+    x = rand(40)
+    x.scatter_add_(0, ints(40, 9000), rand(9000))  # so many that each work-item adds to a copy
+    torch.use_deterministic_algorithms(True)
+    try:
+        rand(7, 5).index_put_((ints(7, 11),), rand(11, 5), accumulate=True)
+        rand(7, 5).index_add_(0, ints(7, 11), rand(11, 5))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def bags() -> None:
+    offsets = torch.tensor([0, 3, 3, 5]).to("ocl")
+    for mode in ("sum", "mean", "max"):
+        for width in (5, 16, 40):
+            table, places = rand(9, width), ints(9, 8)
+            both_ways(lambda t, m=mode, p=places: F.embedding_bag(p, t, offsets, mode=m), table)
+    F.embedding_bag(ints(9, 8), rand(9, 20, dtype=torch.float16), offsets, mode="sum")
+
+
+def counting() -> None:
+    torch.bincount(ints(9, 70))
+    torch.bincount(ints(9, 70), rand(70))
+    torch.bincount(ints(9000, 70))
+    torch.histc(rand(70), 7)
+    torch.histc(rand(70), 9000)
+
+
+def unique() -> None:
+    torch.unique(ints(9, 300), return_inverse=True, return_counts=True)
+    torch.unique(ints(3, 40, 3), dim=0, return_inverse=True, return_counts=True)
+    torch.unique_consecutive(ints(3, 40), return_inverse=True, return_counts=True)
+    torch.mode(ints(5, 4, 30))
+
+
+def sorting() -> None:
+    torch.sort(rand(3, 40))
+    torch.sort(rand(2, 300))
+    torch.sort(ints(1000, 1, 20000, dtype=torch.int16), stable=True)
+    torch.topk(rand(3, 300), 5)
+    torch.topk(rand(2, 500), 100)
+    torch.kthvalue(rand(3, 70), 9)
+
+
+# --- Linear algebra --------------------------------------------------------------------------------------------------
+
+
+def definite(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    a = torch.randn(2, n, n, dtype=dtype)
+    return (a @ a.mH + n * torch.eye(n, dtype=dtype, device="cpu")).to("ocl")
+
+
+def cholesky() -> None:
+    torch.linalg.cholesky(definite(9))
+    torch.linalg.cholesky(definite(40))
+
+
+def lu() -> None:
+    for n in (7, 37):
+        torch.linalg.solve(rand(2, n, n), rand(2, n, 3))
+        torch.linalg.det(rand(2, n, n))
+        torch.lu_unpack(*torch.linalg.lu_factor(rand(2, n, n)))
+    torch.linalg.inv(rand(2, 6, 6, dtype=torch.complex64))
+
+
+def qr() -> None:
+    torch.linalg.qr(rand(2, 9, 7))
+    torch.linalg.qr(rand(2, 40, 37))
+
+
+def ldl() -> None:
+    factors, pivots = torch.linalg.ldl_factor(definite(9))
+    torch.linalg.ldl_solve(factors, pivots, rand(2, 9, 3))
+
+
+def triangular() -> None:
+    for n in (5, 40):
+        a = definite(n).tril()
+        torch.linalg.solve_triangular(a, rand(2, n, 3), upper=False)
+        torch.linalg.solve_triangular(a.mT, rand(2, n, 3), upper=True)
+        torch.linalg.solve_triangular(a, rand(2, 3, n), upper=False, left=False)
+
+
+def svd() -> None:
+    torch.linalg.svd(rand(2, 9, 6))
+    torch.linalg.svdvals(rand(1, 6, 11))
+    torch.linalg.svd(rand(1, 40, 36))
+
+
+# --- Images ----------------------------------------------------------------------------------------------------------
+
+
+def rois() -> torch.Tensor:
+    return torch.tensor([[0, 0.3, 1.2, 5.1, 6.4], [1, -2.0, 0.1, 9.6, 3.2], [0, 2.1, 2.2, 2.3, 2.4]]).to("ocl")
+
+
+def roi() -> None:
+    both_ways(lambda x: vision.roi_align(x, rois(), (2, 3), 0.5, 2), rand(2, 5, 7, 6))
+    both_ways(lambda x: vision.roi_pool(x, rois(), (2, 3), 0.5), rand(2, 5, 7, 6))
+    both_ways(lambda x: vision.ps_roi_align(x, rois(), (2, 3), 0.5, 2), rand(2, 6, 7, 6))
+    both_ways(lambda x: vision.ps_roi_pool(x, rois(), (2, 3), 0.5), rand(2, 6, 7, 6))
+
+
+def boxes(n: int = 70) -> tuple[torch.Tensor, torch.Tensor]:
+    corner = torch.rand(n, 2) * 9
+    return torch.cat([corner, corner + 3 * torch.rand(n, 2)], 1).to("ocl"), torch.rand(n).to("ocl")
+
+
+def deformable() -> None:
+    both_ways(
+        lambda x, offset, w, mask: vision.deform_conv2d(x, offset, w, padding=1, mask=mask),
+        rand(1, 4, 5, 6), rand(1, 18, 5, 6), rand(3, 4, 3, 3), rand(1, 9, 5, 6),
+    )  # fmt: skip
+
+
+def grids() -> None:
+    for mode in ("bilinear", "nearest", "bicubic"):
+        for padding in ("zeros", "reflection"):
+            both_ways(
+                lambda x, g, m=mode, p=padding: F.grid_sample(x, g, m, p, align_corners=False),
+                rand(2, 3, 5, 4), rand(2, 3, 6, 2),
+            )  # fmt: skip
+    both_ways(lambda x, g: F.grid_sample(x, g, align_corners=True), rand(1, 2, 3, 4, 3), rand(1, 2, 3, 2, 3))
+
+
+def resizing() -> None:
+    for mode in ("nearest", "nearest-exact", "bilinear", "bicubic"):
+        both_ways(lambda x, m=mode: F.interpolate(x, (7, 4), mode=m), rand(2, 3, 5, 6))
+    both_ways(lambda x: F.interpolate(x, 7, mode="linear"), rand(2, 3, 5))
+    both_ways(lambda x: F.interpolate(x, (3, 4, 5), mode="trilinear"), rand(1, 2, 4, 3, 6))
+
+
+def resampling() -> None:
+    for size in ((3, 4), (11, 9), (5, 3)):
+        for mode in ("bilinear", "bicubic"):
+            both_ways(lambda x, s=size, m=mode: F.interpolate(x, s, mode=m, antialias=True), rand(2, 3, 8, 6))
+    F.interpolate(ints(255, 1, 3, 8, 6, dtype=torch.uint8), (4, 9), mode="bilinear", antialias=True)
+
+
+def folds() -> None:
+    both_ways(lambda x: F.unfold(x, 3, padding=1, stride=2), rand(2, 3, 7, 6))
+    both_ways(lambda x: F.fold(x, (7, 6), 3, padding=1, stride=2), rand(2, 27, 12))
+    rand(2, 9, 5).unfold(1, 3, 2).sum().item()
+    both_ways(lambda x: x.unfold(1, 3, 2), rand(2, 9, 5))
+    both_ways(lambda x: x.unfold(1, 3, 1), rand(2, 9))
+
+
+# --- Others ----------------------------------------------------------------------------------------------------------
+
+
+def recurrent(kind: str) -> Run:
+    def run() -> None:
+        both_ways(getattr(torch.nn, kind)(5, 6).to("ocl"), rand(3, 2, 5))
+
+    return run
+
+
+def distributions() -> None:
+    for dtype in (torch.float32, torch.float16):
+        x = torch.empty(70, device="ocl", dtype=dtype)
+        for call in ("normal_", "log_normal_", "uniform_", "exponential_", "cauchy_", "bernoulli_"):
+            getattr(x, call)()
+        x.geometric_(0.3)
+    torch.randint(9, (70,), device="ocl")
+    torch.randperm(30, device="ocl")
+
+
+def rejections() -> None:
+    torch._standard_gamma(torch.rand(9).to("ocl") + 0.5)
+    torch.poisson(5 * torch.rand(9).to("ocl"))
+    torch.binomial(torch.full((9,), 20.0).to("ocl"), torch.rand(9).to("ocl"))
+
+
+def masks() -> None:
+    both_ways(lambda x: F.dropout(x, 0.3), rand(70))
+    torch.bernoulli(torch.rand(70).to("ocl"))
+
+
+def losses() -> None:
+    target = ints(5, 6)
+    for reduction in ("none", "mean", "sum"):
+        both_ways(lambda x, r=reduction: F.nll_loss(x, target, rand(5), reduction=r), rand(6, 5))
+    both_ways(lambda x: F.nll_loss(x, ints(5, 2, 3, 4)), rand(2, 5, 3, 4))
+
+
+def ctc() -> None:
+    lengths, targets = torch.tensor([7, 5]).to("ocl"), torch.tensor([3, 2]).to("ocl")
+    both_ways(lambda x: F.ctc_loss(x.log_softmax(2), ints(4, 2, 3) + 1, lengths, targets), rand(7, 2, 6))
+
+
+def foreach() -> None:
+    lists = [rand(5), rand(70), rand(3, 4)]
+    torch._foreach_norm(lists)
+    torch._foreach_norm(lists, 1)
+    torch._foreach_max([*lists])
+    torch._foreach_add_(lists, 2.0)
+
+
+def distances() -> None:
+    for p in (1.0, 2.0, 3.0, float("inf")):
+        both_ways(lambda a, b, p=p: torch.cdist(a, b, p, "donot_use_mm_for_euclid_dist"), rand(2, 5, 7), rand(2, 4, 7))
+        both_ways(lambda a, p=p: F.pdist(a, p), rand(5, 7))
+
+
+def sparse() -> None:
+    a = (rand(9, 7) * (rand(9, 7) > 0)).to_sparse()
+    torch.sparse.mm(a, rand(7, 70))
+    torch.mv(a.to_sparse_csr(), rand(7))
+
+
+def ranges() -> None:
+    torch.arange(1, 9, 0.5, device="ocl")
+    torch.arange(70, device="ocl")
+    torch.linspace(0, 1, 9, device="ocl")
+    torch.logspace(0, 1, 9, device="ocl")
+
+
+def padding() -> None:
+    for mode in ("reflect", "replicate", "circular"):
+        both_ways(lambda x, m=mode: F.pad(x, (2, 1, 1, 2), mode=m), rand(2, 3, 5, 4))
+    both_ways(lambda x: F.pad(x, (1, 2)), rand(3, 4))
+
+
+def segments() -> None:
+    lengths = torch.tensor([3, 0, 4]).to("ocl")
+    for kind in ("sum", "mean", "max", "min", "prod"):
+        both_ways(lambda x, k=kind: torch.segment_reduce(x, k, lengths=lengths, axis=0), rand(7, 5))
+
+
+def transposing() -> None:
+    rand(67, 71).t().contiguous()
+    rand(3, 67, 38, dtype=torch.float16).transpose(1, 2).contiguous()
+
+
+def concatenation() -> None:
+    torch.cat([rand(3, 5), rand(3, 2), rand(3, 70)], 1)
+    torch.cat([rand(3, 5), rand(4, 5)])
+
+
+def trials() -> set[str]:
+    """Measuring compares every solver's result with the reference's, on a queue of its own. Names the kernels for that
+    if results have been compared."""
+    compared = True
+    for op, run in (
+        ("softmax", lambda: torch.softmax(rand(5, 29), 1)),
+        ("max_pool_bwd", lambda: both_ways(POOLS[0], rand(1, 2, 5, 4))),
+    ):
+        _C.force_solver(f"{op}:reference")
+        run()
+        (problem,) = (p for p in dlbackend.solvers.problems() if p.startswith(f"{op}:"))
+        _C.force_solver("")
+        compared &= any(solution.error is not None for solution in dlbackend.solvers.tune(problem))
+    return {"trial_fill", "trial_compare", "max_pool_any_indices"} if compared else set()
+
+
+def membership() -> None:
+    torch.isin(ints(9, 70), ints(9, 5))
+    torch.isin(ints(900, 70), ints(900, 300))
+
+
+def places() -> None:
+    torch.searchsorted(rand(30).sort()[0], rand(9))
+    torch.histogramdd(rand(9, 2), [3, 4])
+
+
+EXERCISES: dict[str, Run | list[Run]] = {
+    "cat/cat.cl": concatenation,
+    "common/split_reduce.cl": [*gemm("gpu_gemv", VECTORS), *conv("gpu_depthwise", convolution(2, 2, 40, 3, groups=2))],
+    "common/transpose.cl": transposing,
+    "conv/cpu_direct.cl": conv("cpu_direct", SMALL, STRIDED, convolution(20, 36, 5, 3)),
+    "conv/cpu_implicit.cl": [
+        *conv("cpu_implicit", SMALL, STRIDED, GROUPED, convolution(20, 40, 12, 3)),
+        with_solver("cpu_implicit", convolution_kept, "conv_fwd"),
+    ],
+    "conv/cpu_winograd.cl": conv("cpu_winograd", SMALL, convolution(20, 18, 9, 3)),
+    "conv/fft.cl": conv("fft", convolution(2, 3, 8, 5, padding=2)),
+    "conv/gpu_depthwise.cl": conv("gpu_depthwise", DEPTHWISE, convolution(4, 8, 6, 5, groups=4, padding=2)),
+    "conv/gpu_implicit.cl": [
+        *conv("gpu_implicit", SMALL, STRIDED, POINT, GROUPED),
+        *conv("gpu_mma", convolution(8, 16, 6, 3, dtype=torch.float16)),
+    ],
+    "conv/gpu_winograd.cl": conv("gpu_winograd", SMALL, convolution(8, 8, 8, 3)),
+    "conv/reference.cl": conv("reference", SMALL, STRIDED),
+    "conv/unfold.cl": conv("unfold", SMALL, STRIDED),
+    "distance/distance.cl": distances,
+    "fft/edges.cl": [long_transforms, with_solver("bluestein", lambda: torch.fft.fft(rand(1, 1009)), "fft")],
+    "fft/reference.cl": fft("reference"),
+    "fft/registers.cl": powers_of_two,
+    "fft/stockham.cl": [fft("stockham"), transforms],
+    "foreach/foreach_reduce.cl": foreach,
+    "gemm/cpu_blocked.cl": gemm("cpu_blocked", products(torch.float64)),
+    "gemm/cpu_packed.cl": [*gemm("cpu_packed"), *gemm("cpu_gemv", VECTORS)],
+    "gemm/cpu_small.cl": gemm("cpu_small"),
+    "gemm/gpu_gemv.cl": gemm("gpu_gemv", VECTORS),
+    "gemm/gpu_tiled.cl": [*gemm("gpu_tiled"), *gemm("gpu_mma", products(torch.float16))],
+    "gemm/reference.cl": gemm("reference"),
+    "index/access.cl": indexing,
+    "index/accumulate.cl": accumulation,
+    "index/bag.cl": bags,
+    "index/compact.cl": lambda: torch.nonzero(rand(9, 40) > 0),
+    "index/count.cl": counting,
+    "index/histogram.cl": places,
+    "index/isin.cl": membership,
+    "index/search.cl": places,
+    "index/unique.cl": unique,
+    "linalg/bidiagonal.cl": svd,
+    "linalg/cholesky.cl": cholesky,
+    "linalg/eigh.cl": lambda: (torch.linalg.eigh(definite(9)), torch.linalg.eigvalsh(definite(20))),
+    "linalg/ldl.cl": ldl,
+    "linalg/lu.cl": lu,
+    "linalg/qr.cl": qr,
+    "linalg/svd.cl": svd,
+    "linalg/triangular.cl": triangular,
+    "loss/ctc.cl": ctc,
+    "loss/loss.cl": losses,
+    "norm/apply_columns.cl": norm("columns", "norm_apply", "norm_apply_bwd"),
+    "norm/apply_rows.cl": norm("rows", "norm_apply", "norm_apply_bwd"),
+    "norm/batch_norm.cl": [*BATCH_NORMS, batch_norm(9, 6, training=False)],
+    "norm/group_norm.cl": group_norm,
+    "norm/layer_norm_reference.cl": norm("reference", "layer_norm", "layer_norm_bwd"),
+    "norm/layer_norm_rows.cl": norm("rows", "layer_norm", "layer_norm_bwd"),
+    "norm/layer_norm_rows_held.cl": norm("rows_held", "layer_norm", "layer_norm_bwd"),
+    "norm/layer_norm_rows_once.cl": norm("rows_once", "layer_norm", "layer_norm_bwd"),
+    "norm/layer_norm_weight_grad.cl": layer_norm,
+    "norm/pass_columns.cl": norm_pass("columns"),
+    "norm/pass_merge.cl": [with_solver("rows", BATCH_NORMS[3], op) for op in ("norm_stats", "norm_sums")],
+    "norm/pass_reference.cl": norm_pass("reference"),
+    "norm/pass_rows.cl": norm_pass("rows"),
+    "norm/pass_rows_wide.cl": norm_pass("rows_wide"),
+    "pad/pad.cl": padding,
+    "pool/fractional.cl": lambda: F.fractional_max_pool2d(rand(2, 3, 9, 8), 2, 4),
+    "pool/gather.cl": pool("gather"),
+    "pool/lines.cl": pool("lines"),
+    "pool/planes.cl": pool("planes"),
+    "pool/reference.cl": [*pool("reference"), trials],
+    "pool/windows.cl": pool("windows"),
+    "random/mask.cl": masks,
+    "random/random.cl": distributions,
+    "random/rejection.cl": rejections,
+    "range/range.cl": ranges,
+    "range/triangle.cl": lambda: (torch.tril_indices(5, 4, device="ocl"), torch.triu_indices(4, 5, device="ocl")),
+    "reduce/segment.cl": segments,
+    "rnn/rnn.cl": [recurrent("LSTM"), recurrent("GRU")],
+    "softmax/columns.cl": softmax("columns"),
+    "softmax/columns_shared.cl": softmax("columns_shared"),
+    "softmax/reference.cl": softmax("reference"),
+    "softmax/rows.cl": softmax("rows"),
+    "softmax/rows_held.cl": softmax("rows_held"),
+    "softmax/rows_once.cl": softmax("rows_once"),
+    "solver/trial.cl": trials,
+    "sort/sort.cl": sorting,
+    "sparse/product.cl": sparse,
+    "upsample/resample.cl": resampling,
+    "upsample/resample_table.cl": resampling,
+    "upsample/upsample.cl": resizing,
+    "vision/columns.cl": folds,
+    "vision/deform.cl": deformable,
+    "vision/deform_backward.cl": deformable,
+    "vision/grid.cl": grids,
+    "vision/grid_backward.cl": grids,
+    "vision/nms.cl": lambda: vision.nms(*boxes(), 0.3),
+    "vision/roi.cl": roi,
+    "vision/roi_backward.cl": roi,
+}
+
+# Files that have no exercise, and why.
+LEFT_OUT = {
+    "conv/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
+    "gemm/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
+    "solver/rates.cl": "counts a device's operations in loops of seconds",
+    "solver/rates_bf16.cl": "made of clang's built-in functions for x86-64",
+    "solver/rates_mma.cl": "counts a device's operations in loops of seconds",
+}
