@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from ranks import say
 
-import dlbackend  # noqa: F401
+import dlbackend
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 OPS = dist.ReduceOp

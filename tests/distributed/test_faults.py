@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-import dlbackend_autoload
 import pytest
 import torch
 from fresh_process import fresh_python
 from ranks import free_port, report, run_ranks
+
+import dlbackend_autoload
 
 PROGRAM = Path(__file__).with_name("faults_program.py")
 

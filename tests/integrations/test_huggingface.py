@@ -1,60 +1,17 @@
 """accelerate, transformers, peft and safetensors on ocl, with nothing but dlbackend installed; skipped without them."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fresh_process import fresh_python
-
-NETS = Path(__file__).parent.parent / "nets"
-# They import torchvision where there is one, also one whose compiled part does not fit this torch.
-SHIM = f"import sys; sys.path.insert(0, {str(NETS)!r}); import tv_shim\n" if find_spec("torchvision") else ""
-exec(SHIM)
+from packages import SHIM, ocl_is_chosen
 
 REASON = "pip install accelerate transformers peft safetensors, as docs/ecosystem.md says"
 accelerate = pytest.importorskip("accelerate", reason=REASON)
 transformers = pytest.importorskip("transformers", reason=REASON)
-
-
-class Sentences(torch.utils.data.Dataset):
-    """Whose label is whether the first of their words is in the second half of the vocabulary."""
-
-    def __init__(self, count: int = 64, seed: int = 0) -> None:
-        self.ids = torch.randint(5, 100, (count, 16), generator=torch.Generator().manual_seed(seed))
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": self.ids[i], "labels": (self.ids[i, 0] > 50).long()}
-
-
-def bert(dropout: float = 0.0):
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, max_position_embeddings=32,
-    )  # fmt: skip
-    return transformers.BertForSequenceClassification(config)
-
-
-def trained(folder: Path, dropout: float = 0.0, resume: str | None = None, model=None, **arguments):
-    """A Trainer after some steps, and its losses."""
-    options = {"max_steps": 4, "save_strategy": "no", "learning_rate": 1e-3, "disable_tqdm": True, **arguments}
-    settings = transformers.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=8,
-        logging_steps=1,
-        report_to=[],
-        **options,
-    )
-    trainer = transformers.Trainer(
-        model=model or bert(dropout), args=settings, train_dataset=Sentences(), eval_dataset=Sentences(16, 1)
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+from small_bert import bert, trained  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -174,6 +131,7 @@ def test_every_patch_is_still_needed_and_fits() -> None:
     assert not done.stdout
 
 
+@ocl_is_chosen
 def test_without_the_patches_training_is_on_the_cpu() -> None:
     code = "import dlbackend, accelerate; print(accelerate.Accelerator().device)"
     assert fresh_python(SHIM + code, DLBACKEND_INTEGRATIONS="0").stdout == "cpu\n"  # otherwise the patches can go

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fresh_process import fresh_python
+from packages import ocl_is_chosen
 
 from dlbackend.integrations import HOOKED
 
@@ -60,6 +61,7 @@ def run(site: Path, code: str, *options: str, **variables: str) -> subprocess.Co
     return fresh_python(code, *options, PYTHONPATH=path, DLBACKEND_AUTOLOAD="0", **variables)
 
 
+@ocl_is_chosen
 def test_modules_are_changed_as_they_are_imported(site: Path) -> None:
     done = run(site, USE, "-W", "error")
     assert done.returncode == 0, done.stderr

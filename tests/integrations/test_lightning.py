@@ -1,17 +1,12 @@
 """Lightning's Trainer and Fabric on ocl; skipped without Lightning."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from fresh_process import fresh_python
+from packages import SHIM, ocl_is_chosen
 from torch.nn.functional import mse_loss
-
-NETS = Path(__file__).parent.parent / "nets"
-# They import torchvision where there is one, also one whose compiled part does not fit this torch.
-SHIM = f"import sys; sys.path.insert(0, {str(NETS)!r}); import tv_shim\n" if find_spec("torchvision") else ""
-exec(SHIM)
 
 REASON = "pip install lightning, as docs/ecosystem.md says"
 lightning = pytest.importorskip("lightning", reason=REASON)
@@ -56,7 +51,7 @@ def fitted(folder: Path, path: str | None = None, **options):
     return trainer, net
 
 
-@pytest.mark.parametrize("accelerator", ["ocl", "auto", "gpu"])
+@pytest.mark.parametrize("accelerator", ["ocl", *(pytest.param(name, marks=ocl_is_chosen) for name in ("auto", "gpu"))])
 @pytest.mark.parametrize(("precision", "apart"), [("32", 1e-4), ("16-mixed", 0.2), ("bf16-mixed", 5e-2)])
 def test_losses_are_those_of_the_cpu(tmp_path: Path, accelerator: str, precision: str, apart: float) -> None:
     # The first scale of float16's gradients is too large, so that the first step is skipped: 16-mixed is a step behind.
@@ -74,6 +69,7 @@ def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
     assert rest.losses == pytest.approx(whole.losses[-len(rest.losses) :], abs=1e-5)
 
 
+@ocl_is_chosen
 def test_fabric_takes_ocl() -> None:
     fabric = lightning.Fabric(accelerator="auto", devices=1, precision="16-mixed")
     net = torch.nn.Linear(3, 3)
@@ -93,6 +89,7 @@ def test_devices_are_what_was_asked_for(
     assert devices_from(wish) == indices
 
 
+@ocl_is_chosen
 def test_without_the_patches_it_is_the_cpu() -> None:
     code = (
         "import dlbackend, lightning\n"

@@ -61,8 +61,8 @@ def test_counts_of_many_elements() -> None:
     check_same(lambda x, f: (x.bincount(), f.histc(100, -2, 2), f.histc(30)), x, f)
     check_same(lambda x, f: x.bincount(f), x, f, close=True)
     check_same(lambda x, f: torch.zeros(1000, device=x.device).index_add_(0, x, f), x, f, close=True)
-    # Sums of 300 numbers in any order, which GPUs' atomic additions leave open: each addition rounds a partial sum of up
-    # to 60 by half a unit, 2e-6, and the errors of 300 add up like a random walk's steps.
+    # Sums of 300 numbers in any order, which GPUs' atomic additions leave open: each addition rounds a partial sum of
+    # up to 60 by half a unit, 2e-6, and the errors of 300 add up like a random walk's steps.
     columns = f[:, None].expand(-1, 3)
     sums = torch.ones(1000, 3, device=DEVICE).index_add_(0, x.to(DEVICE), f.to(DEVICE)[:, None].expand(-1, 3))
     exact = torch.ones(1000, 3, dtype=torch.float64).index_add_(0, x, columns.double())

@@ -41,6 +41,7 @@ HOOKED = {
     "pytorch_lightning.trainer.connectors.accelerator_connector": "lightning",
     "pytorch_lightning.trainer.setup": "lightning",
     "safetensors": "safetensors",
+    "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook": "torch",
     "transformers.cache_utils": "transformers",
     "transformers.integrations.accelerate": "transformers",
     "transformers.pipelines.base": "transformers",
