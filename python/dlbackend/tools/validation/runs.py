@@ -18,6 +18,9 @@ def _pooled(average: Function) -> Function:
         x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Any:  # fmt: skip
+        if average is F.avg_pool3d:  # refuses what only padding makes as large as the window
+            sides = padding if isinstance(padding, (tuple, list)) else [padding] * 3
+            x, padding = F.pad(x, [side for size in reversed(sides) for side in (size, size)]), 0
         return average(x, kernel_size, stride, padding, ceil_mode)
 
     return pool
@@ -36,6 +39,8 @@ SMOOTH: dict[Function, Function] = {
     F.max_pool2d: _pooled(F.avg_pool2d),
     F.max_pool3d: _pooled(F.avg_pool3d),
 }
+# Of targets those that torchvision takes in float32 only; what is computed of them is of the type of the boxes.
+ONE_TYPE = ("keypoints",)
 DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout}
 COMPARISONS = {
     function
@@ -168,14 +173,15 @@ def tensors(structure: Any) -> list[Tensor]:
 
 
 def moved(structure: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Copies of the tensors in a structure, the floating ones in this type and with gradients."""
+    """Copies of the tensors in a structure, the floating ones in this type, but for those that are only taken in one."""
 
-    def move(leaf: Any) -> Any:
+    def move(path: tuple[Any, ...], leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        return leaf.detach().to(device=device, dtype=dtype if leaf.is_floating_point() else None, copy=True)
+        converted = leaf.is_floating_point() and not (path and getattr(path[-1], "key", None) in ONE_TYPE)
+        return leaf.detach().to(device=device, dtype=dtype if converted else None, copy=True)
 
-    return torch.utils._pytree.tree_map(move, structure)
+    return torch.utils._pytree.tree_map_with_path(move, structure)
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
