@@ -280,6 +280,21 @@ def sorting() -> None:
     torch.topk(rand(3, 300), 5)
     torch.topk(rand(2, 500), 100)
     torch.kthvalue(rand(3, 70), 9)
+    torch.sort(rand(1, 700))
+
+
+def sorting_long_rows() -> None:
+    """What is too long for one work-group of a GPU."""
+    torch.sort(rand(1, 4200))
+    torch.sort(ints(1000, 1, 4200, dtype=torch.int16), stable=True, descending=True)
+
+
+def selection() -> None:
+    x = rand(1, 4200)
+    torch.topk(x, 9)
+    torch.kthvalue(x, 70)
+    torch.median(x, 1)
+    torch.nanmedian(x, 1)
 
 
 # --- Linear algebra --------------------------------------------------------------------------------------------------
@@ -319,6 +334,17 @@ def triangular() -> None:
         torch.linalg.solve_triangular(a, rand(2, n, 3), upper=False)
         torch.linalg.solve_triangular(a.mT, rand(2, n, 3), upper=True)
         torch.linalg.solve_triangular(a, rand(2, 3, n), upper=False, left=False)
+
+
+def eigh() -> None:
+    """What fits a work-group's local memory and what does not."""
+    torch.linalg.eigh(definite(9))
+    torch.linalg.eigvalsh(definite(20))
+    torch.linalg.eigh(definite(48, torch.complex64)[:1])
+
+
+def svd_in_blocks() -> None:
+    torch.linalg.svd(rand(1, 60, 48, dtype=torch.complex64), full_matrices=False)
 
 
 def svd() -> None:
@@ -545,11 +571,14 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "index/unique.cl": unique,
     "linalg/bidiagonal.cl": svd,
     "linalg/cholesky.cl": cholesky,
-    "linalg/eigh.cl": lambda: (torch.linalg.eigh(definite(9)), torch.linalg.eigvalsh(definite(20))),
+    "linalg/eigh.cl": eigh,
+    "linalg/eigh_jacobi.cl": eigh,
+    "linalg/jacobi_apply.cl": eigh,
     "linalg/ldl.cl": ldl,
     "linalg/lu.cl": lu,
     "linalg/qr.cl": qr,
     "linalg/svd.cl": svd,
+    "linalg/svd_jacobi.cl": [svd, svd_in_blocks],
     "linalg/triangular.cl": triangular,
     "loss/ctc.cl": ctc,
     "loss/loss.cl": losses,
@@ -588,7 +617,10 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "softmax/rows_held.cl": softmax("rows_held"),
     "softmax/rows_once.cl": softmax("rows_once"),
     "solver/trial.cl": trials,
-    "sort/sort.cl": sorting,
+    "sort/cpu_rows.cl": sorting,
+    "sort/gpu_radix.cl": sorting_long_rows,
+    "sort/gpu_rows.cl": sorting,
+    "sort/gpu_select.cl": selection,
     "sparse/product.cl": sparse,
     "upsample/resample.cl": resampling,
     "upsample/resample_table.cl": resampling,
