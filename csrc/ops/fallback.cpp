@@ -98,10 +98,10 @@ void cpu_fallback_as(c10::DispatchKey key, const c10::OperatorHandle& op, torch:
   TORCH_CHECK_NOT_IMPLEMENTED(mode() != Mode::kError, name, " has no kernel for these arguments on ocl, and ",
                               "DLBACKEND_FALLBACK=error forbids running it on the CPU");
   check_one_device(name, op, *stack);
-  count_and_warn(name);
   replace_generators(op, *stack);
   // A view op must share memory with its input, which a copy on the CPU cannot.
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true, key);
+  count_and_warn(name);  // not what the CPU refuses as well: nothing ran there
 }
 
 void cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

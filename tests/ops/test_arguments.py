@@ -129,3 +129,13 @@ def test_refused_as_on_the_cpu():
         with pytest.raises(RuntimeError, match=words):
             call()
     assert F.pad(torch.rand(0, 3, 9, 9, device="ocl"), (2, 2, 2, 2), mode="reflect").shape == (0, 3, 13, 13)
+
+
+def test_what_the_cpu_refuses_too_is_no_fallback():
+    dlbackend.reset_fallback_report()
+    x = torch.arange(-2, 3, device="ocl")
+    for activation in (F.elu, F.celu, F.selu, F.softplus, F.hardswish, F.logsigmoid):
+        assert both(activation, x) == [NotImplementedError] * 2, activation
+    with pytest.raises(NotImplementedError, match="\"elu_cpu\" not implemented for 'Long'"):
+        F.elu(x)
+    assert dlbackend.fallback_report() == {}

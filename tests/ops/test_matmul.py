@@ -1,5 +1,6 @@
 """mm, addmm, bmm, baddbmm, addbmm, addmv, mv, dot, vdot, linear, matmul against float64 (or exact) CPU results."""
 
+import functools
 import random
 
 import pytest
@@ -206,6 +207,8 @@ def test_errors_are_those_of_the_cpu():
     both(lambda d: torch.dot(torch.ones(3, device=d), torch.ones(4, device=d)))
     both(lambda d: torch.dot(torch.ones(3, 1, device=d), torch.ones(3, device=d)))
     both(lambda d: torch.mv(torch.ones(3, 2, device=d), torch.ones(3, device=d)))
+    with pytest.raises(RuntimeError, match="expected both vectors to have same dtype, but found Float and Double"):
+        torch.vdot(torch.ones(3, device="ocl"), torch.ones(3, dtype=torch.float64, device="ocl"))
     with pytest.raises(RuntimeError, match="same device"):
         torch.mm(torch.ones(2, 2, device="ocl"), torch.ones(2, 2))
 
@@ -226,6 +229,30 @@ def test_large_products_of_other_dtypes(dtype):
         tolerance = {torch.complex64: 1e-3}.get(dtype, 1e-10)
         torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance)
     assert torch.mm(x[0, :, :0], y[0, :0]).count_nonzero() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.complex64], ids=str)
+def test_factors_that_the_cpu_refuses(dtype):
+    shapes = {
+        "addmm": ((2, 3), (3, 2)),
+        "addbmm": ((4, 2, 3), (4, 3, 2)),
+        "addmv": ((2, 3), (3,)),
+        "addr": ((2,), (2,)),
+    }
+    for name, of in shapes.items():
+        addend = (2,) if name == "addmv" else (2, 2)
+        cpu = [torch.ones(shape, dtype=dtype) for shape in (addend, *of)]
+        for factor in (1e39, 70000.0, 2 + 1j):
+            for which in ("alpha", "beta"):
+                call = functools.partial(getattr(torch, name), **{which: factor})
+                try:
+                    expected = call(*cpu)
+                except RuntimeError:
+                    with pytest.raises(RuntimeError, match="without overflow"):
+                        call(*(t.to("ocl") for t in cpu))
+                else:
+                    actual = call(*(t.to("ocl") for t in cpu)).cpu()
+                    torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-2)
 
 
 def test_addr_refuses_factors_that_do_not_fit():

@@ -189,3 +189,16 @@ def test_weight_norm(dim, dtype):
     for actual, expected in zip(results[1], results[0], strict=True):
         assert_near(actual, expected, 4)
     assert dlbackend.fallback_report() == {}
+
+
+def test_statistics_beside_an_element_unlike_all_others():
+    """The first one, as at a corner that padding changed: deviations from it cancel where they are squared."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 48, 48) * 0.3 + 1
+    x[0, :, 0, 0] = 8
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        laid = x.contiguous(memory_format=memory_format)
+        _, mean, rstd = torch.native_batch_norm(laid.to("ocl"), None, None, None, None, True, 0.1, 1e-5)
+        _, expected_mean, expected = torch.native_batch_norm(x.double(), None, None, None, None, True, 0.1, 1e-5)
+        torch.testing.assert_close(rstd.cpu().double(), expected, rtol=3e-6, atol=0)
+        torch.testing.assert_close(mean.cpu().double(), expected_mean, rtol=3e-6, atol=0)

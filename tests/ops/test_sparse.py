@@ -11,6 +11,7 @@ from torch import nn
 import dlbackend
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64]
+NOTHING = torch.sparse_coo_tensor(torch.zeros(2, 0).long(), torch.zeros(0, 3), (5, 6, 3))
 
 
 @pytest.fixture(autouse=True)
@@ -253,12 +254,86 @@ def test_embedding_bag():
     assert_same(net.weight.grad, cpu.weight.grad)
 
 
+def with_gradient(function, x: torch.Tensor, device: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What the function of a COO tensor gives on the device, and the gradient of the sum of its squares."""
+    x = x.detach().to(device).requires_grad_()
+    y = function(x)
+    y.to_dense().square().sum().backward()
+    return y, x.grad
+
+
+@pytest.mark.parametrize("function", [torch.sparse.softmax, torch.sparse.log_softmax])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_softmax(function, dim):
+    x = repeated((3,), torch.float64)
+    for of in (x, x.float(), NOTHING):
+        pairs = (with_gradient(lambda t: function(t, dim), of, device) for device in (DEVICE, "cpu"))
+        for actual, expected in zip(*pairs, strict=True):
+            assert torch.equal(actual.coalesce().indices().cpu(), expected.coalesce().indices())
+            assert_same(actual, expected)
+
+
+def test_softmax_of_infinities_and_what_the_cpu_refuses():
+    inf, nan = torch.inf, torch.nan
+    values = torch.tensor([[-inf, 1, inf, 2, nan], [-inf, -inf, 3, 4, 5]])
+    x = torch.sparse_coo_tensor(torch.tensor([[0, 0], [0, 1]]), values, (2, 2, 5))
+    actual, expected = torch.sparse.softmax(x.to(DEVICE), 1), torch.sparse.softmax(x, 1)
+    torch.testing.assert_close(actual.to_dense().cpu(), expected.to_dense(), equal_nan=True)
+    for dtype in (torch.float16, torch.int64, torch.complex64):
+        with pytest.raises(NotImplementedError, match='"softmax" not implemented'):
+            torch.sparse.softmax(x.to(dtype).to(DEVICE), 1)
+    half = matrix(5, 6, dtype=torch.float16).to_sparse()
+    assert_same(torch.sparse.softmax(half.to(DEVICE), 1, dtype=torch.float32), torch.sparse.softmax(half.float(), 1))
+
+
+def test_gradient_of_softmax_where_gradient_and_result_have_other_elements():
+    x, grad = matrix(5, 6).to_sparse(), matrix(5, 6).to_sparse()
+    for name in ("_sparse_softmax", "_sparse_log_softmax"):
+        y = getattr(torch.ops.aten, name).default(x, 1, False)
+        backward = getattr(torch.ops.aten, name + "_backward_data")
+        assert_same(backward(grad.to(DEVICE), y.to(DEVICE), 1, x.to(DEVICE)), backward(grad, y, 1, x))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("index", [[2, 0], [1, 1, -1, 0, 1], []])
+def test_index_select(dim, index):
+    index = torch.tensor(index, dtype=torch.long)
+    chosen = index.abs() if dim == 2 else index  # of dense dimensions the CPU refuses negative ones
+    for x in (repeated((3,)), repeated((3,), torch.bool).coalesce(), NOTHING):
+        actual, expected = x.to(DEVICE).index_select(dim, chosen.to(DEVICE)), x.index_select(dim, chosen)
+        assert_same(actual, expected)
+        if actual.is_coalesced():
+            assert torch.equal(actual.indices().cpu(), expected.coalesce().indices())
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_gradient_of_index_select(dim):
+    """On the CPU there is none: PyTorch has no index_add_ of sparse tensors there. So the dense one's is taken."""
+    x, index = repeated((3,)), torch.tensor([2, 0, 2])
+    dense = x.to_dense().requires_grad_()
+    dense.index_select(dim, index).square().sum().backward()
+    y, grad = with_gradient(lambda t: t.index_select(dim, index.to(DEVICE)), x.coalesce(), DEVICE)
+    assert_same(y, x.index_select(dim, index))
+    kept = dense.grad.sparse_mask(x.coalesce())
+    assert_same(grad.to_dense().sparse_mask(x.coalesce().to(DEVICE)), kept)
+    added = x.to(DEVICE).index_add_(dim, index.to(DEVICE), y.detach(), alpha=2)
+    assert_same(added, dense.detach().index_add(dim, index, y.detach().to_dense().cpu(), alpha=2).to_sparse(2))
+
+
+def test_index_select_refuses_as_the_cpu_does():
+    x = matrix(5, 6).to_sparse()
+    for dim, index in ((0, [5]), (1, [-7]), (0, [[1]]), (2, [0]), (0, [0.0])):
+        for device in ("cpu", DEVICE):
+            with pytest.raises(IndexError, match=r"index|Dimension"):
+                x.to(device).index_select(dim, torch.tensor(index, device=device))
+
+
 def test_rest_runs_on_the_cpu():
-    a = matrix(5, 6).to_sparse()
+    a, b = matrix(5, 6).to_sparse(), torch.randn(6, 4)
     with pytest.warns(UserWarning, match="runs on the CPU"):
-        actual = torch.sparse.softmax(a.to(DEVICE), 1)
-    assert_same(actual, torch.sparse.softmax(a, 1))
-    assert set(dlbackend.fallback_report()) == {"aten::_sparse_softmax"}
+        actual = torch.hspmm(a.to(DEVICE), b.to(DEVICE))
+    assert_same(actual, torch.hspmm(a, b))
+    assert set(dlbackend.fallback_report()) == {"aten::hspmm"}
     dlbackend.reset_fallback_report()
 
 

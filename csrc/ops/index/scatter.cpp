@@ -219,10 +219,10 @@ at::Tensor& put_(at::Tensor& self, const at::Tensor& index, const at::Tensor& so
               self.scalar_type(), " and source.dtype = ", source.scalar_type());
   check_same_device(self, index, "put_");
   check_same_device(self, source, "put_");
-  TORCH_CHECK(source.numel() == index.numel(),
-              "put_(): Expected source and index to have the same number of elements, "
-              "but got source.numel() = ",
-              source.numel(), ", index.numel() = ", index.numel());
+  TORCH_CHECK_INDEX(source.numel() == index.numel(),
+                    "put_(): Expected source and index to have the same number of elements, "
+                    "but got source.numel() = ",
+                    source.numel(), ", index.numel() = ", index.numel());
   TORCH_CHECK_INDEX(!(self.numel() == 0 && index.numel() != 0),
                     "put_(): Tried to put elements into an empty tensor");
   at::assert_no_internal_overlap(self);

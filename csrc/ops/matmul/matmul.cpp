@@ -15,6 +15,7 @@
 
 #include "ops/common/structured.h"
 #include "ops/matmul/product.h"
+#include "ops/pointwise/rows.h"
 
 namespace dlb {
 namespace {
@@ -38,6 +39,12 @@ void check_addend(const Tensor& out, const Tensor& self, const Scalar& beta) {
   if (self.sizes() == out.sizes() && beta.toComplexDouble() != 0.) at::assert_no_partial_overlap(out, self);
 }
 
+// As on the CPU, whose matrix products take them in the type that they compute in.
+void check_factors(const Tensor& out, const Scalar& beta, const Scalar& alpha) {
+  check_scalar_fits_compute(beta, out.scalar_type());
+  check_scalar_fits_compute(alpha, out.scalar_type());
+}
+
 Tensor& mm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
   check_operands("mm", {out, self, mat2});
   OutOp<at::meta::structured_mm>(out).meta(self, mat2);
@@ -50,6 +57,7 @@ Tensor& addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, co
   check_operands("addmm", {out, self, mat1, mat2});
   OutOp<at::meta::structured_addmm>(out).meta(self, mat1, mat2, beta, alpha);
   check_addend(out, self, beta);
+  check_factors(out, beta, alpha);
   product_into("addmm", out, mat1, mat2, self, beta, alpha);
   return out;
 }
@@ -73,6 +81,7 @@ Tensor& baddbmm_out(const Tensor& self, const Tensor& batch1, const Tensor& batc
   check_operands("baddbmm", {out, self, batch1, batch2});
   OutOp<at::meta::structured_baddbmm>(out).meta(self, batch1, batch2, beta, alpha);
   check_addend(out, self, beta);
+  check_factors(out, beta, alpha);
   product_into("baddbmm", out, batch1, batch2, self, beta, alpha);
   return out;
 }
@@ -82,6 +91,8 @@ Tensor& addmv_out(const Tensor& self, const Tensor& mat, const Tensor& vec, cons
   check_operands("addmv", {out, self, mat, vec});
   OutOp<at::meta::structured_addmv>(out).meta(self, mat, vec, beta, alpha);
   check_addend(out, self, beta);
+  check_scalar_fits(beta, out.scalar_type());
+  check_scalar_fits(alpha, out.scalar_type());
   const Tensor column = out.unsqueeze(1);
   const Tensor add = self.is_same(out) ? column : self.dim() == 1 ? self.unsqueeze(1) : self;
   product_into("addmv", column, mat, vec.unsqueeze(1), add, beta, alpha);
@@ -89,6 +100,9 @@ Tensor& addmv_out(const Tensor& self, const Tensor& mat, const Tensor& vec, cons
 }
 
 Tensor dot_product(const char* op, const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(),
+              "dot : expected both vectors to have same dtype, but found ", self.scalar_type(), " and ",
+              other.scalar_type());
   check_operands(op, {self, other});
   TORCH_CHECK(self.dim() == 1 && other.dim() == 1, "1D tensors expected, but got ", self.dim(), "D and ",
               other.dim(), "D tensors");
@@ -112,6 +126,7 @@ void check_addr_factor(const Scalar& factor, c10::ScalarType dtype, const char* 
               " only supported for Boolean results.");
   TORCH_CHECK(!c10::isIntegralType(dtype, /*includeBool=*/true) || factor.isIntegral(/*includeBool=*/true),
               "For integral input tensors, argument ", name, " must not be a floating point number.");
+  check_scalar_fits(factor, dtype);
 }
 
 void check_addr(const Tensor& self, const Tensor& vec1, const Tensor& vec2, const Scalar& beta,

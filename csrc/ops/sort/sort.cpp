@@ -273,9 +273,9 @@ SortedPlaces sorted_rows(const at::Tensor& self, int64_t dim, const char* op) {
 std::tuple<at::Tensor&, at::Tensor&> mode_out(const at::Tensor& self, int64_t dim, bool keepdim,
                                               at::Tensor& values, at::Tensor& indices) {
   TORCH_CHECK(self.scalar_type() == values.scalar_type(), "expected scalar type '", self.scalar_type(),
-              "' but got '", values.scalar_type(), "' for values of mode");
+              "' but got '", values.scalar_type(), "' for values output");
   TORCH_CHECK(indices.scalar_type() == at::kLong, "expected scalar type 'Long' but got '",
-              indices.scalar_type(), "' for mode indices output");
+              indices.scalar_type(), "' for indices output");
   dim = at::maybe_wrap_dim(dim, self.dim());
   at::native::zero_numel_check_dims(self, dim, "mode()");
   at::assert_no_overlap(self, values);

@@ -1,8 +1,6 @@
 // Products of two sparse matrices: each element of the first is expanded to the row of the second that it is
 // multiplied with, and products of one place are added up as coalesce() does. N. Bell, S. Dalton, L. Olson,
 // "Exposing fine-grained parallelism in algebraic multigrid methods", SIAM J. Sci. Comput. 34 (2012), C123.
-#include <ATen/ops/arange.h>
-#include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/stack.h>
 #include <torch/library.h>
 
@@ -38,11 +36,7 @@ Tensor sparse_product(const Tensor& self, const Tensor& other) {
   if (a._nnz() == 0 || b._nnz() == 0)
     return make(a._indices().narrow(1, 0, 0), a._values().narrow(0, 0, 0), sizes, true);
   const Tensor begins = row_begins(b._indices().select(0, 0), b.size(0));
-  const Tensor first = begins.index_select(0, inner),
-               counts = begins.index_select(0, inner.add(1)).sub(first);
-  const Tensor of_a = at::repeat_interleave(counts);
-  const Tensor skipped = first.sub(counts.cumsum(0)).add(counts);  // from a place among all to one in b
-  const Tensor of_b = at::arange(of_a.size(0), of_a.options()).add(skipped.index_select(0, of_a));
+  const auto [of_a, of_b] = expand(begins, inner);
   const Tensor columns = b._indices().select(0, 1).index_select(0, of_b);
   const Tensor values = a._values().index_select(0, of_a).mul(b._values().index_select(0, of_b));
   return coalesce(make(at::stack({rows.index_select(0, of_a), columns}), values, sizes, false));

@@ -26,6 +26,10 @@ std::pair<at::Tensor, at::Tensor> find(const at::Tensor& flat, const at::Tensor&
 // Where each of `rows` rows begins in sorted row indices [nnz], and the end: [rows + 1].
 at::Tensor row_begins(const at::Tensor& sorted_rows, int64_t rows);
 
+// Of elements in rows that begin at these places [rows + 1], those of the chosen rows, one row after the
+// other: for each its row's place among the chosen, and its own among the elements. Waits for the device.
+std::pair<at::Tensor, at::Tensor> expand(const at::Tensor& begins, const at::Tensor& chosen);
+
 // c = a @ b, or c += a @ b, for a as rows of elements: row_begin [m + 1], column [nnz], values [nnz] of c's
 // dtype; b [k, n] and c [m, n] of any strides.
 void product(const at::Tensor& row_begin, const at::Tensor& column, const at::Tensor& values,

@@ -173,7 +173,7 @@ def tensors(structure: Any) -> list[Tensor]:
 
 
 def moved(structure: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Copies of the tensors in a structure, the floating ones in this type, but for those that are only taken in one."""
+    """Copies of the tensors in a structure, the floating ones in this type, but those that are taken in one only."""
 
     def move(path: tuple[Any, ...], leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):

@@ -129,7 +129,7 @@ def video(name: str, quick: bool) -> Example:
 
 @contextlib.contextmanager
 def _mvit_of(size: int, frames: int) -> Iterator[None]:
-    """torchvision makes MViTs' positional encodings for clips of one size, which its functions do not let one choose."""
+    """torchvision's functions make MViT's positional encodings for one size of clips; here they are for this one."""
     module = import_torchvision("validate mvit").models.video.mvit
     build = module._mvit
     module._mvit = lambda **options: build(**{**options, "spatial_size": (size, size), "temporal_size": frames})
