@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +32,29 @@ def with_devices_of_ocl(get_max_memory: Callable[..., dict[Any, int]]) -> Callab
     return wrapper
 
 
+def own_device(state: Any) -> int:
+    """The index of the device of this process's Accelerator or PartialState: that of ocl, of which several processes
+    may have the same, otherwise the process's number.
+    """
+    index: int = state.device.index if state.device.type == "ocl" else state.local_process_index
+    return index
+
+
+@dataclass(frozen=True)
+class OwnDevice:
+    """Has a method take own_device() where it takes the process's number for that of a device, which set_device() does
+    not: that takes it modulo the number of devices.
+    """
+
+    target: str
+    upstream: str
+
+    def apply(self, module: types.ModuleType) -> None:
+        """Changes the method, and gives its class the property that the method asks for now."""
+        Exchange(self.target, self.upstream, names={"local_process_index": "index_of_own_device"}).apply(module)
+        setattr(getattr(module, self.target.partition(".")[0]), "index_of_own_device", property(own_device))
+
+
 PATCHES: dict[str, list[Patch]] = {
     "accelerate.state": [
         branch_of("npu", "PartialState.default_device", 'is_npu_available(): return torch.device("npu"); else "cpu"'),
@@ -46,8 +71,10 @@ PATCHES: dict[str, list[Patch]] = {
             texts={"cuda": "ocl"},
             only_if=no_cuda,
         ),
+        OwnDevice("PartialState.wait_for_everyone", "torch.distributed.barrier(device_ids=[self.local_process_index])"),
     ],
     "accelerate.accelerator": [
+        OwnDevice("Accelerator.prepare_model", "device_ids, output_device = [self.local_process_index], ..."),
         Allow("Accelerator.__init__", 'fp16: supported_device = ("xpu", "cuda", "npu", ...)'),
     ],
     "accelerate.utils.modeling": [

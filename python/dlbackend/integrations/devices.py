@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from dlbackend_autoload import other_accelerator
+
 
 def is_ocl_available(*_: object, **__: object) -> bool:
     """Whether ocl is the accelerator of this process and has a device. Takes what such questions of packages take."""
@@ -18,10 +20,10 @@ def good_devices() -> list[int]:
 
 
 def no_cuda() -> bool:
-    """Whether this torch was built without CUDA (and without ROCm, which has its name), so that what says "cuda" in
-    other packages is never meant.
+    """Whether CUDA (or ROCm, which has its name) cannot be used here, so that what says "cuda" in other packages is never
+    meant. A torch that was built for CUDA, as PyPI's is, is no sign of a GPU.
     """
-    return not torch.version.cuda and not torch.version.hip
+    return other_accelerator(torch) != "cuda"
 
 
 def collectives_work() -> bool:

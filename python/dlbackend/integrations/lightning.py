@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import types
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,14 +26,21 @@ INSTEAD = (
 
 
 def devices_from(wish: int | str | list[int]) -> list[int]:
-    """The indices that `devices=` means: a number of devices, -1 or "-1" for all, or a list as [0, 1] or "0,1"."""
+    """The indices that `devices=` means, one for each process: a number of devices, -1 or "-1" for all, or a list as
+    [0, 1] or "0,1". A number above that of devices has processes share them, with a warning; a list must name devices
+    that are there.
+    """
     if isinstance(wish, str):
         wish = [int(part) for part in wish.split(",") if part.strip()] if "," in wish else int(wish)
     count = torch.get_device_module("ocl").device_count()
-    indices = wish if isinstance(wish, (list, tuple)) else range(count if wish == -1 else wish)
-    if missing := [i for i in indices if not 0 <= i < count]:
+    if not isinstance(wish, (list, tuple)):
+        if wish > count:
+            message = f"devices={wish}, but there {'is one ocl device' if count == 1 else f'are {count} ocl devices'}: "
+            warnings.warn(f"{message}several processes share a device", RuntimeWarning, stacklevel=2)
+        return [i % count for i in range(count if wish == -1 else wish)]
+    if missing := [i for i in wish if not 0 <= i < count]:
         raise ValueError(f"devices={wish!r} names ocl:{missing[0]}, but there are {count} ocl devices")
-    return list(indices)
+    return list(wish)
 
 
 def accelerator_class(base: type) -> type:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dlbackend.integrations.devices import no_cuda
-from dlbackend.integrations.patching import Exchange, Patch, branch_of
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dlbackend.integrations.patching import Exchange, Patch, branch_of, function_of
 
 INSTEAD = (
     "Move models to ocl yourself, train with a loop of your own or accelerate's, or install a version that is known."
@@ -13,6 +18,37 @@ QUESTION = "is_torch_{}_available"
 
 def of_npu(target: str, upstream: str) -> Patch:
     return branch_of("npu", target, upstream, QUESTION)
+
+
+class _Cuda:
+    """In place of torch.cuda: the default stream of any accelerator's device."""
+
+    @staticmethod
+    def default_stream(device: torch.device) -> Any:
+        return torch.get_device_module(device).default_stream(device)
+
+
+class _TorchOfAnyDevice:
+    """In place of torch, with the above as its `cuda`."""
+
+    cuda = _Cuda
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+@dataclass(frozen=True)
+class StreamsOfTheTensors:
+    """Has a function ask the tensors' device for its default stream, also where CUDA is there too."""
+
+    target: str
+    upstream: str
+
+    def apply(self, module: types.ModuleType) -> None:
+        """Changes the function."""
+        names = {"torch": "torch_of_any_device", "default_stream": "default_stream"}
+        Exchange(self.target, self.upstream, names=names).apply(module)
+        function_of(module, self.target).__globals__["torch_of_any_device"] = _TorchOfAnyDevice()
 
 
 PATCHES: dict[str, list[Patch]] = {
@@ -38,11 +74,6 @@ PATCHES: dict[str, list[Patch]] = {
         branch_of("xpu", "get_max_memory", "is_torch_xpu_available(): torch.xpu.memory_reserved(i) - ...", QUESTION),
     ],
     "transformers.cache_utils": [
-        Exchange(
-            "Cache.update",
-            "torch.cuda.default_stream(key_states.device) of offloaded caches, whatever the device",
-            names={"cuda": "ocl"},
-            only_if=no_cuda,
-        ),
+        StreamsOfTheTensors("Cache.update", "torch.cuda.default_stream(key_states.device), whatever the device"),
     ],
 }
