@@ -1,0 +1,110 @@
+"""Weak scaling on the devices of this host: `python -m benchmarks.scaling --devices 2`.
+
+A training step with DistributedDataParallel, one process to a device and the same batch on each, against the same step
+on one device alone. What is printed is the throughput of all over that many times one's: 1 is perfect. Needs
+torchvision for resnet50 and transformers for gpt2, which is built from its configuration of 124 million parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from dlbackend import ocl
+
+Step = Callable[[torch.nn.Module], torch.Tensor]
+WARM_UP, ROUNDS, STEPS = 40, 5, 10
+
+
+def resnet50(device: torch.device) -> tuple[torch.nn.Module, Step]:
+    """The net, and the loss of 64 images."""
+    import torchvision
+
+    x, y = torch.randn(64, 3, 224, 224, device=device), torch.randint(1000, (64,), device=device)
+    net: torch.nn.Module = torchvision.models.resnet50().to(device)
+    return net, lambda model: torch.nn.functional.cross_entropy(model(x), y)
+
+
+def gpt2(device: torch.device) -> tuple[torch.nn.Module, Step]:
+    """The language model, and the loss of 8 texts of 512 tokens."""
+    import transformers
+
+    config = transformers.GPT2Config()
+    tokens = torch.randint(config.vocab_size, (8, 512), device=device)
+    net = transformers.GPT2LMHeadModel(config).to(device)
+
+    def loss(model: torch.nn.Module) -> torch.Tensor:
+        output: Any = model(input_ids=tokens, labels=tokens)
+        found: torch.Tensor = output.loss
+        return found
+
+    return net, loss
+
+
+NETS = {"resnet50": resnet50, "gpt2": gpt2}
+
+
+def seconds_of_a_step(name: str, rank: int, ranks: int) -> float:
+    """The median over rounds, on the device of the rank's number."""
+    torch.manual_seed(0)
+    device = torch.device("ocl", rank % ocl.device_count())
+    torch.ocl.set_device(device)  # type: ignore[attr-defined]
+    net, loss = NETS[name](device)
+    model = torch.nn.parallel.DistributedDataParallel(net) if ranks > 1 else net
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def steps(count: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss(model).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        ocl.synchronize()
+        return (time.perf_counter() - begin) / count
+
+    steps(WARM_UP)
+    return statistics.median(steps(STEPS) for _ in range(ROUNDS))
+
+
+def rank_main(rank: int, ranks: int, names: list[str], results: Any) -> None:
+    """A process: measures and, as rank 0, tells the parent."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
+    if ranks > 1:
+        dist.init_process_group()
+    for name in names:
+        seconds = seconds_of_a_step(name, rank, ranks)
+        if rank == 0:
+            results[name, ranks] = seconds
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    """Measures one device, then all, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--nets", nargs="+", choices=sorted(NETS), default=sorted(NETS))
+    arguments = parser.parse_args()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(listener.getsockname()[1]))
+    results = mp.Manager().dict()
+    for ranks in (1, arguments.devices):
+        mp.spawn(rank_main, args=(ranks, arguments.nets, results), nprocs=ranks)  # type: ignore[no-untyped-call]
+    for name in arguments.nets:
+        one, all_of_them = results[name, 1], results[name, arguments.devices]
+        times = f"{one * 1e3:8.1f} ms on one device, {all_of_them * 1e3:8.1f} ms on {arguments.devices}"
+        print(f"{name:10s} a step: {times}   {one / all_of_them:5.2f} of perfect scaling", flush=True)
+
+
+if __name__ == "__main__":
+    main()
