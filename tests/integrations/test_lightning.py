@@ -1,7 +1,6 @@
 """Lightning's Trainer and Fabric on ocl; skipped without Lightning."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
