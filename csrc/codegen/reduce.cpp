@@ -194,8 +194,7 @@ struct Writer {
          each(key.inputs,
               [&](size_t x) {
                 const std::string o = num(first_input + x);
-                return "DLB_TOUCH((global const uchar*)(q" + o + " + p.operand[" + o +
-                       "].stride[d]) + k_); ";
+                return "DLB_TOUCH((global const uchar*)(q" + o + " + p.operand[" + o + "].stride[d]) + k_); ";
               }) +
          "}\n";
     s += "#define DLB_HOLD " +

@@ -16,8 +16,6 @@ from ranks import say
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-import dlbackend
-
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 STEPS, BATCH, FEATURES, CLASSES = 20, 16, 32, 10
 Net = nn.Module
@@ -113,7 +111,7 @@ def ddp_builtin_hook() -> Losses:
 
 
 def ddp_power_sgd_hook() -> Losses:
-    """Approximates from the third step on: only the steps before are exact. Several buckets: integrations/torch.py."""
+    """Approximates, from the third step on: only the steps before are exact. In several buckets."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     model = DDP(net().to("ocl"), bucket_cap_mb=0.005)  # type: ignore[arg-type]

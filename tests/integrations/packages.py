@@ -14,7 +14,7 @@ NETS = Path(__file__).parent.parent / "nets"
 SHIM = f"import sys; sys.path.insert(0, {str(NETS)!r}); import tv_shim\n" if find_spec("torchvision") else ""
 exec(SHIM)
 
-# Where packages choose a device themselves, ocl comes after other accelerators: their choice then says nothing of ocl.
+# Where packages choose a device themselves, ocl comes after other accelerators: what they choose is not ocl then.
 ocl_is_chosen = pytest.mark.skipif(
     bool(other_accelerator(torch)),
     reason=f"another accelerator ({other_accelerator(torch)}) is available, which is preferred",

@@ -63,24 +63,24 @@ def accelerate_fsdp(version: int) -> list[float]:
     return with_accelerate(fsdp_plugin=plugin)
 
 
-def trainer(folder: str, **arguments: Any) -> list[float]:
+def trainer(folder: str, version: int = 0, **arguments: Any) -> list[float]:
     from small_bert import trained
 
-    # Without it the Trainer multiplies what is a mean by the number of processes, since BERT takes any argument: also on
-    # CPUs.
+    # Without it the Trainer multiplies what is a mean by the number of processes, on any device, since BERT takes any
+    # argument.
     found, losses = trained(folder, max_steps=STEPS, average_tokens_across_devices=False, **arguments)
     assert found.accelerator.num_processes == 2, found.accelerator.state
     assert {parameter.device.type for parameter in found.model.parameters()} == {"ocl"}
     kind = found.accelerator.distributed_type
     assert (kind == "FSDP") == ("fsdp" in arguments), kind
     if "fsdp" in arguments:
-        assert found.accelerator.is_fsdp2 == (arguments["fsdp_config"]["fsdp_version"] == 2)
+        assert found.accelerator.is_fsdp2 == (version == 2)
     return losses
 
 
 def trainer_fsdp(folder: str, version: int) -> list[float]:
-    wrap = {"fsdp_version": version, "transformer_layer_cls_to_wrap": ["BertLayer"]}
-    return trainer(folder, fsdp="full_shard auto_wrap", fsdp_config=wrap)
+    wrap = {"version": version, "transformer_layer_cls_to_wrap": ["BertLayer"]}
+    return trainer(folder, version, fsdp="full_shard auto_wrap", fsdp_config=wrap)
 
 
 def lightning(folder: str, strategy: str = "ddp") -> list[float]:
@@ -96,6 +96,11 @@ def lightning(folder: str, strategy: str = "ddp") -> list[float]:
             self.losses.append(self.all_gather(loss.detach()).mean().item())
             return loss
 
+        def train_dataloader(self) -> torch.utils.data.DataLoader:
+            data = samples()
+            sampler = torch.utils.data.DistributedSampler(data, 2, self.global_rank, shuffle=False)
+            return torch.utils.data.DataLoader(data, batch_size=BATCH // 2, sampler=sampler)
+
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.net.parameters(), lr=1e-2)
 
@@ -103,6 +108,7 @@ def lightning(folder: str, strategy: str = "ddp") -> list[float]:
         accelerator="ocl",
         devices=2,
         strategy=strategy,
+        use_distributed_sampler=False,
         max_epochs=1,
         logger=False,
         enable_progress_bar=False,
@@ -111,7 +117,7 @@ def lightning(folder: str, strategy: str = "ddp") -> list[float]:
         default_root_dir=folder,
     )
     module = Net()
-    fit.fit(module, torch.utils.data.DataLoader(samples(), batch_size=BATCH // 2))
+    fit.fit(module)
     assert fit.world_size == 2
     assert fit.strategy.root_device.type == "ocl"
     losses: list[float] = module.losses
@@ -144,5 +150,5 @@ CASES = {
 if __name__ == "__main__":
     import dlbackend
 
-    print("losses", json.dumps(CASES[sys.argv[1]](sys.argv[2])), flush=True)
-    print("fallbacks", json.dumps(dlbackend.fallback_report()), flush=True)
+    found = {"losses": CASES[sys.argv[1]](sys.argv[2]), "fallbacks": dlbackend.fallback_report()}
+    print("\nfound " + json.dumps(found) + "\n", end="", flush=True)

@@ -31,13 +31,19 @@ def bert(dropout: float = 0.0) -> Any:
 
 
 def trained(
-    folder: Path, dropout: float = 0.0, resume: str | None = None, model: Any = None, **arguments: Any
+    folder: Path | str, dropout: float = 0.0, resume: str | None = None, model: Any = None, **arguments: Any
 ) -> tuple[Any, list[float]]:
     """A Trainer after some steps, and its losses."""
-    options = {"max_steps": 4, "save_strategy": "no", "learning_rate": 1e-3, "disable_tqdm": True, **arguments}
+    options = {
+        "per_device_train_batch_size": 8,
+        "max_steps": 4,
+        "save_strategy": "no",
+        "learning_rate": 1e-3,
+        "disable_tqdm": True,
+        **arguments,
+    }
     settings = transformers.TrainingArguments(
         output_dir=str(folder),
-        per_device_train_batch_size=8,
         logging_steps=1,
         report_to=[],
         **options,

@@ -9,15 +9,15 @@ enum { FFT_BATCH_DIMS = 5, FFT_MOST_PASSES = 16 };
 
 // What a tile goes through besides the passes (fft/stockham.cl), and what copies do (fft/edges.cl).
 enum {
-  FFT_SWAP_IN = 1,     // real and imaginary parts change places: an inverse transform is a forward one
-  FFT_SWAP_OUT = 2,    // between two such swaps
-  FFT_PACK = 4,        // half a spectrum of real numbers becomes a spectrum of pairs of them
-  FFT_UNPACK = 8,      // and back
-  FFT_HERMITIAN = 16,  // the second half of the spectrum is the first one's mirror image: on loading
-  FFT_MIRROR = 32,     // and on storing
-  FFT_CHIRP = 64,      // Bluestein's algorithm
-  FFT_FILL = 256,      // numbers from in_count on are zeros
-  FFT_STEPS = 128,     // times the roots of unity between the steps of a longer transform,
+  FFT_SWAP_IN = 1,          // real and imaginary parts change places: an inverse transform is a forward one
+  FFT_SWAP_OUT = 2,         // between two such swaps
+  FFT_PACK = 4,             // half a spectrum of real numbers becomes a spectrum of pairs of them
+  FFT_UNPACK = 8,           // and back
+  FFT_HERMITIAN = 16,       // the second half of the spectrum is the first one's mirror image: on loading
+  FFT_MIRROR = 32,          // and on storing
+  FFT_CHIRP = 64,           // Bluestein's algorithm
+  FFT_FILL = 256,           // numbers from in_count on are zeros
+  FFT_STEPS = 128,          // times the roots of unity between the steps of a longer transform,
   FFT_STEPS_OF_BATCH = 512  // whose column is the first batch index, not the place across the tile
 };
 

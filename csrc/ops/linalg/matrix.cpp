@@ -66,7 +66,8 @@ void set_product(const Tensor& out, const Tensor& a, const Tensor& b) {
 }
 
 bool has_small_tile(const cl::Device& device) {
-  // A tile of the widest elements and its right-hand sides. OpenCL 1.2 promises 32 KiB, which GPUs' tiles fit.
+  // A tile of the widest elements and its right-hand sides. OpenCL 1.2 promises 32 KiB, which GPUs' tiles
+  // fit.
   constexpr uint64_t kLargest =
       sizeof(double) * 2 * params::LINALG_TILE_CPU * (params::LINALG_TILE_CPU + params::LINALG_LANES_CPU);
   return device.cls != cl::DeviceClass::kCpu || device.local_mem < kLargest;

@@ -33,7 +33,8 @@ void set_product(const Tensor& out, const Tensor& a, const Tensor& b);
 // The largest matrix that kernels with a tile take.
 int64_t tile_of(const Tensor& tensor);
 
-// Whether tiles are as on GPUs: on those, and on CPUs whose driver has too little local memory for larger ones.
+// Whether tiles are as on GPUs: on those, and on CPUs whose driver has too little local memory for larger
+// ones.
 bool has_small_tile(const cl::Device& device);
 
 // Passes a tensor [batch, m, n] to a kernel: its buffer and its params::Matrix. The tensor may be undefined.

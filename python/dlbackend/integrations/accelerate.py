@@ -52,7 +52,7 @@ class OwnDevice:
     def apply(self, module: types.ModuleType) -> None:
         """Changes the method, and gives its class the property that the method asks for now."""
         Exchange(self.target, self.upstream, names={"local_process_index": "index_of_own_device"}).apply(module)
-        setattr(getattr(module, self.target.partition(".")[0]), "index_of_own_device", property(own_device))
+        getattr(module, self.target.partition(".")[0]).index_of_own_device = property(own_device)
 
 
 PATCHES: dict[str, list[Patch]] = {

@@ -20,8 +20,8 @@ def good_devices() -> list[int]:
 
 
 def no_cuda() -> bool:
-    """Whether CUDA (or ROCm, which has its name) cannot be used here, so that what says "cuda" in other packages is never
-    meant. A torch that was built for CUDA, as PyPI's is, is no sign of a GPU.
+    """Whether CUDA (or ROCm, which has its name) cannot be used here, so that what says "cuda" in other packages is
+    never meant. A torch that was built for CUDA, as PyPI's is, is no sign of a GPU.
     """
     return other_accelerator(torch) != "cuda"
 

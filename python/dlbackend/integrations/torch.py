@@ -14,10 +14,10 @@ INSTEAD = "Give DistributedDataParallel a bucket_cap_mb of the net's size where 
 def in_order(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A hook that ends one bucket's collectives before the caller can begin the next one's.
 
-    PowerSGD's second and third all_reduce begin in callbacks of the first. Where data comes by the host, callbacks run
-    when it is there: on one rank before the next bucket's first all_reduce, on another behind it. Collectives are
-    matched by their order, so that this ends the process, or both ranks wait for each other. (It does so in plain gloo
-    too. CUDA's futures complete before the data is there, in the call that makes them.)
+    PowerSGD's second and third all_reduce begin in callbacks of the first. Where data comes by the host, callbacks
+    run when it is there: on one rank before the next bucket's first all_reduce, on another behind it. Collectives are
+    matched by their order, so that this ends the process, or both ranks wait for each other. (It does so in plain
+    gloo too. CUDA's futures complete before the data is there, in the call that makes them.)
     """
 
     @functools.wraps(hook)
