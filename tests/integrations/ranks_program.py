@@ -89,7 +89,8 @@ def lightning(folder: str, strategy: str = "ddp") -> list[float]:
     class Net(pl.LightningModule):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__()
-            self.net, self.losses = net(), []
+            self.net = net()
+            self.losses: list[float] = []
 
         def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
             loss = nn.functional.mse_loss(self.net(batch[0]), batch[1])
@@ -98,6 +99,7 @@ def lightning(folder: str, strategy: str = "ddp") -> list[float]:
 
         def train_dataloader(self) -> torch.utils.data.DataLoader:
             data = samples()
+            sampler: torch.utils.data.Sampler[int]
             sampler = torch.utils.data.DistributedSampler(data, 2, self.global_rank, shuffle=False)
             return torch.utils.data.DataLoader(data, batch_size=BATCH // 2, sampler=sampler)
 

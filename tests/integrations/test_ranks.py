@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fresh_process import run_python
@@ -17,10 +18,18 @@ from small_bert import trained  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
 TESTS = str(PROGRAM.parent.parent)
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
-ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+TORCHRUN: tuple[str, ...] = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+ACCELERATE: tuple[str, ...] = (
+    "-m",
+    "accelerate.commands.launch",
+    "--multi_gpu",
+    "--num_processes",
+    "2",
+    "--num_machines",
+    "1",
+)
 ACCELERATE += ("--mixed_precision", "no", "--dynamo_backend", "no")
-BY_ITSELF = ()  # Lightning starts the second process
+BY_ITSELF: tuple[str, ...] = ()  # Lightning starts the second process
 VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
@@ -56,7 +65,7 @@ def losses_of_both(launcher: tuple[str, ...], case: str, folder: Path) -> list[l
 )
 def test_losses_are_those_of_one_process(tmp_path: Path, launcher: tuple[str, ...], case: str) -> None:
     if case.startswith("trainer"):
-        options = {"use_cpu": True, "max_steps": STEPS, "per_device_train_batch_size": BATCH}
+        options: dict[str, Any] = {"use_cpu": True, "max_steps": STEPS, "per_device_train_batch_size": BATCH}
         _, expected = trained(tmp_path, **options)
     else:
         expected = on_the_cpu()

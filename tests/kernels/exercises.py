@@ -33,7 +33,7 @@ def ints(high: int, *size: int, dtype: torch.dtype = torch.int64) -> torch.Tenso
     return torch.randint(high, size, dtype=dtype).to("ocl")
 
 
-def both_ways(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
+def both_ways(fn: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]], *inputs: torch.Tensor) -> None:
     """Forward, and backward with respect to the inputs of floating point."""
     inputs = tuple(t.requires_grad_(t.is_floating_point()) for t in inputs)
     result = fn(*inputs)

@@ -203,9 +203,9 @@ def main() -> int:
                     print("\n".join(f"    {line}" for line in text.splitlines()[:40]), flush=True)
         bad += check_language(folder / CLASSES[-1] / "programs")
     missed = {file: sorted(kernels_of(file) - launched[file]) for file in files}
-    for file, names in missed.items():
-        if names:
-            print(f"{file}: never launched: {' '.join(names)}")
+    for file, lacking in missed.items():
+        if lacking:
+            print(f"{file}: never launched: {' '.join(lacking)}")
     total = sum(len(names) for names in launched.values())
     lost = sum(len(names) for names in missed.values())
     print(f"{len(files)} files, {total} kernels ran, {lost} did not, {bad} files or programs with errors or reports")
