@@ -66,7 +66,8 @@ void set_product(const Tensor& out, const Tensor& a, const Tensor& b) {
 }
 
 bool has_small_tile(const cl::Device& device) {
-  // A tile of the widest elements and its right-hand sides. OpenCL 1.2 promises 32 KiB, which GPUs' tiles fit.
+  // A tile of the widest elements and its right-hand sides. OpenCL 1.2 promises 32 KiB, which GPUs' tiles
+  // fit.
   constexpr uint64_t kLargest =
       sizeof(double) * 2 * params::LINALG_TILE_CPU * (params::LINALG_TILE_CPU + params::LINALG_LANES_CPU);
   return device.cls != cl::DeviceClass::kCpu || device.local_mem < kLargest;
@@ -75,6 +76,19 @@ bool has_small_tile(const cl::Device& device) {
 int64_t tile_of(const Tensor& tensor) {
   return has_small_tile(device_of(tensor.device().index())) ? params::LINALG_TILE_GPU
                                                             : params::LINALG_TILE_CPU;
+}
+
+int64_t block_of(const Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat ? params::LINALG_BLOCK : params::LINALG_BLOCK_WIDE;
+}
+
+bool goes_by_blocks(const Tensor& tensor, int64_t n) {
+  constexpr int64_t kMost = params::LU_MOST_ROWS * params::LINALG_GROUP;
+  return device_of(tensor.device().index()).cls != cl::DeviceClass::kCpu && n > tile_of(tensor) && n <= kMost;
+}
+
+bool is_small(const Tensor& tensor, int64_t size) {
+  return device_of(tensor.device().index()).cls != cl::DeviceClass::kCpu && size <= params::LINALG_SMALL;
 }
 
 void add_argument(cl::Kernel::Arguments& arguments, const Tensor& matrices) {
