@@ -34,13 +34,13 @@ void factor_by_blocks(const Tensor& a, const Tensor& info, int64_t first) {
   const int64_t batch = a.size(0), n = a.size(1), block = block_of(a), count = (n + block - 1) / block;
   const Tensor inverse = at::empty({batch, block, block}, a.options());
   const auto subtract_and_factor = [&](int64_t k, int64_t blocks) {
-    run_blocks(place, "linalg/cholesky_blocks.cl", "subtract_and_factor", batch * blocks, a, inverse, info, n,
-               k, first, blocks);
+    run_blocks(place, "linalg/gpu_cholesky.cl", "subtract_and_factor", batch * blocks, a, inverse, info, n, k,
+               first, blocks);
   };
   subtract_and_factor(-1, 1);
   for (int64_t k = 0; k + 1 < count; ++k) {
     const int64_t below = count - 1 - k;
-    run_blocks(place, "linalg/cholesky_blocks.cl", "finish_panel", batch * below, a, inverse, n, k, below);
+    run_blocks(place, "linalg/gpu_cholesky.cl", "finish_panel", batch * below, a, inverse, n, k, below);
     subtract_and_factor(k, below * (below + 1) / 2);
   }
 }

@@ -68,15 +68,15 @@ struct Factored {
     const auto blocks_of = [](int64_t size, int64_t block) { return (size + block - 1) / block; };
     for (int64_t from = 0; from < k; from += params::LU_COLUMNS) {
       const int64_t count = std::min<int64_t>(params::LU_COLUMNS, k - from), others = n - count;
-      run_groups(place, "linalg/lu_columns.cl", "lu_columns", held_rows(m - from), batch,
+      run_groups(place, "linalg/gpu_lu_columns.cl", "lu_columns", held_rows(m - from), batch,
                  params::LINALG_GROUP, a, places, info, m, from, count, first);
       const int64_t groups = blocks_of(others, params::LINALG_GROUP);
       if (groups)
-        run_blocks(place, "linalg/lu_blocks.cl", "swap_and_solve", batch * groups, a, places, n, from, count,
+        run_blocks(place, "linalg/gpu_lu.cl", "swap_and_solve", batch * groups, a, places, n, from, count,
                    first, groups);
       const int64_t rows = blocks_of(m - from - count, block), columns = blocks_of(n - from - count, block);
       if (rows && columns)
-        run_blocks(place, "linalg/lu_blocks.cl", "subtract_columns", batch * rows * columns, a, m, n, from,
+        run_blocks(place, "linalg/gpu_lu.cl", "subtract_columns", batch * rows * columns, a, m, n, from,
                    count, rows, rows * columns);
     }
   }

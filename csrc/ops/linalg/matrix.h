@@ -40,7 +40,7 @@ int64_t block_of(const Tensor& tensor);
 // the general product's larger tiles gain more than its launches cost.
 bool goes_by_blocks(const Tensor& tensor, int64_t n);
 
-// Whether kernels/linalg/small.cl takes matrices of so many rows or columns, whichever are more.
+// Whether kernels/linalg/gpu_small.cl takes matrices of so many rows or columns, whichever are more.
 bool is_small(const Tensor& tensor, int64_t size);
 
 // Whether tiles are as on GPUs: on those, and on CPUs whose driver has too little local memory for larger
@@ -97,17 +97,17 @@ void run_groups(const Place& place, const char* file, const char* name, const ch
 }
 
 // Runs one whose work-groups have LINALG_GROUP work-items: those of kernels/linalg/block.clh, and
-// lu_columns.cl.
+// gpu_lu_columns.cl.
 template <class... Args>
 void run_blocks(const Place& place, const char* file, const char* name, int64_t groups, const Args&... args) {
   run_groups(place, file, name, "", groups, params::LINALG_GROUP, args...);
 }
 
-// Runs one of kernels/linalg/small.cl for `batch` matrices of at most `size` rows and columns.
+// Runs one of kernels/linalg/gpu_small.cl for `batch` matrices of at most `size` rows and columns.
 template <class... Args>
 void run_small(const Place& place, const char* name, int64_t size, int64_t batch, const Args&... args) {
   const int64_t lanes = size <= 8 ? 8 : 16, teams = params::LINALG_SMALL_GROUP / lanes;
-  run_groups(place, "linalg/small.cl", name, lanes == 8 ? "-DSIZE=8" : "-DSIZE=16",
+  run_groups(place, "linalg/gpu_small.cl", name, lanes == 8 ? "-DSIZE=8" : "-DSIZE=16",
              (batch + teams - 1) / teams, params::LINALG_SMALL_GROUP, args..., batch);
 }
 

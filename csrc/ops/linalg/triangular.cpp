@@ -34,12 +34,12 @@ void solve_by_blocks(const Tensor& a, const Tensor& b, bool upper, bool unit) {
   const int64_t count = (n + block - 1) / block, column_blocks = (columns + block - 1) / block;
   // A batch of one matrix may be solved for many: then a's batch stride is zero.
   const Tensor inverse = at::empty({batch * count, block, block}, a.options());
-  run_blocks(place, "linalg/triangular_blocks.cl", "invert_blocks", batch * count, upper ? a.mT() : a,
+  run_blocks(place, "linalg/gpu_triangular.cl", "invert_blocks", batch * count, upper ? a.mT() : a,
              upper ? inverse.mT() : inverse, n, static_cast<int>(unit), count);
   const int step = upper ? -1 : 1;
   for (int64_t done = 0; done < count; ++done) {
     const int64_t k = upper ? count - done : done - 1, row_blocks = done == 0 ? 1 : count - done;
-    run_blocks(place, "linalg/triangular_blocks.cl", "substitute", batch * row_blocks * column_blocks, a, b,
+    run_blocks(place, "linalg/gpu_triangular.cl", "substitute", batch * row_blocks * column_blocks, a, b,
                inverse, n, columns, k, step, row_blocks, row_blocks * column_blocks);
   }
 }

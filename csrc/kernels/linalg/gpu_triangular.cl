@@ -5,8 +5,9 @@
 // inverse[b, k]: the inverse of the k-th block on the diagonal of the lower triangle of a, a work-group for each. An
 // upper triangle is the lower one of the transpose, in a and in the inverse. Elimination turns the identity to the
 // inverse, whose columns up to the current one are in the upper triangle of `tile`, transposed.
-BLOCK_KERNEL invert_blocks(global const T* a, const Matrix ma, global T* inverse, const Matrix mv, const int n,
-                           const int unit, const int blocks) {
+__attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void invert_blocks(
+    global const T* a, const Matrix ma, global T* inverse, const Matrix mv, const int n, const int unit,
+    const int blocks) {
   local T tile[BLOCK_ROOM];
   local T scales[BLOCK];
   const int batch = get_group_id(0) / blocks, top = get_group_id(0) % blocks * BLOCK, size = min(BLOCK, n - top);
@@ -41,9 +42,9 @@ BLOCK_KERNEL invert_blocks(global const T* a, const Matrix ma, global T* inverse
 // x [n, columns]: block k of its rows is final. Subtracts its product with a from the blocks of rows that follow, in the
 // direction of `step`, 1 or -1; the next one is then multiplied by its inverse, which makes that final. There is nothing
 // to subtract where k is outside of the matrix. A work-group has BLOCK columns of one block of rows.
-BLOCK_KERNEL substitute(global const T* a, const Matrix ma, global T* x, const Matrix mx, global const T* inverse,
-                        const Matrix mv, const int n, const int columns, const int k, const int step,
-                        const int row_blocks, const int groups) {
+__attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void substitute(
+    global const T* a, const Matrix ma, global T* x, const Matrix mx, global const T* inverse, const Matrix mv,
+    const int n, const int columns, const int k, const int step, const int row_blocks, const int groups) {
   local T room[BLOCK_ROOM];
   const int batch = get_group_id(0) / groups, group = get_group_id(0) % groups;
   const int block = group % row_blocks, target = k + step * (1 + block), left = group / row_blocks * BLOCK;

@@ -1,12 +1,13 @@
-// What follows a panel of lu_columns.cl: LU factors of matrices of several blocks take three launches for LU_COLUMNS
+// What follows a panel of gpu_lu_columns.cl: LU factors of matrices of several blocks take three launches for LU_COLUMNS
 // columns. A_T: the element type.
 #include "kernels/linalg/block.clh"
 
 // What the columns of lu_columns mean for the others of the matrix, a work-item for each: their rows are exchanged, and
 // those on the right are solved for with the unit lower triangle. The exchanges touch 2 * count rows at most, and which
 // row comes to each of them is found first, so that a column's loads need not wait for its stores.
-BLOCK_KERNEL swap_and_solve(global T* a, const Matrix ma, global const int* pivots, const Matrix mp, const int n,
-                            const int from, const int count, const int first, const int groups) {
+__attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void swap_and_solve(
+    global T* a, const Matrix ma, global const int* pivots, const Matrix mp, const int n, const int from,
+    const int count, const int first, const int groups) {
   local T lower[LU_COLUMNS * LU_COLUMNS];
   local int swaps[LU_COLUMNS], sources[2 * LU_COLUMNS];
   const int batch = get_group_id(0) / groups, other = get_group_id(0) % groups * LINALG_GROUP + ITEM;
@@ -47,8 +48,9 @@ BLOCK_KERNEL swap_and_solve(global T* a, const Matrix ma, global const int* pivo
 }
 
 // Subtracts from the rows and columns from `from` + `count` on the product of those columns and rows before them.
-BLOCK_KERNEL subtract_columns(global T* a, const Matrix ma, const int m, const int n, const int from, const int count,
-                              const int row_blocks, const int groups) {
+__attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void subtract_columns(
+    global T* a, const Matrix ma, const int m, const int n, const int from, const int count, const int row_blocks,
+    const int groups) {
   local T room[BLOCK_ROOM];
   const int batch = get_group_id(0) / groups, group = get_group_id(0) % groups;
   const int top = from + count + group % row_blocks * BLOCK, left = from + count + group / row_blocks * BLOCK;

@@ -37,15 +37,18 @@ inline void factor_block(global T* a, long row, long column, int n, global T* in
       const REAL scale = scales[c];
       if (i > c && scale != 0) a[i * row + c * column] = tile[c * PITCH + i] * scale;
       if (i == c && scale != 0) a[i * (row + column)] = OF(sqrt(RE(tile[c * PITCH + c])));
-      inverse[i * BLOCK + c] = i > c ? tile[i * PITCH + c] * scales[i] : OF(i == c ? scale : 0);
+      T value = OF(i == c ? scale : 0);  // and zero from where the factorization failed on
+      if (i > c && scales[i] != 0) value = tile[i * PITCH + c] * scales[i];
+      inverse[i * BLOCK + c] = value;
     }
 }
 
 // Block k of columns is final: subtracts its product with itself from the lower triangle of what follows, a work-group
 // for each block of that; the first of a matrix then factors the next block on the diagonal while others go on. With
 // k = -1 there is nothing to subtract yet. info as in cholesky.cl, `first` being the rows above a in the whole.
-BLOCK_KERNEL subtract_and_factor(global T* a, const Matrix ma, global T* inverse, const Matrix mv, global int* info,
-                                 const Matrix mi, const int n, const int k, const int first, const int blocks) {
+__attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void subtract_and_factor(
+    global T* a, const Matrix ma, global T* inverse, const Matrix mv, global int* info, const Matrix mi, const int n,
+    const int k, const int first, const int blocks) {
   local T room[BLOCK_ROOM];
   local REAL scales[BLOCK];
   const int batch = get_group_id(0) / blocks, block = get_group_id(0) % blocks;
@@ -73,8 +76,9 @@ BLOCK_KERNEL subtract_and_factor(global T* a, const Matrix ma, global T* inverse
 }
 
 // Multiplies what is below block k on the diagonal by the adjoint of that one's inverse, in place.
-BLOCK_KERNEL finish_panel(global T* a, const Matrix ma, global const T* inverse, const Matrix mv, const int n,
-                          const int k, const int blocks) {
+__attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void finish_panel(
+    global T* a, const Matrix ma, global const T* inverse, const Matrix mv, const int n, const int k,
+    const int blocks) {
   local T room[BLOCK_ROOM];
   const int batch = get_group_id(0) / blocks, top = (k + 1 + get_group_id(0) % blocks) * BLOCK;
   const int rows = min(BLOCK, n - top);

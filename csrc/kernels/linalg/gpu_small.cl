@@ -4,16 +4,17 @@
 #include "kernels/linalg/lu_rows.clh"
 
 #define TEAMS (LINALG_SMALL_GROUP / SIZE)
-#define SMALL_KERNEL __attribute__((reqd_work_group_size(LINALG_SMALL_GROUP, 1, 1))) kernel void
 
 // a [m, n], replaced by its factors, a row in a work-item's registers. pivots and info as lu_panel's of lu.cl.
-SMALL_KERNEL lu_small(global T* a, const Matrix ma, global int* pivots, const Matrix mp, global int* info,
-                      const Matrix mi, const int m, const int n, const int first, const int batches) {
+__attribute__((reqd_work_group_size(LINALG_SMALL_GROUP, 1, 1))) kernel void lu_small(
+    global T* a, const Matrix ma, global int* pivots, const Matrix mp, global int* info, const Matrix mi, const int m,
+    const int n, const int first, const int batches) {
   local REAL sizes[LINALG_SMALL_GROUP];
   local int places[LINALG_SMALL_GROUP];
   local T pivot_rows[TEAMS * SIZE];
   const int lane = ITEM % SIZE, own = ITEM - lane, batch = get_group_id(0) * TEAMS + ITEM / SIZE;
   local T* const pivot_row = pivot_rows + own;
+  pivot_rows[ITEM] = OF(0);
   const int active = batch < batches && lane < m;
   a += ma.offset + batch * ma.batch, pivots += mp.offset + batch * mp.batch;
   T held[SIZE];
@@ -54,8 +55,9 @@ SMALL_KERNEL lu_small(global T* a, const Matrix ma, global int* pivots, const Ma
 }
 
 // b [n, columns], replaced by the solution of a x = b, in steps of SOLVE_*. Work-item `lane` has every SIZE-th column.
-SMALL_KERNEL solve_small(global const T* a, const Matrix ma, global T* b, const Matrix mb, global const int* pivots,
-                         const Matrix mp, const int n, const int columns, const int what, const int batches) {
+__attribute__((reqd_work_group_size(LINALG_SMALL_GROUP, 1, 1))) kernel void solve_small(
+    global const T* a, const Matrix ma, global T* b, const Matrix mb, global const int* pivots, const Matrix mp,
+    const int n, const int columns, const int what, const int batches) {
   local T tiles[TEAMS * (SIZE * SIZE + 1)];  // one more, so that matrices begin in other banks
   local int swaps[LINALG_SMALL_GROUP], sources[LINALG_SMALL_GROUP];
   const int lane = ITEM % SIZE, own = ITEM - lane, batch = get_group_id(0) * TEAMS + ITEM / SIZE;
