@@ -318,6 +318,24 @@ def lu() -> None:
     torch.linalg.inv(rand(2, 6, 6, dtype=torch.complex64))
 
 
+def lu_in_blocks() -> None:
+    torch.linalg.lu_factor(rand(2, 70, 70))
+    torch.linalg.lu_factor(rand(1, 300, 20))
+
+
+def small_matrices() -> None:
+    for n in (7, 13):
+        torch.linalg.solve(rand(11, n, n), rand(11, n, 3))
+        torch.linalg.lu_factor(rand(3, n, 5))
+        torch.cholesky_solve(rand(2, n, 2), definite(n).tril())
+
+
+def triangular_in_blocks() -> None:
+    a = definite(70).tril()
+    torch.linalg.solve_triangular(a, rand(70, 3), upper=False)
+    torch.linalg.solve_triangular(a.mT, rand(70, 66), upper=True)
+
+
 def qr() -> None:
     torch.linalg.qr(rand(2, 9, 7))
     torch.linalg.qr(rand(2, 40, 37))
@@ -573,6 +591,11 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "linalg/cholesky.cl": cholesky,
     "linalg/eigh.cl": eigh,
     "linalg/eigh_jacobi.cl": eigh,
+    "linalg/gpu_cholesky.cl": lambda: torch.linalg.cholesky(definite(70)),
+    "linalg/gpu_lu.cl": lu_in_blocks,
+    "linalg/gpu_lu_columns.cl": lu_in_blocks,
+    "linalg/gpu_small.cl": small_matrices,
+    "linalg/gpu_triangular.cl": triangular_in_blocks,
     "linalg/jacobi_apply.cl": eigh,
     "linalg/ldl.cl": ldl,
     "linalg/lu.cl": lu,

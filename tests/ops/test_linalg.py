@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -106,6 +107,48 @@ def test_lu(dtype: torch.dtype) -> None:
         assert_near(factors, expected.LU, 300)
         p, lower, upper = torch.linalg.lu(a.to("ocl"))
         assert_near(p @ lower @ upper, a)
+
+
+def test_the_first_of_equal_pivots_is_taken() -> None:
+    for shape in ((300, 6), (9, 8, 8), (2, 40, 40)):
+        # Whole numbers and small halves: no element is rounded, so that many are exactly as large.
+        a = torch.randint(0, 2, shape).mul(2).sub(1).float().tril(3)
+        exact = a.double().reshape(-1, *shape[-2:])
+        expected = []
+        for matrix in exact:
+            for j in range(4):
+                at = j + int((matrix[j:, j].abs() == matrix[j:, j].abs().max()).nonzero()[0, 0])
+                matrix[[j, at]] = matrix[[at, j]]
+                matrix[j + 1 :, j] /= matrix[j, j]
+                matrix[j + 1 :, j + 1 :] -= matrix[j + 1 :, j : j + 1] * matrix[j, j + 1 :]
+                expected.append(at + 1)
+        pivots = torch.linalg.lu_factor_ex(a.to("ocl")).pivots.cpu()[..., :4]
+        assert pivots.flatten().tolist() == expected
+
+
+@pytest.mark.parametrize("rows", [300, pytest.param(1100, marks=pytest.mark.slow)])
+def test_lu_of_tall_matrices(rows: int) -> None:
+    a = general((rows, 20), torch.float32)
+    factors, pivots = torch.linalg.lu_factor(a.to("ocl"))
+    expected = torch.linalg.lu_factor(a.double())
+    assert torch.equal(pivots.cpu(), expected.pivots)
+    assert_near(factors, expected.LU)
+
+
+def test_large_factorizations_take_few_launches() -> None:
+    if os.environ.get("DLBACKEND_DEVICE_CLASS", torch.ocl.get_device_properties(0).type) != "gpu":
+        pytest.skip("blocks are for GPUs")
+    a = definite((512, 512), torch.float32).to("ocl")
+    b = torch.randn(512, 3).to("ocl")
+
+    def launches(call: Callable[[], Any]) -> int:
+        before = dlbackend.kernel_stats()["launches"]
+        call()
+        return int(dlbackend.kernel_stats()["launches"] - before)
+
+    assert launches(lambda: torch.linalg.cholesky_ex(a)) <= 2 * 512 / 64 + 6
+    assert launches(lambda: torch.linalg.lu_factor_ex(a)) <= 3 * 512 / 16 + 6
+    assert launches(lambda: torch.linalg.solve_triangular(a, b, upper=True)) <= 512 / 64 + 6
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

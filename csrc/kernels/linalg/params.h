@@ -10,8 +10,14 @@ enum {
   LINALG_LANES_CPU = 16,  // right-hand sides that a work-group solves side by side
   LINALG_LANES_GPU = 32,
   LINALG_GROUP = 256,  // work-items of a GPU's work-group, at most
-  JACOBI_MOST = 64,    // columns of a matrix that one work-group diagonalises in local memory, at most
-  JACOBI_EDGE = 32     // columns of the two blocks that larger matrices pair, together
+  LINALG_BLOCK = 64,  // rows and columns of the blocks that GPUs factor in float32 where a matrix has several
+  LINALG_BLOCK_WIDE = 32,   // the same of elements of eight bytes and more
+  LU_COLUMNS = 16,          // columns that a GPU's work-group factors with all their rows in registers
+  LU_MOST_ROWS = 8,         // rows that a work-item holds then, at most
+  LINALG_SMALL = 16,        // rows and columns of matrices of which a GPU's work-group takes several
+  LINALG_SMALL_GROUP = 64,  // its work-items
+  JACOBI_MOST = 64,         // columns of a matrix that one work-group diagonalises in local memory, at most
+  JACOBI_EDGE = 32          // columns of the two blocks that larger matrices pair, together
 };
 
 // What a kernel that solves with a tile does, in this order.

@@ -1,6 +1,33 @@
 // QR factors by Householder reflectors. A_T: the element type.
 #include "kernels/linalg/linalg.clh"
 
+#ifndef DLB_CPU
+#define COLUMN_LANES 8  // work-items that share a column
+// Applies the adjoint of the reflector below `column` to the columns from `first` on, counted from that one, as many as
+// there are COLUMN_LANES in the work-group: their sums need one barrier together.
+inline void reflect_columns(global T* column, long ld, int first, int end, int below, T factor, local T* scratch) {
+  const int lane = ITEM % COLUMN_LANES, c = first + ITEM / COLUMN_LANES, team = ITEM - lane;
+  global T* const other = column + c * ld;
+  T sum = OF(0);
+  if (c < end) {
+#pragma unroll 8
+    for (int i = 1 + lane; i <= below; i += COLUMN_LANES) sum += MUL(CONJ(column[i]), other[i]);
+    if (lane == 0) sum += other[0];
+  }
+  scratch[ITEM] = sum;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  sum = OF(0);
+  for (int i = 0; i < COLUMN_LANES; ++i) sum += scratch[team + i];
+  if (c < end) {
+    const T along = MUL(CONJ(factor), sum);
+    if (lane == 0) other[0] -= along;
+#pragma unroll 8
+    for (int i = 1 + lane; i <= below; i += COLUMN_LANES) other[i] -= MUL(along, column[i]);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+#endif
+
 // a [m, n], rows contiguous: R in its upper triangle, the reflectors' vectors below, as LAPACK's geqr2.
 kernel void qr_panel(global T* a, const Matrix ma, global T* tau, const Matrix mt, const int m, const int n,
                      const Jobs jobs) {
@@ -18,6 +45,7 @@ kernel void qr_panel(global T* a, const Matrix ma, global T* tau, const Matrix m
         column[0] = OF(beta);
       }
       if (IS_ZERO(factor)) continue;
+#ifdef DLB_CPU
       for (int c = 1; c < n - j; ++c) {
         global T* const other = column + c * ma.column;
         const T top = other[0];
@@ -25,6 +53,10 @@ kernel void qr_panel(global T* a, const Matrix ma, global T* tau, const Matrix m
         if (ITEM == 0) other[0] = top - along;
         dlb_axpy(-along, column + 1, other + 1, below);
       }
+#else
+      for (int c = 1; c < n - j; c += ITEMS / COLUMN_LANES)
+        reflect_columns(column, ma.column, c, n - j, below, factor, group_scratch);
+#endif
       SYNC;
     }
   }

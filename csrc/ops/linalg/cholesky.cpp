@@ -3,6 +3,7 @@
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/cholesky_inverse_native.h>
 #include <ATen/ops/cholesky_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/linalg_cholesky_ex_native.h>
 #include <torch/library.h>
@@ -26,6 +27,24 @@ void subtract_lower(const Tensor& a, const Tensor& left, const Tensor& right, in
                  right.narrow(1, half, rest), tile);
 }
 
+// The same on GPUs, block by block: two launches each, the first of which factors the next block's diagonal
+// too.
+void factor_by_blocks(const Tensor& a, const Tensor& info, int64_t first) {
+  const Place place(a, "linalg.cholesky");
+  const int64_t batch = a.size(0), n = a.size(1), block = block_of(a), count = (n + block - 1) / block;
+  const Tensor inverse = at::empty({batch, block, block}, a.options());
+  const auto subtract_and_factor = [&](int64_t k, int64_t blocks) {
+    run_blocks(place, "linalg/gpu_cholesky.cl", "subtract_and_factor", batch * blocks, a, inverse, info, n, k,
+               first, blocks);
+  };
+  subtract_and_factor(-1, 1);
+  for (int64_t k = 0; k + 1 < count; ++k) {
+    const int64_t below = count - 1 - k;
+    run_blocks(place, "linalg/gpu_cholesky.cl", "finish_panel", batch * below, a, inverse, n, k, below);
+    subtract_and_factor(k, below * (below + 1) / 2);
+  }
+}
+
 // Factors the lower triangles of a [batch, n, n] in place. `first`: the number of rows above a in the whole.
 void factor(const Tensor& a, const Tensor& info, int64_t first) {
   const int64_t n = a.size(1), tile = tile_of(a);
@@ -34,6 +53,7 @@ void factor(const Tensor& a, const Tensor& info, int64_t first) {
              n * n * n / 3 + n * n, n * n, a, info, n, first);
     return;
   }
+  if (goes_by_blocks(a, n)) return factor_by_blocks(a, info, first);
   const int64_t half = (n / tile + 1) / 2 * tile, rest = n - half;
   const Tensor top = a.narrow(1, 0, half).narrow(2, 0, half),
                below = a.narrow(1, half, rest).narrow(2, 0, half),

@@ -37,7 +37,12 @@ struct Factored {
   void factor(const Tensor& a, int64_t first) const {
     const int64_t m = a.size(1), n = a.size(2), k = std::min(m, n);
     if (a.numel() == 0) return;
-    if (k <= kPanel || std::max(m, n) <= tile_of(a)) {
+    const int64_t size = std::max(m, n);
+    if (is_small(a, size))
+      return run_small(Place(a, "linalg.lu_factor"), "lu_small", size, a.size(0), a,
+                       pivots.narrow(1, first, k), info, m, n, first);
+    if (goes_by_blocks(a, m)) return by_blocks(a, first);
+    if (k <= kPanel || size <= tile_of(a)) {
       run_jobs(Place(a, "linalg.lu_factor"), "linalg/lu.cl", "lu_panel", a.size(0), m * n * k + m * n,
                m * std::min<int64_t>(n, 8), a, pivots.narrow(1, first, k), info, m, n, first);
       return;
@@ -52,6 +57,34 @@ struct Factored {
     add_product(corner, below, top, -1);
     factor(corner, first + half);
     swap_rows(below, pivots.narrow(1, first + half, k - half), first + half, false);
+  }
+
+  // The same on GPUs, three launches for a few columns: they are factored, the others' rows exchanged and the
+  // top ones solved for, and the product subtracted.
+  void by_blocks(const Tensor& a, int64_t first) const {
+    const Place place(a, "linalg.lu_factor");
+    const int64_t batch = a.size(0), m = a.size(1), n = a.size(2), k = std::min(m, n), block = block_of(a);
+    const Tensor places = pivots.narrow(1, first, k);
+    const auto blocks_of = [](int64_t size, int64_t block) { return (size + block - 1) / block; };
+    for (int64_t from = 0; from < k; from += params::LU_COLUMNS) {
+      const int64_t count = std::min<int64_t>(params::LU_COLUMNS, k - from), others = n - count;
+      run_groups(place, "linalg/gpu_lu_columns.cl", "lu_columns", held_rows(m - from), batch,
+                 params::LINALG_GROUP, a, places, info, m, from, count, first);
+      const int64_t groups = blocks_of(others, params::LINALG_GROUP);
+      if (groups)
+        run_blocks(place, "linalg/gpu_lu.cl", "swap_and_solve", batch * groups, a, places, n, from, count,
+                   first, groups);
+      const int64_t rows = blocks_of(m - from - count, block), columns = blocks_of(n - from - count, block);
+      if (rows && columns)
+        run_blocks(place, "linalg/gpu_lu.cl", "subtract_columns", batch * rows * columns, a, m, n, from,
+                   count, rows, rows * columns);
+    }
+  }
+
+  // The build option of lu_columns for so many rows.
+  static const char* held_rows(int64_t rows) {
+    const int64_t held = (rows + params::LINALG_GROUP - 1) / params::LINALG_GROUP;
+    return held <= 1 ? "-DHELD=1" : held <= 2 ? "-DHELD=2" : held <= 4 ? "-DHELD=4" : "-DHELD=8";
   }
 };
 

@@ -78,6 +78,19 @@ int64_t tile_of(const Tensor& tensor) {
                                                             : params::LINALG_TILE_CPU;
 }
 
+int64_t block_of(const Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat ? params::LINALG_BLOCK : params::LINALG_BLOCK_WIDE;
+}
+
+bool goes_by_blocks(const Tensor& tensor, int64_t n) {
+  constexpr int64_t kMost = params::LU_MOST_ROWS * params::LINALG_GROUP;
+  return device_of(tensor.device().index()).cls != cl::DeviceClass::kCpu && n > tile_of(tensor) && n <= kMost;
+}
+
+bool is_small(const Tensor& tensor, int64_t size) {
+  return device_of(tensor.device().index()).cls != cl::DeviceClass::kCpu && size <= params::LINALG_SMALL;
+}
+
 void add_argument(cl::Kernel::Arguments& arguments, const Tensor& matrices) {
   params::Matrix matrix{};
   Buffer buffer;

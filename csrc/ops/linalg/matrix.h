@@ -33,6 +33,16 @@ void set_product(const Tensor& out, const Tensor& a, const Tensor& b);
 // The largest matrix that kernels with a tile take.
 int64_t tile_of(const Tensor& tensor);
 
+// Rows and columns of the blocks that kernels/linalg/block.clh takes: of larger matrices than a tile, on
+// GPUs.
+int64_t block_of(const Tensor& tensor);
+// Whether a matrix of n rows is factored and solved with by those: more than a tile has, and not so many that
+// the general product's larger tiles gain more than its launches cost.
+bool goes_by_blocks(const Tensor& tensor, int64_t n);
+
+// Whether kernels/linalg/gpu_small.cl takes matrices of so many rows or columns, whichever are more.
+bool is_small(const Tensor& tensor, int64_t size);
+
 // Whether tiles are as on GPUs: on those, and on CPUs whose driver has too little local memory for larger
 // ones.
 bool has_small_tile(const cl::Device& device);
@@ -75,6 +85,30 @@ void run_jobs(const Place& place, const char* file, const char* name, int64_t co
     (add_argument(arguments, args), ...);
     arguments.add(jobs);
   });
+}
+
+// Runs a kernel for GPUs with so many work-groups. `options` as of fetch_kernel().
+template <class... Args>
+void run_groups(const Place& place, const char* file, const char* name, const char* options, int64_t groups,
+                int64_t items, const Args&... args) {
+  fetch_kernel(place.stream.device(), file, name, place.type, {place.type}, options)
+      .launch_with(place.stream.queue(), cl::Range::linear(groups, items),
+                   [&](auto& arguments) { (add_argument(arguments, args), ...); });
+}
+
+// Runs one whose work-groups have LINALG_GROUP work-items: those of kernels/linalg/block.clh, and
+// gpu_lu_columns.cl.
+template <class... Args>
+void run_blocks(const Place& place, const char* file, const char* name, int64_t groups, const Args&... args) {
+  run_groups(place, file, name, "", groups, params::LINALG_GROUP, args...);
+}
+
+// Runs one of kernels/linalg/gpu_small.cl for `batch` matrices of at most `size` rows and columns.
+template <class... Args>
+void run_small(const Place& place, const char* name, int64_t size, int64_t batch, const Args&... args) {
+  const int64_t lanes = size <= 8 ? 8 : 16, teams = params::LINALG_SMALL_GROUP / lanes;
+  run_groups(place, "linalg/gpu_small.cl", name, lanes == 8 ? "-DSIZE=8" : "-DSIZE=16",
+             (batch + teams - 1) / teams, params::LINALG_SMALL_GROUP, args..., batch);
 }
 
 // Runs a kernel with a work-item for each of `rows` (FOR_ROWS of kernels/common/team.clh).

@@ -3,6 +3,7 @@
 
 #include <ATen/native/BatchLinearAlgebra.h>
 #include <ATen/native/TransposeType.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_solve_triangular_native.h>
 #include <ATen/ops/triangular_solve_native.h>
 #include <torch/library.h>
@@ -14,12 +15,36 @@ namespace dlb::linalg {
 void solve_with_tile(const Tensor& a, const Tensor& b, const Tensor& pivots, int steps) {
   const Place place(a, "linalg_solve_triangular");
   const int64_t n = a.size(1), columns = b.size(2);
+  const Tensor no_pivots = pivots.defined() ? pivots : b;
+  if (is_small(a, n))
+    return run_small(place, "solve_small", n, b.size(0), a, b, no_pivots, n, columns, steps);
   const int64_t lanes = place.cpu() ? params::LINALG_LANES_CPU : params::LINALG_LANES_GPU;
   const int64_t tiles = (columns + lanes - 1) / lanes;
-  const Tensor no_pivots = pivots.defined() ? pivots : b;
   run_jobs(place, "linalg/triangular.cl", "solve_tile", b.size(0) * tiles,
            n * n * (2 + std::min(columns, lanes)), lanes, a, b, no_pivots, n, columns, steps, tiles);
 }
+
+namespace {
+
+// solve_triangular() on GPUs, a launch for each block of rows, with the inverses of the blocks on the
+// diagonal.
+void solve_by_blocks(const Tensor& a, const Tensor& b, bool upper, bool unit) {
+  const Place place(a, "linalg_solve_triangular");
+  const int64_t batch = b.size(0), n = a.size(1), columns = b.size(2), block = block_of(a);
+  const int64_t count = (n + block - 1) / block, column_blocks = (columns + block - 1) / block;
+  // A batch of one matrix may be solved for many: then a's batch stride is zero.
+  const Tensor inverse = at::empty({batch * count, block, block}, a.options());
+  run_blocks(place, "linalg/gpu_triangular.cl", "invert_blocks", batch * count, upper ? a.mT() : a,
+             upper ? inverse.mT() : inverse, n, static_cast<int>(unit), count);
+  const int step = upper ? -1 : 1;
+  for (int64_t done = 0; done < count; ++done) {
+    const int64_t k = upper ? count - done : done - 1, row_blocks = done == 0 ? 1 : count - done;
+    run_blocks(place, "linalg/gpu_triangular.cl", "substitute", batch * row_blocks * column_blocks, a, b,
+               inverse, n, columns, k, step, row_blocks, row_blocks * column_blocks);
+  }
+}
+
+}  // namespace
 
 void solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool unit) {
   const int64_t n = a.size(1), tile = tile_of(a);
@@ -30,6 +55,7 @@ void solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool unit) {
         a, b, Tensor(),
         upper ? SOLVE_UPPER | (unit ? SOLVE_UPPER_UNIT : 0) : SOLVE_LOWER | (unit ? SOLVE_LOWER_UNIT : 0));
   }
+  if (goes_by_blocks(a, n)) return solve_by_blocks(a, b, upper, unit);
   const int64_t half = (n / tile + 1) / 2 * tile, rest = n - half;
   const Tensor a1 = a.narrow(1, 0, half).narrow(2, 0, half),
                a2 = a.narrow(1, half, rest).narrow(2, half, rest);
