@@ -69,7 +69,7 @@ __attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void subtract_a
     store_block(target, ma.row, ma.column, rows, columns, sums, 1, i == j);
   }
   if (block == 0) {
-    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    SYNC;
     factor_block(target, ma.row, ma.column, rows, inverse + mv.offset + batch * mv.batch,
                  info + mi.offset + batch * mi.batch, first + top, room, scales);
   }
@@ -87,5 +87,6 @@ __attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void finish_pan
   clear_sums(sums);
   add_block_product(sums, target, ma.row, ma.column, rows, inverse + mv.offset + batch * mv.batch, BLOCK, 1, BLOCK, 1,
                     BLOCK, room);
+  SYNC;
   store_block(target, ma.row, ma.column, rows, BLOCK, sums, 0, 0);
 }

@@ -67,6 +67,7 @@ __attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void lu_columns
 #pragma unroll
     for (int r = 0; r < HELD; ++r) pass_over(held[r]);
   }
+  SYNC;
 #pragma unroll
   for (int r = 0; r < HELD; ++r)
 #pragma unroll

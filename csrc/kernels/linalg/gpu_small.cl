@@ -45,6 +45,7 @@ __attribute__((reqd_work_group_size(LINALG_SMALL_GROUP, 1, 1))) kernel void lu_s
     eliminate(held, pivot_row, place > j, SIZE - j);
   }
   for (int j = steps; j < SIZE; ++j) pass_over(held);
+  SYNC;
 #pragma unroll
   for (int c = 0; c < SIZE; ++c)
     if (active && c < n) a[place * ma.row + c * ma.column] = held[c];

@@ -60,11 +60,12 @@ __attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void substitute
     store_block(to, mx.row, mx.column, rows, width, sums, 1, 0);
   }
   if (block == 0) {
-    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    SYNC;
     const int count = (n + BLOCK - 1) / BLOCK;
     clear_sums(sums);
     add_block_product(sums, inverse + mv.offset + (long)(batch * count + target) * mv.batch, mv.row, mv.column, rows, to,
                       mx.column, mx.row, width, 0, rows, room);
+    SYNC;
     store_block(to, mx.row, mx.column, rows, width, sums, 0, 0);
   }
 }
