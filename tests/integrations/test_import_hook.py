@@ -30,6 +30,9 @@ class PartialState:
 
     def set_device(self):
         return "cuda"
+
+    def wait_for_everyone(self):
+        torch.distributed.barrier(device_ids=[self.local_process_index])
 """
 # As a package's own `import torch` does where dlbackend is autoloaded: the hook comes while the module is being run.
 ACCELERATOR = """

@@ -83,7 +83,7 @@ sys.modules["late"] = types.ModuleType("late")
 sys.modules["late"].late = Late()
 
 slow = ctypes.PyDLL(os.environ["LD_PRELOAD"])
-# The pass holds what its thread keeps so. It is an object that is never freed: torch 2.11 gives back a reference too many.
+# The pass holds what its thread keeps so: an object that is never freed, as torch 2.11 gives back a reference too many.
 torch._C._stash_obj_in_tls("some", ...)
 x = torch.ones(4, device="ocl:0", requires_grad=True)
 x.register_post_accumulate_grad_hook(lambda _: slow.slow_signals_here() and None)

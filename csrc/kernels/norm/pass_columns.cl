@@ -49,6 +49,7 @@ kernel void norm_stats_columns(global const A_T* x, global T* results, const Nor
       if (n == 0) shift = v;
       const T d = v - shift;
       sum += d, squares += d * d, n += 1;
+      if (n == SHIFT_AFTER) shift_to_mean(n, &shift, &sum, &squares);
     }
   if (n > 0) mean = shift + sum / n, m2 = squares - sum * (sum / n);
   merge_group(&n, &mean, &m2, scratch, lanes, p.block);
