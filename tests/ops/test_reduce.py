@@ -327,3 +327,12 @@ def test_scans_of_many_separate_dimensions():
     x = torch.randn([2] * 11).permute(*range(0, 11, 2), *range(1, 11, 2))
     for fn in (lambda t: t.cumsum(3), lambda t: t.cummax(4).values, lambda t: t.cummax(4).indices):
         torch.testing.assert_close(fn(x.to(DEVICE)).cpu(), fn(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_nansum_rounds_once(dtype):
+    """Sums are kept in float: what comes out is the exact sum's rounding, as on the CPU."""
+    x = (torch.randn(5000, generator=torch.Generator().manual_seed(0)) + 0.1).to(dtype)
+    x[::7] = torch.nan
+    for actual in (x.to("ocl").nansum(), x[None].to("ocl").nansum(1)[0]):
+        assert actual.item() == x.double().nansum().to(dtype).item()

@@ -31,7 +31,7 @@ def draw(results: Sequence["Result"], path: str | Path, device: str) -> None:
     errors.set_xlim(LEAST, MOST)
     errors.axvline(1.0, color="black")
     errors.set_yticks(rows, [result.name for result in results], fontsize=8)
-    errors.invert_yaxis()
+    errors.set_ylim(len(results) - 0.5, -0.5)  # the first on top, no empty rows
     errors.set_xlabel("largest error, as a share of what is allowed (red: failed)")
     steps = [result.stages.get("train") for result in results]
     for offset, label, colour, seconds in (
@@ -39,6 +39,7 @@ def draw(results: Sequence["Result"], path: str | Path, device: str) -> None:
         (0.2, "PyTorch's CPU device", CPU, [step.cpu_seconds if step else 0.0 for step in steps]),
     ):
         times.barh([row + offset for row in rows], seconds, 0.4, color=colour, label=label)
+    times.set_xscale("log")  # networks differ by a factor of a thousand
     times.set_xlabel("training step, s")
     times.legend()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
