@@ -1,5 +1,6 @@
 // Eigenvalues and vectors of Hermitian matrices: Householder's tridiagonal form and the implicit QL method (Martin and
-// Wilkinson; Dubrulle: Handbook for Automatic Computation II, 1971). A_T: the element type.
+// Wilkinson; Dubrulle: Handbook for Automatic Computation II, 1971), a matrix a work-item. For CPUs; GPUs have
+// eigh_jacobi.cl. A_T: the element type.
 #include "kernels/linalg/linalg.clh"
 
 #define MOST_STEPS 60   // of the QL method for one eigenvalue
@@ -7,16 +8,8 @@
 
 // y = factor a x for a full matrix a.
 inline void multiply(global const T* a, long ld, global const T* x, global T* y, int n, T factor) {
-#ifdef DLB_CPU
   FOR_ITEMS(i, 0, n) y[i] = OF(0);
   for (int j = 0; j < n; ++j) dlb_axpy(MUL(factor, x[j]), a + j * ld, y, n);
-#else
-  FOR_ITEMS(i, 0, n) {
-    T sum = OF(0);
-    for (int j = 0; j < n; ++j) sum += MUL(a[i + j * ld], x[j]);
-    y[i] = MUL(factor, sum);
-  }
-#endif
 }
 
 // a := Q^H a Q, tridiagonal: d and e. Reflectors stay below the diagonal.
@@ -92,7 +85,6 @@ inline void find_rotations(global REAL* d, global REAL* e, global REAL* c, globa
 }
 
 inline void rotate_columns(global T* z, long ldz, global const REAL* c, global const REAL* s, int n, int l, int m) {
-#ifdef DLB_CPU
   for (int first = 0; first < n; first += APPLIED_ROWS) {
     const int rows = min(n - first, APPLIED_ROWS);
     for (int i = m - 1; i >= l; --i) {
@@ -106,17 +98,6 @@ inline void rotate_columns(global T* z, long ldz, global const REAL* c, global c
       }
     }
   }
-#else
-  FOR_ITEMS(k, 0, n) {
-    T f = z[m * ldz + k];
-    for (int i = m - 1; i >= l; --i) {
-      const T g = z[i * ldz + k];
-      z[(i + 1) * ldz + k] = s[i] * g + c[i] * f;
-      f = c[i] * g - s[i] * f;
-    }
-    z[l * ldz + k] = f;
-  }
-#endif
 }
 
 // Diagonalises d, e; zero, or the number of an eigenvalue that was not found.

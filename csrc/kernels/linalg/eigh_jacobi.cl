@@ -50,7 +50,7 @@ kernel void eigh_small(global T* a, const Matrix ma, global REAL* d, const Matri
     d[place * md.row] = value / scale;
   }
   if (ITEM == 0) *info = sweeps == MOST_SWEEPS ? n : 0;
-  LOCAL_SYNC;
+  GLOBAL_SYNC;
   if (vectors) FOR_ELEMENTS(i, n, j, n, lanes) a[i * ma.row + places[j] * ma.column] = w.v[i + j * ld];
 }
 
@@ -77,6 +77,7 @@ kernel void eigh_pairs(global T* a, const Matrix ma, global T* factors, const Ma
     active[mc.offset + job * mc.batch] = done;
     if (done) moved[mo.offset] = 1;
   }
+  GLOBAL_SYNC;
   if (done) FOR_ELEMENTS(i, JACOBI_EDGE, j, JACOBI_EDGE, JACOBI_EDGE) {
     a[column_of(pair, i) + column_of(pair, j) * ma.column] = w.a[i + j * EDGE_LD];
     factors[i + j * JACOBI_EDGE] = w.v[i + j * EDGE_LD];

@@ -43,7 +43,7 @@ kernel void svd_small(global T* w, const Matrix mw, global T* v, const Matrix mv
   }
   const REAL scale = dlb_scale(most), tolerance = EPSILON * sqrt((REAL)m);
   FOR_ELEMENTS(i, m, j, n, lanes) left[i + j * ldw] *= scale;
-  LOCAL_SYNC;
+  GLOBAL_SYNC;
   int sweep = 0, round = 0;
   for (;;) {
     const int2 columns = pair_of(used ? pair : 0, round, size);

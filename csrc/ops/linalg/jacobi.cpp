@@ -19,8 +19,7 @@ namespace dlb::linalg {
 namespace {
 
 constexpr int64_t kEdge = params::JACOBI_EDGE, kBlock = kEdge / 2, kGroup = params::LINALG_GROUP;
-// Sweeps over all pairs of blocks, and those within a pair each time that it is met: more of the latter save
-// none of the former.
+// Sweeps over all pairs of blocks, and those within a pair each time that it is met.
 constexpr int kMostSweeps = 30, kInnerSweeps = 2;
 // Local memory that kernels declare beside what their `room` takes.
 constexpr int64_t kDeclaredBytes = 4096;
