@@ -26,7 +26,8 @@ inline long dlb_row(global const int* index, long at, const AccumulateParams* p,
   return i;
 }
 
-#ifdef KEY  // int, or long for more rows
+#ifdef C__T  // of sorted indices: int, or long for more rows
+#define KEY C__T
 // Indices as they are sorted, rows of n: 0 .. bound - 1, or `bound` for those that are out of bounds and do not count.
 kernel void dlb_index_keys(global const int* index, global KEY* keys, long keys_offset, volatile global int* error,
                            const AccumulateParams p) {

@@ -7,7 +7,6 @@
 
 #include <bit>
 #include <limits>
-#include <string>
 
 #include "ops/sort/rows_gpu.h"
 #include "primitives/common/atomic.h"
@@ -29,14 +28,19 @@ struct Job {
   Params p{};
 };
 
-cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name, std::string_view options) {
+cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
   const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
   check_device_supports(device, dst, name);
-  return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src}, options);
+  return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src},
+                      atomic_options(device, dst));
 }
 
-cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
-  return kernel_for(job, device, name, atomic_options(device, dtype_of(job.target.scalar_type(), name)));
+// The same of the kernels for indices that have been sorted, as numbers of type `key`.
+cl::Kernel& sorted_kernel_for(const Job& job, cl::Device& device, const char* name, DType key) {
+  const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
+  check_device_supports(device, dst, name);
+  return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src, key},
+                      atomic_options(device, dst));
 }
 
 // Work-items own outer slices where there are enough, else columns. Else they share the indices and have a
@@ -97,15 +101,13 @@ void run_sorted(Job& job, Stream& stream) {
   Params& p = job.p;
   const bool wide = p.bound >= std::numeric_limits<int32_t>::max();
   const auto options = job.index.options();
-  const std::string variant =
-      atomic_options(stream.device(), dtype_of(job.target.scalar_type(), "accumulate"));
-  const std::string with_keys = variant + (wide ? " -DKEY=long" : " -DKEY=int");
+  const DType key_type = wide ? DType::I64 : DType::I32;
   const int64_t lines = p.full ? int64_t{p.outer} * p.inner : 1;
   const at::Tensor keys = at::empty({lines, p.n}, options.dtype(wide ? at::kLong : at::kInt)),
                    sorted = at::empty_like(keys), perm = at::empty({lines, p.n}, options.dtype(at::kInt));
   const Buffer key = buffer_of(keys), in_order = buffer_of(sorted), from = buffer_of(perm);
   const size_t all = static_cast<size_t>(keys.numel());
-  kernel_for(job, stream.device(), "dlb_index_keys", with_keys)
+  sorted_kernel_for(job, stream.device(), "dlb_index_keys", key_type)
       .launch(stream.queue(), cl::Range::linear((all + 255) / 256, 256), buffer_of(job.index).mem, key.mem,
               key.offset, stream.error_buffer(), p);
   GpuOrder order;
@@ -113,7 +115,7 @@ void run_sorted(Job& job, Stream& stream) {
   gpu_sort_rows(keys, order, sorted, perm);
   p.index_offset = in_order.offset;
   p.perm_offset = from.offset;
-  kernel_for(job, stream.device(), "dlb_accumulate_sorted", with_keys)
+  sorted_kernel_for(job, stream.device(), "dlb_accumulate_sorted", key_type)
       .launch(stream.queue(), all_elements(p), buffer_of(job.target).mem, buffer_of(job.source).mem,
               in_order.mem, from.mem, p);
 }
