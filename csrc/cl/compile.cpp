@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cl/log.h"
+#include "cl/ptx.h"
 #include "cl/settings.h"
 #include "cl/statistics.h"
 #include "cl/stores/paths.h"
@@ -113,9 +114,28 @@ void count_compiled(const Device& device, cl_program program, const std::string&
   log_compiled(device, program, options, seconds);
 }
 
+namespace {
+
+// Builds a program again with its instructions for sm_90a, and releases the first.
+cl_program rebuilt_for_sm90a(Device& device, cl_program program, const std::string& source,
+                             const std::string& options, const Hash128& key) {
+  const std::string binary = with_sm90a(binary_of(program));
+  api().clReleaseProgram(program);
+  cl_program rebuilt = binary.empty() ? nullptr : load_binary(device, binary, options);
+  if (!rebuilt)
+    throw_build_error(CL_BUILD_PROGRAM_FAILURE, device,
+                      binary.empty() ? "the program's binary is not PTX for sm_90"
+                                     : "the driver refuses the program's instructions for sm_90a",
+                      source, options, key);
+  return rebuilt;
+}
+
+}  // namespace
+
 Compiled compile(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
   const auto start = std::chrono::steady_clock::now();
   cl_program program = build_source(device, source, options, key);
+  if (needs_sm90a(source)) program = rebuilt_for_sm90a(device, program, source, options, key);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   return {program, taken.count()};
 }

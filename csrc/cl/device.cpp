@@ -96,17 +96,23 @@ uint64_t cache_of(cl_device_id id) {
   return bytes ? bytes : std::numeric_limits<uint64_t>::max();
 }
 
+// Ten times the major number and the minor one, as in sm_90; 0 on devices that are not NVIDIA's.
+cl_uint compute_capability(const Device& device) {
+  constexpr cl_device_info kMajor = 0x4000, kMinor = 0x4001;  // of cl_nv_device_attribute_query
+  cl_uint major = 0, minor = 0;
+  const auto ask = [&](cl_device_info what, cl_uint& number) {
+    return api().clGetDeviceInfo(device.id, what, sizeof number, &number, nullptr) == CL_SUCCESS;
+  };
+  const bool nvidia = device.platform_name == "NVIDIA CUDA" && ask(kMajor, major) && ask(kMinor, minor);
+  return nvidia ? 10 * major + minor : 0;
+}
+
 TensorCores tensor_cores_of(const Device& device) {
-  constexpr cl_device_info kComputeCapabilityMajor = 0x4000;  // of cl_nv_device_attribute_query
-  constexpr cl_uint kAmpere = 8;  // the first with mma of bfloat16, of TF32 and of 16 half along k
+  constexpr cl_uint kAmpere = 80;  // the first with mma of bfloat16, of TF32 and of 16 half along k
   const std::string chosen = settings::tensor_cores();
   if (chosen == "none" || device.cls != DeviceClass::kGpu) return TensorCores::kNone;
   if (chosen == "emulated") return TensorCores::kEmulated;
-  cl_uint major = 0;
-  const bool nvidia =
-      device.platform_name == "NVIDIA CUDA" &&
-      api().clGetDeviceInfo(device.id, kComputeCapabilityMajor, sizeof major, &major, nullptr) == CL_SUCCESS;
-  return nvidia && major >= kAmpere ? TensorCores::kMma : TensorCores::kNone;
+  return compute_capability(device) >= kAmpere ? TensorCores::kMma : TensorCores::kNone;
 }
 
 std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
@@ -137,6 +143,9 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->late_code = pocl;
   device->clang_on_host = pocl && device->host_memory;
   device->tensor_cores = tensor_cores_of(*device);
+  constexpr cl_uint kHopper = 90;
+  if (device->tensor_cores == TensorCores::kMma && compute_capability(*device) == kHopper)
+    device->wgmma.find_in(extensions);
   // The language version is named because its default differs between drivers and their releases. Warnings
   // are turned off because some drivers print them (a loop that was not vectorised) to the user's terminal.
   device->build_options = "-cl-std=CL1.2 -w";

@@ -53,6 +53,16 @@ struct Device {
       "  asm volatile(\"red.global.add.f32 [%0], %1;\" : : \"l\"(x), \"f\"(1.0f) : \"memory\");\n"
       "  asm volatile(\"red.global.add.f64 [%0], %1;\" : : \"l\"(y), \"d\"(1.0) : \"memory\");\n"
       "}"};
+  // The instructions that warpgroups of NVIDIA's Hopper GPUs multiply matrices with, and its copy engine.
+  // Looked for on compute capability 9.0 only, since no other device has them.
+  Feature wgmma{
+      *this, "cl_nv_pragma_unroll",
+      "kernel void probe(global uint* x) {\n"
+      "  local uint map[32] __attribute__((aligned(128)));\n"
+      "  asm volatile(\"//@tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 2;\\n\"\n"
+      "               \"//@wgmma.fence.sync.aligned;\\n\" : : \"r\"((uint)(ulong)map) : \"memory\");\n"
+      "  x[0] = map[0];\n"
+      "}"};
 
   // Quirks are what a platform's driver does that others do not. They are found by the platform's name, which
   // no file outside of this folder looks at.

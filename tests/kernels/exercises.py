@@ -664,6 +664,8 @@ EXERCISES: dict[str, Run | list[Run]] = {
 # Files that have no exercise, and why.
 LEFT_OUT = {
     "conv/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
+    "gemm/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs",
+    "gemm/pack_lines.cl": "launched for gemm/gpu_wgmma.cl only",
     "gemm/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
     "solver/rates.cl": "counts a device's operations in loops of seconds",
     "solver/rates_bf16.cl": "made of clang's built-in functions for x86-64",

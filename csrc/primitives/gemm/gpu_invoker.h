@@ -23,6 +23,9 @@ class GpuGemmInvoker : public GemmInvoker {
     split_ = {0, 0, 0, p.c[0], p.c[1], p.c[2], p.d[0], p.d[1], p.d[2], p.batch, p.m, p.n, splits, 0, 0};
   }
 
+  // For kernels whose work-groups take tiles of all parts in turn: the range has no dimension of parts.
+  void takes_turns() { range_.global[1] = 1; }
+
   // A and B as the kernel takes them.
   const Buffer& left(const GemmProblem::Operands& o) const { return swap_ ? o.b : o.a; }
   const Buffer& right(const GemmProblem::Operands& o) const { return swap_ ? o.a : o.b; }

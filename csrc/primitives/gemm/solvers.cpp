@@ -12,6 +12,7 @@ std::vector<const GemmSolver*> gemm_solvers() {
       gemm_cpu_packed(),   // everything else on CPU-like devices
       gemm_cpu_blocked(),  // and in the dtypes that do not compute in float
       gemm_gpu_gemv(),     // few rows on GPU-class devices: no tile to fill, only memory to read
+      gemm_gpu_wgmma(),    // Hopper's tensor cores, for float32 at its own precision too
       gemm_gpu_mma(),      // 16 bits and TF32 on tensor cores
       gemm_gpu_tiled(),    // everything on GPU-class devices
       gemm_clblast(),      // any device, any driver; seconds to start on a CPU, so only when forced there

@@ -1,0 +1,348 @@
+// GEMM solver "gpu_wgmma": the warpgroup instructions of NVIDIA's Hopper GPUs, for 16 bits, TF32, and float32
+// as three products of TF32; see gemm/gpu_wgmma.cl. Operands that the copy engine cannot take are copied to
+// lines first.
+#include "kernels/gemm/gpu_wgmma.h"
+#include "cl/rounding.h"
+#include "kernels/gemm/pack_lines.h"
+#include "primitives/common/gpu_tile.h"
+#include "primitives/gemm/gpu_invoker.h"
+#include "primitives/gemm/solvers.h"
+#include "runtime/element.h"
+#include "runtime/fetch_kernel.h"
+
+namespace dlb::solver {
+namespace {
+
+using params::GemmWgmma;
+using params::WgmmaOperand;
+
+constexpr int64_t kUnit = 16;  // bytes: lines and matrices begin at multiples of it
+constexpr int64_t kWorkspaceAlign = 512;
+constexpr int64_t kShortestPart = 4;  // stages of a part of the reduction
+constexpr size_t kMostConfigs = 6;
+constexpr double kHopeless = 1.6;  // times the first config's expected time
+
+struct WgmmaConfig {
+  int32_t columns = 0, splits = 0;  // of a tile; parts of the reduction
+  static constexpr const char* kNames[] = {"columns", "splits"};
+};
+
+// Tiles by their columns, and the share of the speed of mma instructions (DeviceRates::matrix16, matrix_tf32)
+// that a compute unit reaches with them: measured on an H100.
+struct WgmmaTile {
+  int columns;
+  double speed;
+};
+constexpr WgmmaTile kTiles[] = {{256, 1.5}, {128, 1.3}, {64, 0.8}};
+constexpr double kTileTime = 2.5;  // microseconds in which a compute unit begins and stores a tile
+
+bool is_split(const GemmProblem& p) {
+  return p.dtype == c10::ScalarType::Float && !p.tf32;
+}
+
+GemmProblem oriented(const GemmProblem& p) {
+  return columns_are_rows(p) ? transposed(p) : p;
+}
+
+int64_t line_elements(const GemmProblem& p) {
+  return params::WGMMA_LINE / int64_t(c10::elementSize(p.dtype));
+}
+
+// How an operand [batch, rows, k] reaches the copy engine.
+enum class Lines { kAlongK, kAlongRows, kPacked };
+
+struct Side {
+  int64_t batch, rows, k;                      // sizes
+  int64_t batch_stride, row_stride, k_stride;  // in elements
+  int64_t bytes;                               // of an element
+  Lines lines() const {
+    const auto whole = [&](int64_t stride) { return stride * bytes % kUnit == 0; };
+    if (!whole(batch_stride)) return Lines::kPacked;
+    if ((k_stride == 1 || k == 1) && (rows == 1 || (row_stride > 0 && whole(row_stride))))
+      return Lines::kAlongK;
+    const bool half = bytes == 2;  // the instructions take floats along k only
+    if (half && (row_stride == 1 || rows == 1) && (k == 1 || (k_stride > 0 && whole(k_stride))))
+      return Lines::kAlongRows;
+    return Lines::kPacked;
+  }
+  int64_t matrices() const { return batch_stride == 0 ? 1 : batch; }
+};
+
+Side left_side(const GemmProblem& p) {
+  return {p.batch, p.m, p.k, p.a[0], p.a[1], p.a[2], int64_t(c10::elementSize(p.dtype))};
+}
+Side right_side(const GemmProblem& p) {
+  return {p.batch, p.n, p.k, p.b[0], p.b[2], p.b[1], int64_t(c10::elementSize(p.dtype))};
+}
+
+// A copy of an operand: the launch that makes it, and its lines.
+struct Copy {
+  params::PackLines arguments{};
+  cl::Range range;
+  WgmmaOperand lines{};
+  int64_t bytes = 0;
+
+  explicit Copy(const Side& side) {
+    const bool along_rows = side.lines() == Lines::kAlongRows;
+    const int64_t lines_ = along_rows ? side.k : side.rows, length = along_rows ? side.rows : side.k;
+    lines.pitch = round_up(length * side.bytes, kUnit);
+    lines.batch = side.matrices() > 1 ? lines_ * lines.pitch : 0;
+    bytes = side.matrices() * lines_ * lines.pitch;
+    params::PackLines& a = arguments;
+    a.from_batch = side.batch_stride;
+    a.from_row = along_rows ? side.k_stride : side.row_stride;
+    a.from_k = along_rows ? side.row_stride : side.k_stride;
+    a.pitch = lines.pitch / side.bytes;
+    a.rows = static_cast<int>(lines_), a.k = static_cast<int>(length);
+    a.k_fast = length > 1 && (lines_ == 1 || a.from_k <= a.from_row);
+    range.dims = 3;
+    range.global[0] = ceil_div(length, params::PACK_TILE) * params::PACK_ITEMS;
+    range.global[1] = ceil_div(lines_, params::PACK_TILE), range.global[2] = side.matrices();
+    range.local[0] = params::PACK_ITEMS, range.local[1] = range.local[2] = 1;
+  }
+};
+
+int64_t tiles_of(const GemmProblem& p, int columns) {
+  return p.batch * ceil_div(p.m, params::WGMMA_ROWS) * ceil_div(p.n, columns);
+}
+
+int64_t groups_of(const GemmProblem& p, const cl::Device& device, const WgmmaConfig& config) {
+  return std::min<int64_t>(tiles_of(p, config.columns) * config.splits, device.compute_units);
+}
+
+// Bytes of the copy of an operand that is always copied.
+int64_t packed_bytes(const Side& side) {
+  return side.lines() == Lines::kPacked ? Copy(side).bytes : 0;
+}
+
+// Where things lie in the workspace, in bytes.
+struct Layout {
+  uint64_t maps, left, right, partial, end;
+  Layout(const GemmProblem& p, const cl::Device& device, const WgmmaConfig& config) {
+    const auto after = [](uint64_t start, int64_t bytes) { return start + round_up(bytes, kWorkspaceAlign); };
+    maps = 0;
+    left = after(maps, groups_of(p, device, config) * 2 * params::WGMMA_MAP);
+    right = after(left, packed_bytes(left_side(p)));
+    partial = after(right, packed_bytes(right_side(p)));
+    end = partial + (config.splits > 1 ? config.splits * p.batch * p.m * p.n * sizeof(float) : 0);
+  }
+};
+
+struct WgmmaPlan {
+  WgmmaConfig config;
+  double time;  // microseconds
+};
+
+// Of each part of the reduction; and as many parts as have something to add.
+int64_t part_depth(const GemmProblem& p, int64_t splits) {
+  return round_up(ceil_div(p.k, splits), line_elements(p));
+}
+int64_t filled_parts(const GemmProblem& p, int64_t splits) {
+  return ceil_div(p.k, part_depth(p, splits));
+}
+
+WgmmaPlan assess(const GemmProblem& p, const WgmmaTile& tile, int splits, const cl::Device& device,
+                 const DeviceRates& rates) {
+  const bool floats = p.dtype == c10::ScalarType::Float;
+  const double rate = tile.speed * (floats ? rates.matrix_tf32 : rates.matrix16) / device.compute_units;
+  const double flops =
+      2.0 * int(params::WGMMA_ROWS) * tile.columns * part_depth(p, splits) * (is_split(p) ? 3 : 1);
+  const int64_t rounds = ceil_div(tiles_of(p, tile.columns) * splits, device.compute_units);
+  double time = kGpuTileLaunches * rates.launch_us + rounds * (kTileTime + flops / rate);
+  for (const Side& side : {left_side(p), right_side(p)})
+    if (side.lines() == Lines::kPacked) time += rates.launch_us + 2 * packed_bytes(side) / rates.bytes;
+  if (splits > 1)
+    time += rates.launch_us + (2 * splits + 1) * double(p.batch) * p.m * p.n * sizeof(float) / rates.bytes;
+  return {{tile.columns, splits}, time};
+}
+
+int64_t most_splits(const GemmProblem& p) {
+  const int64_t by_memory =
+      kGpuPartialBytes / std::max<double>(1, double(p.batch) * p.m * p.n * sizeof(float));
+  return std::max<int64_t>(1, std::min(p.k / (kShortestPart * line_elements(p)), by_memory));
+}
+
+// All that could be tried for an oriented problem, the fastest first.
+std::vector<WgmmaPlan> plans(const GemmProblem& p, const cl::Device& device) {
+  const DeviceRates& rates = rates_of(device);
+  std::vector<WgmmaPlan> list;
+  for (const WgmmaTile& tile : kTiles) {
+    if (is_split(p) && tile.columns > 128) continue;  // whose sums need more registers than there are
+    int64_t previous = 0;
+    for (int rounds : {0, 1, 2, 3}) {  // tiles that a compute unit shall have
+      const int64_t wanted = rounds * int64_t(device.compute_units) / tiles_of(p, tile.columns);
+      const int64_t splits = filled_parts(p, std::clamp<int64_t>(wanted, 1, most_splits(p)));
+      if (splits == previous) continue;
+      previous = splits;
+      list.push_back(assess(p, tile, static_cast<int>(splits), device, rates));
+    }
+  }
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+  return list;
+}
+
+// An operand as the kernel takes it, but for its offset.
+WgmmaOperand operand(const Side& side) {
+  const WgmmaOperand copied = Copy(side).lines;
+  const int64_t batch = side.batch > 1 ? side.batch_stride * side.bytes : 0;
+  switch (side.lines()) {
+    case Lines::kAlongK:
+      return {0, side.rows > 1 ? side.row_stride * side.bytes : copied.pitch, batch};
+    case Lines::kAlongRows:
+      return {0, side.k > 1 ? side.k_stride * side.bytes : copied.pitch, batch};
+    case Lines::kPacked:
+      break;
+  }
+  return copied;
+}
+
+class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
+ public:
+  WgmmaInvoker(const GemmProblem& problem, cl::Device& device, const Config& chosen)
+      : GpuGemmInvoker(problem, columns_are_rows(problem), kernel(problem, device, chosen, "gemm_wgmma"),
+                       kernel(problem, device, chosen, "split_reduce")),
+        device_(device),
+        index_(static_cast<c10::DeviceIndex>(problem.device)),
+        layout_(oriented(problem), device, chosen.as<WgmmaConfig>()),
+        left_(left_side(oriented(problem)), device, problem.dtype),
+        right_(right_side(oriented(problem)), device, problem.dtype) {
+    const GemmProblem p = oriented(problem);
+    const WgmmaConfig config = chosen.as<WgmmaConfig>();
+    GemmWgmma& a = arguments_;
+    a.a = operand(left_side(p)), a.b = operand(right_side(p));
+    a.c_batch = p.c[0], a.c_m = p.c[1], a.c_n = p.c[2];
+    a.d_batch = p.d[0], a.d_m = p.d[1], a.d_n = p.d[2];
+    a.batch = p.batch, a.m = p.m, a.n = p.n, a.k = p.k;
+    a.splits = config.splits;
+    a.k_part = static_cast<int>(part_depth(p, config.splits));
+    together_ = p.dtype == c10::ScalarType::Float ? 2 : 8;
+    a.c_vector = p.c[2] == 1 && p.c[0] % together_ == 0 && p.c[1] % together_ == 0 && p.n % together_ == 0;
+    divide(p, config.splits, groups_of(p, device, config), params::WGMMA_ITEMS);
+    takes_turns();
+  }
+
+  void run(Stream& stream, const GemmProblem::Operands& given, MemRef workspace) override {
+    GemmProblem::Operands operands = given;
+    GemmWgmma a = arguments_;
+    const auto in_workspace = [&](uint64_t bytes) { return MemRef{workspace.mem, workspace.offset + bytes}; };
+    // freed when this returns, which the allocator orders behind what is enqueued
+    const c10::DataPtr left =
+        bring(stream, left_, swap_ ? operands.b : operands.a, a.a, in_workspace(layout_.left));
+    const c10::DataPtr right =
+        bring(stream, right_, swap_ ? operands.a : operands.b, a.b, in_workspace(layout_.right));
+    a.c_vector &= operands.c.offset % together_ == 0;
+    a.maps_offset = static_cast<int64_t>((workspace.offset + layout_.maps) / sizeof(float));
+    launch(stream, kernel_, a, operands, in_workspace(layout_.partial));
+  }
+
+ private:
+  static cl::Kernel& kernel(const GemmProblem& problem, cl::Device& device, const Config& config,
+                            const char* name) {
+    const GemmProblem p = oriented(problem);
+    const auto along_rows = [](const Side& side) { return side.lines() == Lines::kAlongRows ? "1" : "0"; };
+    return fetch_kernel(
+        device, {"common/gpu_tile.clh", "common/wgmma.clh", "gemm/gpu_wgmma.cl", "common/split_reduce.cl"},
+        name,
+        gpu_options(device, p.dtype) + " -DTILE_N=" + std::to_string(config.as<WgmmaConfig>().columns) +
+            " -DSPLIT=" + (is_split(p) ? "1" : "0") + " -DA_ALONG_ROWS=" + along_rows(left_side(p)) +
+            " -DB_ALONG_ROWS=" + along_rows(right_side(p)));
+  }
+
+  static cl::Kernel& pack_kernel(cl::Device& device, c10::ScalarType type) {
+    return fetch_kernel(device, {"common/gpu_tile.clh", "gemm/pack_lines.cl"}, "pack_lines",
+                        gpu_options(device, type));
+  }
+
+  struct Operand {
+    Copy copy;
+    cl::Kernel* packs = nullptr;  // where it is copied in every run, and not only where its address is odd
+    Operand(const Side& side, cl::Device& device, c10::ScalarType type) : copy(side) {
+      if (side.lines() == Lines::kPacked) packs = &pack_kernel(device, type);
+    }
+  };
+
+  // Brings an operand to where the kernel can read it: to `place` where that is always needed, to memory of
+  // its own, which is returned, where only its address is odd.
+  c10::DataPtr bring(Stream& stream, const Operand& operand, Buffer& buffer, WgmmaOperand& lines,
+                     MemRef place) const {
+    const int64_t element = int64_t(c10::elementSize(dtype_));
+    lines.offset = buffer.offset;
+    if (!operand.packs && buffer.offset * element % kUnit == 0) return {};
+    c10::DataPtr memory;
+    if (!operand.packs) {
+      memory = allocate_bytes(operand.copy.bytes, index_);
+      place = resolve(memory, memory.get());
+      lines = operand.copy.lines;
+    }
+    params::PackLines a = operand.copy.arguments;
+    a.from_offset = buffer.offset, a.to_offset = int64_t(place.offset) / element;
+    cl::Kernel& kernel = operand.packs ? *operand.packs : pack_kernel(device_, dtype_);
+    kernel.launch_with(stream.queue(), operand.copy.range,
+                       [&](auto& list) { list.add(buffer.mem), list.add(place.mem), list.add(a); });
+    buffer.mem = place.mem, buffer.offset = lines.offset = a.to_offset;
+    return memory;
+  }
+
+  cl::Device& device_;
+  const c10::DeviceIndex index_;
+  const Layout layout_;
+  const Operand left_, right_;
+  int together_;  // elements of a row of results that are stored at once
+};
+
+class Wgmma final : public GemmSolver {
+ public:
+  const char* name() const override { return "gpu_wgmma"; }
+  ConfigNames config_names() const override { return ConfigNames::of<WgmmaConfig>(); }
+  Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (!is_float_storage(p.dtype)) return Applicability::no("for float32, float16 and bfloat16");
+    if (!device.wgmma) return Applicability::no("needs an NVIDIA GPU of compute capability 9.0");
+    if (std::min({p.batch, p.m, p.n, p.k}) == 0) return Applicability::no("nothing to multiply");
+    if (std::max({p.batch, p.m, p.n, p.k}) > INT32_MAX - 512)
+      return Applicability::no("a dimension of 2^31 or more");
+    const GemmProblem q = oriented(p);
+    for (const Side& side : {left_side(q), right_side(q)})
+      if (const WgmmaOperand o = operand(side); std::max(o.pitch, o.batch) >= int64_t(1) << 40)
+        return Applicability::no("rows or matrices 2^40 bytes apart");
+    if (double(tiles_of(q, kTiles[2].columns)) * most_splits(q) > INT32_MAX)
+      return Applicability::no("2^31 tiles or more");
+    return Applicability::yes();
+  }
+  uint64_t workspace(const GemmProblem& p, const cl::Device& device, const Config& config) const override {
+    return Layout(oriented(p), device, config.as<WgmmaConfig>()).end;
+  }
+  std::vector<Config> configs(const GemmProblem& problem, const cl::Device& device) const override {
+    const GemmProblem p = oriented(problem);
+    const std::vector<WgmmaPlan> all = plans(p, device);
+    std::vector<Config> list;
+    for (const WgmmaPlan& plan : all)
+      if (list.size() < kMostConfigs && plan.time < kHopeless * all.front().time)
+        list.push_back(Config::of(plan.config));
+    return list;
+  }
+  bool has_config(const GemmProblem& problem, const cl::Device&, const Config& config) const override {
+    const auto [columns, splits] = config.as<WgmmaConfig>();
+    if (config != Config::of(WgmmaConfig{columns, splits})) return false;
+    const GemmProblem p = oriented(problem);
+    for (const WgmmaTile& tile : kTiles)
+      if (tile.columns == columns && !(is_split(p) && columns > 128))
+        return splits >= 1 && splits <= most_splits(p) && splits == filled_parts(p, splits);
+    return false;
+  }
+  double estimate(const GemmProblem& p, const cl::Device& device) const override {
+    return plans(oriented(p), device).front().time;
+  }
+  std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
+                                       const Config& config) const override {
+    return std::make_unique<WgmmaInvoker>(problem, device, config);
+  }
+};
+
+}  // namespace
+
+const GemmSolver* gemm_gpu_wgmma() {
+  static const Wgmma solver;
+  return &solver;
+}
+
+}  // namespace dlb::solver

@@ -1,0 +1,116 @@
+"""Products by the warpgroup instructions of Hopper GPUs, solver gpu_wgmma; skipped on other devices."""
+
+import math
+
+import pytest
+import torch
+from common import relative_error
+from gpu_solvers import check_configs, first_values, shifted
+
+import dlbackend
+from dlbackend import _C
+
+PROBE = "gemm:float32 b=1 m=256 n=256 k=256 sa=0,256,1 sb=0,256,1 sc=0,256,1 sd=0,0,0 add=0"
+HOPPER = torch.ocl.is_available() and "gpu_wgmma: applicable" in _C.explain_problem(PROBE)
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")]
+
+# TF32 cuts off what it does not hold, up to 2^-10 of each factor; results of 16 bits are rounded when they are stored
+TOLERANCE = {"tf32": 1.2e-3, "float32": 1e-6, "float16": 6e-4, "bfloat16": 4e-3}
+
+
+def dtype_of(precision: str) -> torch.dtype:
+    return torch.float32 if precision == "tf32" else getattr(torch, precision)
+
+
+@pytest.fixture(autouse=True)
+def settings(request):
+    precision = request.node.callspec.params.get("precision") if hasattr(request.node, "callspec") else None
+    with torch.backends.ocl.flags(fp32_precision="tf32" if precision == "tf32" else "ieee"):
+        yield
+    dlbackend.solvers.force("")
+
+
+@pytest.mark.parametrize("precision", list(TOLERANCE))
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 64), (130, 77, 75), (300, 520, 264), (1, 1, 1), (70, 8, 512)])
+def test_products(m, n, k, precision):
+    """Both layouts of both operands, gaps and unaligned offsets, an addend, tiles that are not full."""
+    dlbackend.solvers.force("gemm:gpu_wgmma")
+    dtype, tolerance = dtype_of(precision), TOLERANCE[precision] * (2 if k == 1 else 1)
+    a, b, d = torch.randn(2, m, k).to(dtype), torch.randn(2, k, n).to(dtype), torch.randn(n).to(dtype)
+    wide = torch.randn(2, k, 2 * n).to(dtype)[:, :, ::2]
+    for x in (a, a.mT.contiguous().mT, a[:1].expand(2, -1, -1)):
+        for y in (b, b.mT.contiguous().mT, wide):
+            for offset in (0, 3):
+                product = x.double() @ y.double()
+                x_ocl, y_ocl = shifted(x, offset), shifted(y, offset)
+                assert relative_error(torch.bmm(x_ocl, y_ocl), product) < tolerance
+                got = torch.baddbmm(d.to("ocl"), x_ocl, y_ocl, beta=0.5, alpha=-2).cpu().double()
+                difference = got - (0.5 * d.double() - 2 * product)  # of two numbers that may cancel out
+                assert difference.norm() < tolerance * (0.5 * d.double().abs() + 2 * product.abs()).norm()
+
+
+@pytest.mark.parametrize("precision", list(TOLERANCE))
+def test_configs(precision):
+    dtype = dtype_of(precision)
+    a, b = torch.randn(1, 300, 2801).to(dtype), torch.randn(1, 2801, 520).to(dtype)
+
+    def run() -> None:
+        torch.bmm(a.to("ocl"), b.to("ocl"))
+        torch.bmm(a.mT.contiguous().to("ocl").mT, b.mT.contiguous().to("ocl").mT)
+
+    configs = check_configs("gpu_wgmma", run, 2)
+    assert first_values(configs) <= {64, 128, 256}
+    assert {config.split(",")[1] for config in configs} != {"1"}  # parts of the reduction
+
+
+def test_more_tiles_than_compute_units():
+    """A work-group's barriers go on from tile to tile, and no tile is left out."""
+    dlbackend.solvers.force("gemm:gpu_wgmma")
+    a, b = torch.randn(7, 1000, 200).bfloat16(), torch.randn(7, 200, 1100).bfloat16()
+    assert relative_error(torch.bmm(a.to("ocl"), b.to("ocl")), a.double() @ b.double()) < TOLERANCE["bfloat16"]
+
+
+def error_of(solver: str, a: torch.Tensor, b: torch.Tensor) -> float:
+    """The 2-norm of the error over that of the sums of magnitudes, which is what rounding is relative to."""
+    dlbackend.solvers.force(f"gemm:{solver}")
+    error = (a.to("ocl") @ b.to("ocl")).cpu().double() - a.double() @ b.double()
+    return (error.norm() / (a.double().abs() @ b.double().abs()).norm()).item()
+
+
+@pytest.mark.parametrize("k", [32, 100, 1000, 20000])
+@pytest.mark.parametrize("kind", ["normal", "positive", "cancelling", "large", "small", "spread"])
+def test_float32_is_as_exact_as_by_multiply_add(kind, k):
+    a, b = torch.randn(130, k), torch.randn(k, 140)
+    if kind == "positive":
+        a, b = a.abs(), b.abs()
+    elif kind == "cancelling":
+        a = torch.cat((a, -a * (1 + 1e-6)), 1)
+        b = torch.cat((b, b), 0)
+    elif kind in ("large", "small"):
+        a, b = (t * (1e18 if kind == "large" else 1e-16) for t in (a, b))
+    elif kind == "spread":
+        a, b = (t * torch.exp(4 * torch.randn_like(t)) for t in (a, b))
+    assert error_of("gpu_wgmma", a, b) <= 2 * error_of("gpu_tiled", a, b)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_infinities_and_nan(precision):
+    dtype = dtype_of(precision)
+    a, b = torch.randn(200, 70), torch.randn(70, 150)
+    a[3, 5], a[150, 60], b[7, 100], a[20, 20], b[20, 9] = math.inf, math.nan, -math.inf, math.inf, 0.0
+    a[60], b[5, 4] = 2.0, 1.0  # factors whose rest is zero
+    a, b = a.to(dtype), b.to(dtype)
+    dlbackend.solvers.force("gemm:gpu_wgmma")
+    got, want = (a.to("ocl") @ b.to("ocl")).cpu().double(), a.double() @ b.double()
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got.isinf(), want.isinf())
+    assert torch.equal(got[got.isinf()], want[want.isinf()])
+    finite = want.isfinite()
+    assert relative_error(got[finite], want[finite]) < TOLERANCE[precision]
+
+
+def test_results_are_the_same_each_time():
+    dlbackend.solvers.force("gemm:gpu_wgmma")
+    a, b = torch.randn(500, 3000, device="ocl"), torch.randn(3000, 400, device="ocl")
+    first = a @ b
+    assert all(torch.equal(a @ b, first) for _ in range(5))
