@@ -56,9 +56,10 @@ DeviceRates derive_gpu(const cl::Device& device, const cl::ComputeUnit& unit) {
   rates.float64 = rates.float32 / (device.fp64.listed() ? 2 : 64);
   rates.int32 = rates.float32 / 2;
   const bool tensor_cores =
-      device.tensor_cores != cl::TensorCores::kNone;        // emulated ones count as real ones
-  rates.matrix16 = rates.float32 * (tensor_cores ? 4 : 1);  // from 2 to 16 times
-  rates.matrix_tf32 = rates.float32 * (tensor_cores ? 2 : 1);
+      device.tensor_cores != cl::TensorCores::kNone;  // emulated ones count as real ones
+  const bool hopper = device.wgmma.listed();
+  rates.matrix16 = rates.float32 * (hopper ? 9 : tensor_cores ? 4 : 1);  // from 2 to 16 times
+  rates.matrix_tf32 = rates.matrix16 / (tensor_cores ? 2 : 1);
   return rates;
 }
 

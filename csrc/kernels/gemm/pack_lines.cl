@@ -2,14 +2,17 @@
 // memory, so that both what is read and what is written lies together. After common/gpu_tile.clh.
 #include "kernels/gemm/pack_lines.h"
 
-// Global size: {ceil(k / PACK_TILE) * PACK_ITEMS, ceil(rows / PACK_TILE), matrices}.
+// Global size: {tiles along k * tiles along the rows * matrices * PACK_ITEMS}; in one dimension, since drivers allow few
+// work-groups in the others.
 __attribute__((reqd_work_group_size(PACK_ITEMS, 1, 1))) kernel void pack_lines(global const T* from, global T* to,
                                                                                 PackLines p) {
   local T tile[PACK_TILE * (PACK_TILE + 1)];
   const int x = get_local_id(0) % PACK_TILE, y = get_local_id(0) / PACK_TILE;
-  const int first_k = get_group_id(0) * PACK_TILE, first_row = get_group_id(1) * PACK_TILE;
-  from += p.from_offset + get_group_id(2) * p.from_batch;
-  to += p.to_offset + (long)get_group_id(2) * p.rows * p.pitch;
+  const int tiles_k = (p.k + PACK_TILE - 1) / PACK_TILE, tiles_rows = (p.rows + PACK_TILE - 1) / PACK_TILE;
+  const int group = get_group_id(0), first_k = group % tiles_k * PACK_TILE;
+  const int first_row = group / tiles_k % tiles_rows * PACK_TILE, matrix = group / tiles_k / tiles_rows;
+  from += p.from_offset + matrix * p.from_batch;
+  to += p.to_offset + (long)matrix * p.rows * p.pitch;
 #pragma unroll
   for (int i = y; i < PACK_TILE; i += PACK_ITEMS / PACK_TILE) {
     const int row = p.k_fast ? i : x, k = p.k_fast ? x : i;

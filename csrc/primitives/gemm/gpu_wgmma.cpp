@@ -27,13 +27,14 @@ struct WgmmaConfig {
   static constexpr const char* kNames[] = {"columns", "splits"};
 };
 
-// Tiles by their columns, and the share of the speed of mma instructions (DeviceRates::matrix16, matrix_tf32)
-// that a compute unit reaches with them: measured on an H100.
+// Tiles by their columns, and the share of the rate of mma instructions (DeviceRates::matrix16, matrix_tf32)
+// that they reach, also in the three products of a float32: seen on an H100, where these instructions are
+// faster than mma.
 struct WgmmaTile {
   int columns;
-  double speed;
+  double speed, split_speed;
 };
-constexpr WgmmaTile kTiles[] = {{256, 1.5}, {128, 1.3}, {64, 0.8}};
+constexpr WgmmaTile kTiles[] = {{256, 1.1, 0}, {128, 1.0, 0.65}, {64, 0.6, 0.48}};
 constexpr double kTileTime = 2.5;  // microseconds in which a compute unit begins and stores a tile
 
 bool is_split(const GemmProblem& p) {
@@ -80,7 +81,7 @@ struct Copy {
   params::PackLines arguments{};
   cl::Range range;
   WgmmaOperand lines{};
-  int64_t bytes = 0;
+  int64_t bytes = 0, groups = 0;  // of work-items
 
   explicit Copy(const Side& side) {
     const bool along_rows = side.lines() == Lines::kAlongRows;
@@ -95,10 +96,8 @@ struct Copy {
     a.pitch = lines.pitch / side.bytes;
     a.rows = static_cast<int>(lines_), a.k = static_cast<int>(length);
     a.k_fast = length > 1 && (lines_ == 1 || a.from_k <= a.from_row);
-    range.dims = 3;
-    range.global[0] = ceil_div(length, params::PACK_TILE) * params::PACK_ITEMS;
-    range.global[1] = ceil_div(lines_, params::PACK_TILE), range.global[2] = side.matrices();
-    range.local[0] = params::PACK_ITEMS, range.local[1] = range.local[2] = 1;
+    groups = side.matrices() * ceil_div(lines_, params::PACK_TILE) * ceil_div(length, params::PACK_TILE);
+    range = cl::Range::linear(groups, params::PACK_ITEMS);
   }
 };
 
@@ -144,7 +143,8 @@ int64_t filled_parts(const GemmProblem& p, int64_t splits) {
 WgmmaPlan assess(const GemmProblem& p, const WgmmaTile& tile, int splits, const cl::Device& device,
                  const DeviceRates& rates) {
   const bool floats = p.dtype == c10::ScalarType::Float;
-  const double rate = tile.speed * (floats ? rates.matrix_tf32 : rates.matrix16) / device.compute_units;
+  const double rate = (is_split(p) ? tile.split_speed : tile.speed) *
+                      (floats ? rates.matrix_tf32 : rates.matrix16) / device.compute_units;
   const double flops =
       2.0 * int(params::WGMMA_ROWS) * tile.columns * part_depth(p, splits) * (is_split(p) ? 3 : 1);
   const int64_t rounds = ceil_div(tiles_of(p, tile.columns) * splits, device.compute_units);
@@ -167,7 +167,7 @@ std::vector<WgmmaPlan> plans(const GemmProblem& p, const cl::Device& device) {
   const DeviceRates& rates = rates_of(device);
   std::vector<WgmmaPlan> list;
   for (const WgmmaTile& tile : kTiles) {
-    if (is_split(p) && tile.columns > 128) continue;  // whose sums need more registers than there are
+    if (is_split(p) && tile.split_speed == 0) continue;  // whose sums need more registers than there are
     int64_t previous = 0;
     for (int rounds : {0, 1, 2, 3}) {  // tiles that a compute unit shall have
       const int64_t wanted = rounds * int64_t(device.compute_units) / tiles_of(p, tile.columns);
@@ -304,7 +304,8 @@ class Wgmma final : public GemmSolver {
     for (const Side& side : {left_side(q), right_side(q)})
       if (const WgmmaOperand o = operand(side); std::max(o.pitch, o.batch) >= int64_t(1) << 40)
         return Applicability::no("rows or matrices 2^40 bytes apart");
-    if (double(tiles_of(q, kTiles[2].columns)) * most_splits(q) > INT32_MAX)
+    if (double(tiles_of(q, kTiles[2].columns)) * most_splits(q) > INT32_MAX ||
+        std::max(Copy(left_side(q)).groups, Copy(right_side(q)).groups) > INT32_MAX)
       return Applicability::no("2^31 tiles or more");
     return Applicability::yes();
   }
@@ -325,7 +326,7 @@ class Wgmma final : public GemmSolver {
     if (config != Config::of(WgmmaConfig{columns, splits})) return false;
     const GemmProblem p = oriented(problem);
     for (const WgmmaTile& tile : kTiles)
-      if (tile.columns == columns && !(is_split(p) && columns > 128))
+      if (tile.columns == columns && !(is_split(p) && tile.split_speed == 0))
         return splits >= 1 && splits <= most_splits(p) && splits == filled_parts(p, splits);
     return false;
   }
