@@ -198,6 +198,15 @@ def test_singular_matrices() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_qr_of_tiny_numbers(dtype: torch.dtype) -> None:
+    scale = torch.tensor([1.0, 2.0**-60, 2.0**-125, 2.0**-140, 2.0**-149, 0.0])
+    a = torch.ones(7, 6, dtype=dtype).tril() * scale
+    q, r = torch.linalg.qr(a.to("ocl"))
+    assert_near(q.mH @ q, identity_like(a.mH @ a))
+    assert_near(q @ r, a.to(wide(dtype)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_qr(dtype: torch.dtype) -> None:
     for shape in [*SHAPES, (90, 40), (100, 70), (40, 90)]:
         a = general(shape, dtype)
