@@ -105,7 +105,9 @@ struct Writer {
            define("DLB_RESULT_TYPE", storage_name(key.types[0])) + define("DLB_RESULT", text.stored(0));
     }
     const DClass cls = class_of(key.compute);
-    if (cls == DClass::Float && is_long(op.body(cls)))
+    const bool halves =
+        std::find(key.types.begin(), key.types.begin() + count, DType::F16) != key.types.begin() + count;
+    if (cls == DClass::Float && (halves || is_long(op.body(cls))))
       s += define("DLB_WIDE", num(kLine / size_of(key.compute)));
     return s;
   }

@@ -171,7 +171,9 @@ def test_accumulation_is_the_same_each_time() -> None:
 def test_bad_index_is_reported_and_the_device_goes_on(op: str, call: Callable[..., object]) -> None:
     x = torch.ones(3, 4, device=DEVICE)
     for bad in (10**12, 50, -51):
-        with pytest.raises(IndexError, match=f"{op}.*{bad}.*out of bounds"):  # noqa: PT012
+        with pytest.raises((IndexError, RuntimeError)) as expected:
+            call(torch.ones(3, 4), torch.tensor([bad]))
+        with pytest.raises(expected.type, match=rf"(?s)(?=.*{op}).*{bad}.*out of bounds"):  # noqa: PT012
             call(x, torch.tensor([bad], device=DEVICE))
             torch.ocl.synchronize()
         assert x.sum().item() == 12
@@ -378,7 +380,7 @@ def test_sums_of_many(cells: int) -> None:
     check_same(lambda s, i: s.new_zeros(cells, 3).index_put((i, i % 3), s, accumulate=True), source, i)
     bad = i.clone()
     bad[1234] = cells
-    with pytest.raises(IndexError):
+    with pytest.raises(RuntimeError):
         source.new_zeros(cells).to(DEVICE).scatter_add(0, bad.to(DEVICE), source.to(DEVICE)).cpu()
 
 

@@ -154,6 +154,20 @@ def test_large_factorizations_take_few_launches() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [4, 70])
+def test_solves_with_lu_broadcast_factors(dtype: torch.dtype, n: int) -> None:
+    for batch, sides in [((), (2, 1, 3)), ((1, 3, 1), (2, 1, 3)), ((1,), (5,)), ((2, 3), ())]:
+        a, b = definite((*batch, n, n), dtype), general((*sides, n, 2), dtype)
+        exact, side = a.to(wide(dtype)), b.to(wide(dtype))
+        if sides:
+            assert_near(torch.linalg.solve(a.to("ocl"), b.to("ocl"), left=True), torch.linalg.solve(exact, side))
+        lu, pivots = torch.linalg.lu_factor(a.to("ocl"))
+        assert_near(torch.linalg.lu_solve(lu, pivots, b.to("ocl")), torch.linalg.solve(exact, side))
+        adjoint = torch.linalg.lu_solve(lu, pivots, b.to("ocl"), adjoint=True)
+        assert_near(adjoint, torch.linalg.solve(exact.mH, side))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_solve_inverse_and_determinant(dtype: torch.dtype) -> None:
     for shape in SHAPES:
         a, b = definite(shape, dtype), general((*shape[:-1], 18), dtype)
@@ -181,6 +195,15 @@ def test_singular_matrices() -> None:
     assert torch.linalg.slogdet(a.to("ocl")).logabsdet.cpu()[1] == -float("inf")
     with pytest.raises(torch.linalg.LinAlgError, match="input matrix is singular"):
         torch.linalg.solve(a.to("ocl"), a.to("ocl"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_qr_of_tiny_numbers(dtype: torch.dtype) -> None:
+    scale = torch.tensor([1.0, 2.0**-60, 2.0**-125, 2.0**-140, 2.0**-149, 0.0])
+    a = torch.ones(7, 6, dtype=dtype).tril() * scale
+    q, r = torch.linalg.qr(a.to("ocl"))
+    assert_near(q.mH @ q, identity_like(a.mH @ a))
+    assert_near(q @ r, a.to(wide(dtype)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -17,7 +17,7 @@ typedef struct {
   dlb_uint rank;
   dlb_uint count;     // elements in all; GPU, vectorised: vectors
   dlb_uint per_item;  // CPU: consecutive elements of one work-item
-  dlb_uint streamed;  // CPU: whether results go past the cache
+  dlb_uint streamed;  // CPU: of traffic.h
 } PointwiseParams;
 ASSERT_SIZE(PointwiseParams, 712);
 

@@ -43,8 +43,9 @@ at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::In
 // 0 .. bound - 1. For what the host would have to wait for to check.
 void check_range(const at::Tensor& numbers, int64_t bound, int32_t site);
 
-// An error site with the usual message for `op`.
-int32_t index_error_site(const char* op);
+// An error site with the usual message for `op`. `is_index`: of an IndexError, else of a RuntimeError,
+// whichever the CPU raises.
+int32_t index_error_site(const char* op, bool is_index = true);
 
 // A 0-dim tensor as one of one element: index ops treat them alike.
 at::Tensor at_least_1d(const at::Tensor& t);

@@ -75,6 +75,7 @@ struct BagOperands {
 };
 
 void run_bags(const BagOperands& operands, int64_t mode, int64_t padding_idx) {
+  static const int32_t index_site = index_error_site("embedding_bag", false);
   static const int32_t range_site = register_error_site(
       {"embedding_bag", "offsets can not be negative or greater than input's length, but got %lld", false});
   static const int32_t order_site =
@@ -105,7 +106,7 @@ void run_bags(const BagOperands& operands, int64_t mode, int64_t padding_idx) {
   p.ends = o.offsets.numel() > o.bag_size.numel();
   p.mode = static_cast<int32_t>(mode);
   p.wide = o.indices.scalar_type() == at::kLong;
-  p.site = embedding_site(), p.range_site = range_site, p.order_site = order_site, p.first_site = first_site;
+  p.site = index_site, p.range_site = range_site, p.order_site = order_site, p.first_site = first_site;
   const int64_t work = int64_t{p.count} * p.width / std::max(1u, p.bags);
   const Team team = make_team(stream.device(), p.bags, work, 1);
   p.per_item = team.per_item;

@@ -24,7 +24,7 @@ at::Tensor& gather_out(const at::Tensor& self, int64_t dim, const at::Tensor& in
   if (index.numel() == 0) return op.finish(), out;
   check_same_device(self, index, "gather");
   const c10::DeviceGuard guard(self.device());
-  static const int32_t site = index_error_site("gather");
+  static const int32_t site = index_error_site("gather", false);
   const at::Tensor in = at_least_1d(self.resolve_conj().resolve_neg()), at = at_least_1d(index),
                    to = at_least_1d(op.result());
   const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, in.dim()));

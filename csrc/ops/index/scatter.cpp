@@ -72,7 +72,7 @@ template <class Meta, class Value, class... Reduce>
 at::Tensor& scatter_op(const at::Tensor& self, int64_t dim, const at::Tensor& index, const Value& value,
                        at::Tensor& out, std::optional<std::string_view> reduce,
                        const Reduce&... meta_reduce) {
-  static const int32_t site = index_error_site("scatter");
+  static const int32_t site = index_error_site("scatter", false);
   OutOp<Meta> op(out);
   op.meta(self, dim, index, value, meta_reduce...);
   const c10::DeviceGuard guard(self.device());
@@ -114,7 +114,7 @@ at::Tensor& scatter_value_reduce(const at::Tensor& self, int64_t dim, const at::
 
 at::Tensor& scatter_add_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                             const at::Tensor& src, at::Tensor& out) {
-  static const int32_t site = index_error_site("scatter_add");
+  static const int32_t site = index_error_site("scatter_add", false);
   OutOp<at::meta::structured_scatter_add> op(out);
   op.meta(self, dim, index, src);
   const c10::DeviceGuard guard(self.device());
@@ -131,7 +131,7 @@ at::Tensor& scatter_add_out(const at::Tensor& self, int64_t dim, const at::Tenso
 
 at::Tensor& index_add_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                           const at::Tensor& source, const c10::Scalar& alpha, at::Tensor& out) {
-  static const int32_t site = index_error_site("index_add");
+  static const int32_t site = index_error_site("index_add", false);
   OutOp<at::meta::structured_index_add> op(out);
   op.meta(self, dim, index, source, alpha);
   const c10::DeviceGuard guard(self.device());

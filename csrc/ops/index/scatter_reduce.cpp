@@ -61,7 +61,7 @@ void divide_by_counts(const at::Tensor& result, at::Tensor counts) {
 at::Tensor& scatter_reduce_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                                const at::Tensor& src, std::string_view reduce, bool include_self,
                                at::Tensor& out) {
-  static const int32_t site = index_error_site("scatter_reduce");
+  static const int32_t site = index_error_site("scatter_reduce", false);
   OutOp<at::meta::structured_scatter_reduce_two> op(out);
   op.meta(self, dim, index, src, reduce, include_self);
   const c10::DeviceGuard guard(self.device());

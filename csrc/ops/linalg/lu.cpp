@@ -99,8 +99,16 @@ void lu_solve_kernel(const Tensor& lu_, const Tensor& pivots_, const Tensor& b_,
                      at::native::TransposeType transpose) {
   using namespace params;
   if (b_.numel() == 0) return;
-  const Tensor b = collapse(b_), pivots = collapse_or_copy(pivots_.unsqueeze(-1));
-  Tensor lu = collapse_or_copy(lu_);
+  // PyTorch leaves it to the kernel to repeat the factors along batch dimensions that only the right-hand
+  // sides have. One matrix for all of them stays one in memory.
+  const auto batch = b_.sizes().slice(0, b_.dim() - 2);
+  const auto repeated = [&](const Tensor& matrices) {
+    auto sizes = batch.vec();
+    sizes.push_back(matrices.size(-2)), sizes.push_back(matrices.size(-1));
+    return collapse_or_copy(matrices.expand(sizes));
+  };
+  const Tensor b = collapse(b_), pivots = repeated(pivots_.unsqueeze(-1));
+  Tensor lu = repeated(lu_);
   const bool transposed = transpose != at::native::TransposeType::NoTranspose;
   if (transposed)
     lu = transpose == at::native::TransposeType::ConjTranspose ? lu.mH().resolve_conj() : lu.mT();
@@ -108,11 +116,10 @@ void lu_solve_kernel(const Tensor& lu_, const Tensor& pivots_, const Tensor& b_,
     return solve_with_tile(lu, b, pivots,
                            transposed ? SOLVE_LOWER | SOLVE_UPPER | SOLVE_UPPER_UNIT | SOLVE_SWAP_LAST
                                       : SOLVE_SWAP_FIRST | SOLVE_LOWER | SOLVE_LOWER_UNIT | SOLVE_UPPER);
-  const Tensor expanded = pivots.expand({b.size(0), -1, -1});
-  if (!transposed) swap_rows(b, expanded, 0, false);
+  if (!transposed) swap_rows(b, pivots, 0, false);
   solve_triangular(lu, b, false, !transposed);
   solve_triangular(lu, b, true, transposed);
-  if (transposed) swap_rows(b, expanded, 0, true);
+  if (transposed) swap_rows(b, pivots, 0, true);
 }
 
 void unpack_pivots_kernel(at::TensorIterator& iter, int64_t dim_size, int64_t max_pivot) {

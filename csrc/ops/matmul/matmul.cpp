@@ -28,8 +28,9 @@ void check_operands(const char* op, std::initializer_list<std::reference_wrapper
   const auto type = tensors.begin()->get().scalar_type();
   for (const Tensor& tensor : tensors) {
     c10::impl::check_and_update_common_device(device, tensor, op, "operand");
-    TORCH_CHECK(tensor.scalar_type() == type, op, ": expected all operands to have the same dtype, but got ",
-                type, " and ", tensor.scalar_type());
+    TORCH_CHECK(tensor.scalar_type() == type, op,
+                ": expected operands and result to have the same dtype, but got: ", type,
+                " != ", tensor.scalar_type());
   }
 }
 
@@ -100,12 +101,12 @@ Tensor& addmv_out(const Tensor& self, const Tensor& mat, const Tensor& vec, cons
 }
 
 Tensor dot_product(const char* op, const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(self.dim() == 1 && other.dim() == 1, "1D tensors expected, but got ", self.dim(), "D and ",
+              other.dim(), "D tensors");
   TORCH_CHECK(self.scalar_type() == other.scalar_type(),
               "dot : expected both vectors to have same dtype, but found ", self.scalar_type(), " and ",
               other.scalar_type());
   check_operands(op, {self, other});
-  TORCH_CHECK(self.dim() == 1 && other.dim() == 1, "1D tensors expected, but got ", self.dim(), "D and ",
-              other.dim(), "D tensors");
   TORCH_CHECK(self.numel() == other.numel(), "inconsistent tensor size, expected tensor [", self.numel(),
               "] and src [", other.numel(), "] to have the same number of elements, but got ", self.numel(),
               " and ", other.numel(), " elements respectively");

@@ -9,6 +9,7 @@
 
 #include "cl/program_table.h"
 #include "codegen/registry.h"
+#include "kernels/pointwise/traffic.h"
 #include "runtime/device_error.h"
 
 namespace dlb::pointwise {
@@ -113,20 +114,23 @@ bool vectorisable(const Launch& launch) {
   return true;
 }
 
-// CPU: whether results go past the cache. They do for operands that are too large to be there when they are
-// wanted next, unless an input is overwritten in place. What the op computes is looked at last, for that
-// takes longest.
-bool to_stream(const Launch& launch, const cl::Device& device) {
+// CPU: where operands are expected (kernels/pointwise/traffic.h). What exceeds the last cache will not be
+// there when it is wanted next, so results go past it, unless an input is overwritten in place. What the op
+// computes is looked at last, for that takes longest.
+uint32_t traffic_of(const Launch& launch, const cl::Device& device) {
   const PointwiseKey& key = launch.key;
-  if (key.cls != cl::DeviceClass::kCpu || key.outputs != 1) return false;
+  if (key.cls != cl::DeviceClass::kCpu || key.outputs != 1) return params::POINTWISE_CACHED;
   uint64_t bytes = 0;
+  bool in_place = false;
   for (size_t i = 0; i <= key.inputs; ++i) {
     if (key.inner[i] != Inner::Unit) continue;
     if (i > 0 && launch.mem[i] == launch.mem[0] && launch.params.offset[i] == launch.params.offset[0])
-      return false;
-    bytes += uint64_t{launch.params.count} * codegen::size_of(key.types[i]);
+      in_place = true;
+    else
+      bytes += uint64_t{launch.params.count} * codegen::size_of(key.types[i]);
   }
-  return bytes >= device.cache && codegen::can_stream(key);
+  if (bytes <= device.cache || !codegen::can_stream(key)) return params::POINTWISE_CACHED;
+  return in_place ? params::POINTWISE_IN_PLACE : params::POINTWISE_STREAMED;
 }
 
 }  // namespace
@@ -154,7 +158,7 @@ void enqueue(Launch& launch, Stream& stream) {
         if (key.inner[i] != Inner::Value) key.inner[i] = Inner::Strided;
     }
   }
-  p.streamed = to_stream(launch, stream.device());
+  p.streamed = traffic_of(launch, stream.device());
   enqueue_form(launch, stream);
 }
 
