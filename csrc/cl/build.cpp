@@ -57,7 +57,7 @@ Built find_or_compile(Device& device, const std::string& source, const std::stri
   const std::string marker =
       !driver_cache_of(device).empty() && disk.can_store() ? new_marker() : std::string();
   const Compiled compiled = compile(device, marked(source, marker), options, key);
-  const std::string stored = what_to_store(device, compiled, marker);
+  const std::string stored = what_to_store(device, source, compiled, marker);
   if (!stored.empty() && disk.store(disk_key, stored) && device.late_code) prune_driver_cache();
   return {compiled.program, Origin::kCompiler, compiled.seconds};
 }
