@@ -10,6 +10,7 @@
 #include "cl/statistics.h"
 #include "cl/stores/disk_cache.h"
 #include "cl/stores/driver_cache.h"
+#include "cl/stores/portable_program.h"
 #include "cl/stores/stored_program.h"
 
 namespace dlb::cl {
@@ -51,6 +52,8 @@ Built find_or_compile(Device& device, const std::string& source, const std::stri
       if (auto stored = disk.load(disk_key))
         if (cl_program program = load_stored(device, *stored, source, options, key))
           return {program, Origin::kOtherProcess, *seconds};
+  // After the other process, which makes machine code of what a pack has: here that would hold up launches.
+  if (cl_program program = load_portable(device, source, options)) return {program, Origin::kPack};
   if (!mode.awaited && compile_processes_stopped())
     throw Error(CL_INVALID_OPERATION, "the process ends: nothing is compiled that nobody waits for");
   // Without a store the source gets no marker, so that PoCL finds what it has kept of the plain source.
