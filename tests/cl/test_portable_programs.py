@@ -105,7 +105,13 @@ def test_other_drivers_do_not_look(pack, tmp_path):
 def test_texts_that_are_something_else(run, pack, tmp_path):
     """Sound entries under the right keys whose content is not what the key says are left out."""
     entries = [_C.Pack(str(pack)).read(index) for index in range(len(_C.Pack(str(pack)).items()))]
-    contents = (b"", b"\n", b"no text", b"dlbackend-ptx 1 580.10", b"dlbackend-ptx 1 580.10\n.version 8.0\n.target sm_999\n")
+    contents = (
+        b"",
+        b"\n",
+        b"no text",
+        b"dlbackend-ptx 1 580.10",
+        b"dlbackend-ptx 1 580.10\n.version 8.0\n.target sm_999\n",
+    )
     for number, content in enumerate(contents):
         writer = _C.PackWriter(str(tmp_path / f"{number}.pack"))
         for _, kind, key, payload in entries:

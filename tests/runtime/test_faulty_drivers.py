@@ -3,8 +3,6 @@ driver."""
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
