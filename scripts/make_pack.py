@@ -3,7 +3,7 @@
 
     python scripts/make_pack.py                    # all of it, into ./DEVICE.pack: for a release, or for a fleet
     python scripts/make_pack.py --find --out packs/    # what was measured alone, as text: kept in the repository
-    python scripts/make_pack.py --programs --out packs/    # programs alone that later drivers and GPUs take (PTX)
+    python scripts/make_pack.py --programs --out packs/    # programs alone, which on NVIDIA serve later drivers too
 
 With --programs the workloads of scripts/pack_workloads.py run one iteration in the default find mode, once knowing
 nothing and once with the results that packs/ has: what they compile is what first iterations wait for. Otherwise each
@@ -71,9 +71,9 @@ def run_workloads(options: argparse.Namespace, environment: dict[str, str]) -> i
     failed = 0
     for knowing in ("nothing", "packs/"):
         if knowing == "packs/":
-            for text in sorted((ROOT / "packs").glob("*.txt")):
-                pack = Path(environment["DLBACKEND_CACHE_DIR"], f"{text.stem}.pack")
-                pack.write_bytes(pack_text.to_pack(pack_text.from_text(text.read_text())))
+            for found in sorted((ROOT / "packs").glob("*.txt")):
+                pack = Path(environment["DLBACKEND_CACHE_DIR"], f"{found.stem}.pack")
+                pack.write_bytes(pack_text.to_pack(pack_text.from_text(found.read_text())))
                 command = [sys.executable, "-m", "dlbackend", "cache", "import", str(pack)]
                 subprocess.run(command, check=True, env=environment, capture_output=True)
         for name in progress(options.workloads, f"make_pack, knowing {knowing}"):

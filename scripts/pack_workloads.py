@@ -25,7 +25,7 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: 
     """One step of training a classifier of the last dimension."""
     optimizer.zero_grad()
     output = net(x)
-    F.cross_entropy(output.flatten(0, -2).float(), y.flatten()).backward()
+    F.cross_entropy(output.flatten(0, -2).float(), y.flatten()).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
 
 
@@ -84,7 +84,8 @@ class Block(nn.Module):
         parts = self.qkv(self.norms[0](x)).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         x = x + F.dropout(self.out(mixed.transpose(1, 2).reshape(n, length, width)), 0.1, self.training)
-        return x + self.mlp(self.norms[1](x))
+        result: torch.Tensor = x + self.mlp(self.norms[1](x))
+        return result
 
 
 def gpt2(dtype: torch.dtype) -> Callable[[torch.device], None]:
@@ -119,7 +120,7 @@ def ops(device: torch.device) -> None:
     for dtype in FLOATS:
         x = torch.randn(64, 48).to(dtype).to(device).requires_grad_()
         for f in (torch.exp, torch.sigmoid, torch.tanh, F.relu, F.gelu, F.silu, lambda t: F.softmax(t, 1)):
-            f(x).sum().backward()  # type: ignore[operator]
+            f(x).sum().backward()  # type: ignore[no-untyped-call]
         (
             x.mean(),
             x.std(),

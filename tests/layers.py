@@ -13,7 +13,7 @@ def build_layer(source: Path, folder: Path) -> str:
     if compiler is None:
         pytest.skip("there is no C compiler")
     library = folder / f"{source.stem}.so"
-    build = [compiler, "-shared", "-fPIC", "-Wall", "-DCL_TARGET_OPENCL_VERSION=300", source, "-o", library]
+    build = [compiler, "-shared", "-fPIC", "-Wall", "-DCL_TARGET_OPENCL_VERSION=300", str(source), "-o", str(library)]
     built = subprocess.run(build, check=False, capture_output=True, text=True)
     if "cl_layer.h" in built.stderr:
         pytest.skip("these OpenCL headers know no layers")
