@@ -118,6 +118,7 @@ cl_program build_source(Device& device, const std::string& source, const std::st
     const std::string whole = builtin_declarations(device, source) + source;
     if (cl_program program = try_to_build(device, whole, options + kSkipBuiltinsHeader, log, status))
       return program;
+    if (status != CL_BUILD_PROGRAM_FAILURE) throw_build_error(status, device, log, source, options, key);
     dlb::cl::log(1, "built with the driver's header," + log.substr(0, log.find('\n')));
   }
   if (cl_program program = try_to_build(device, source, options, log, status)) return program;
