@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from faulty_solvers import with_faulty_solvers
-from fresh_process import forked_python
-from layers import build_layer, run_python
+from fresh_process import forked_python, run_python
+from layers import build_layer
 
 SOURCE = Path(__file__).parents[1] / "faulty_layer.c"
 PRELUDE = """
