@@ -27,10 +27,6 @@ namespace {
 // runs, or a solution that is built already if its estimate is at most kMostForBuilt times the lowest.
 constexpr size_t kSizesOfLayers = 2;
 constexpr double kMostForBuilt = 3;
-// Where a kernel's first launch compiles it, for a second and more where it holds tiles of many sizes, what
-// is built goes first too unless it takes so many microseconds longer. The search that follows builds the
-// others.
-constexpr double kMostForLateCode = 1e5;
 // A network runs one problem at most so often for one input. A problem with more runs has come again.
 constexpr int64_t kRunsOfOneInput = 4;
 
@@ -66,14 +62,12 @@ SolutionPtr if_built(const Problem& problem, cl::Device& device, const AnySolver
   }
 }
 
-// The first solution whose programs are built, unless its estimate is far above the lowest. Null when there
-// is none.
+// For sizes that change from call to call: the first solution whose programs are built, unless its estimate
+// is far above the lowest. Null when there is none.
 SolutionPtr first_built(const Problem& problem, cl::Device& device,
                         const std::vector<RankedSolver>& ranking) {
   for (const auto& [solver, estimate] : ranking) {
-    const double lowest = ranking.front().estimate;
-    if (estimate > kMostForBuilt * lowest || (device.late_code && estimate > lowest + kMostForLateCode))
-      break;
+    if (estimate > kMostForBuilt * ranking.front().estimate) break;
     for (const Config& config : solver->configs_for(problem, device))
       if (SolutionPtr solution = if_built(problem, device, *solver, config)) return solution;
   }
@@ -146,11 +140,7 @@ ChoicePtr choose_on_miss(const Problem& problem, cl::Device& device, const std::
     choice = choose_by_measuring(problem, device, text, most_estimate(device).before);
   if (!choice) {
     const auto ranking = ranking_for(problem, device);
-    // The operations whose solvers are checked before they run are those with kernels that take long to
-    // compile.
-    const bool long_compiling = device.late_code && searches(mode) && !problem.op->trusts_first_choice();
-    const bool built_first = sizes > kSizesOfLayers || long_compiling;
-    const SolutionPtr first = choose_by_estimate(problem, device, ranking, built_first);
+    const SolutionPtr first = choose_by_estimate(problem, device, ranking, sizes > kSizesOfLayers);
     choice = make_choice(first, first);
     if (searches(mode)) {
       const auto it = std::find_if(ranking.begin(), ranking.end(),
