@@ -86,6 +86,8 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
         warm_starts = [_run(FIRST_OP, device, cache) for _ in range(5)]
         first_warm = sorted(warm_starts, key=lambda row: row.get("seconds", float("inf")))[2]
         cold, warm = _run(RESNET, device, cache), _run(RESNET, device, cache)
+        with tempfile.TemporaryDirectory() as other:  # ":" names no pack, which leaves those of the package
+            packed = _run(RESNET, device, other, DLBACKEND_PACKS=":")
         sizes = _run(SIZES, device, cache)
         imports: dict[str, list[float]] = {"0": [], "1": []}
         for _ in range(5):  # alternating; CPU time and minimum, because other processes disturb
@@ -98,6 +100,7 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
         "first op": first_warm,
         "resnet18, cold": cold,
         "resnet18": warm,
+        "resnet18, packs": packed,
         "sizes": sizes,
     }
     for name, row in measured.items():
@@ -116,6 +119,14 @@ def run(device: str, peer: str) -> list[dict[str, Any]]:
             10 if gpu else 40,
             f"({cold['compiled']} programs compiled in {cold['compile_seconds']:.1f} s)",
         )
+        if "error" not in packed:
+            report(
+                "  with the packs of the package",
+                packed["first"],
+                "s",
+                2 if gpu else 40,
+                f"({packed['compiled']} programs compiled, {packed['loaded_from_pack']} out of packs)",
+            )
         report(
             "  second process, beyond a steady iteration",
             warm["first"] - warm["steady"],

@@ -3,10 +3,13 @@
 
     python scripts/make_pack.py                    # all of it, into ./DEVICE.pack: for a release, or for a fleet
     python scripts/make_pack.py --find --out packs/    # what was measured alone, as text: kept in the repository
+    python scripts/make_pack.py --programs --out packs/    # programs alone, which on NVIDIA serve later drivers too
 
-Each network runs in find mode "normal" in a process of its own, inference and training, on caches that begin empty.
-What was measured stays true until a solver's revision or the library's version changes; compiled programs only until
-their source does, so they belong into a release and not into the repository. Run it on an idle machine.
+With --programs the workloads of scripts/pack_workloads.py run one iteration in the default find mode, once knowing
+nothing and once with the results that packs/ has: what they compile is what first iterations wait for. Otherwise each
+network runs in find mode "normal" in a process of its own, inference and training, on caches that begin empty. What was
+measured stays true until a solver's revision or the library's version changes; compiled programs only until their
+source does, so they belong into a release and not into the repository. Run it on an idle machine.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
 from dlbackend import _C
@@ -23,6 +27,7 @@ from dlbackend.progress import progress
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "cmake"))
 import pack_text  # noqa: E402
+from pack_workloads import WORKLOADS  # noqa: E402
 
 NETS = ("resnet18", "resnet50", "mobilenet_v2", "densenet121", "vgg11", "vit_b_16")
 
@@ -61,10 +66,40 @@ def fill(options: argparse.Namespace, environment: dict[str, str]) -> int:
     return failed
 
 
+def run_workloads(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    """Runs the workloads, before and after the stores have what packs/ holds, and returns how many failed."""
+    failed = 0
+    for knowing in ("nothing", "packs/"):
+        if knowing == "packs/":
+            for found in sorted((ROOT / "packs").glob("*.txt")):
+                pack = Path(environment["DLBACKEND_CACHE_DIR"], f"{found.stem}.pack")
+                pack.write_bytes(pack_text.to_pack(pack_text.from_text(found.read_text())))
+                command = [sys.executable, "-m", "dlbackend", "cache", "import", str(pack)]
+                subprocess.run(command, check=True, env=environment, capture_output=True)
+        for name in progress(options.workloads, f"make_pack, knowing {knowing}"):
+            command = [sys.executable, str(ROOT / "scripts" / "pack_workloads.py"), name, f"ocl:{options.device}"]
+            done = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
+            text = f"{done.stdout.strip()} programs compiled" if done.returncode == 0 else done.stderr[-2000:]
+            print(f"{name}, knowing {knowing}: {text}", flush=True)
+            failed += done.returncode != 0
+    return failed
+
+
+def report(pack: Path) -> int:
+    """Says what a pack of programs holds. Returns 1 where nothing in it holds for other drivers, else 0."""
+    content = _C.Pack(str(pack))
+    keys = [content.read(index)[2] for index in range(len(content.items()))]
+    portable = sum(key.split(b"\n")[0].count(b"|") == 2 for key in keys)  # platform|language|target
+    size, packed = pack.stat().st_size / 2**20, len(zlib.compress(pack.read_bytes())) / 2**20
+    print(f"{pack}: {portable} of {len(keys)} programs for later drivers; {size:.1f} MiB, {packed:.1f} MiB in a wheel")
+    return 0 if portable else 1
+
+
 def export(options: argparse.Namespace, target: Path, environment: dict[str, str]) -> int:
     """Writes the caches' content to the target. Returns 1 if that failed, else 0."""
     pack = Path(environment["DLBACKEND_CACHE_DIR"], "found.pack") if options.find else target
-    command = [sys.executable, "-m", "dlbackend", "cache", "export", *["--find"][: options.find], "--any-driver"]
+    kinds = ["--find"][: options.find] + ["--programs"][: options.programs]
+    command = [sys.executable, "-m", "dlbackend", "cache", "export", *kinds, "--any-driver"]
     if subprocess.run([*command, str(pack)], check=False, env=environment).returncode:
         return 1
     if options.find:
@@ -77,6 +112,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/make_pack.py", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(), help="file, or folder for a file named after the device")
     parser.add_argument("--find", action="store_true", help="only results of measuring solvers, as text")
+    parser.add_argument("--programs", action="store_true", help="only programs, of first iterations")
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME", help="with --programs")
     parser.add_argument("--nets", nargs="+", default=NETS, metavar="NET", help="torchvision's classification networks")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="ocl:N")
     parser.add_argument("--inference", type=int, nargs="*", default=[1], metavar="BATCH", help="batch sizes")
@@ -86,17 +123,21 @@ def main() -> int:
         options.training = [4 if _C.device_properties(options.device).type == "cpu" else 32]
     options.batches = [(batch, "inference") for batch in options.inference]
     options.batches += [(batch, "training") for batch in options.training]
-    ending = ".txt" if options.find else ".pack"
+    ending = ".txt" if options.find else ".programs.pack" if options.programs else ".pack"
     target = options.out / file_name(options.device, ending) if options.out.is_dir() else options.out
     with tempfile.TemporaryDirectory() as folder:
         drivers = {"POCL_CACHE_DIR": folder + "/pocl", "CUDA_CACHE_PATH": folder + "/nvidia"}
         for path in drivers.values():
             os.makedirs(path)
-        search = {"DLBACKEND_FIND_MODE": "normal", "DLBACKEND_CACHE_DIR": folder, "DLBACKEND_PACKS": ""}
+        search = {"DLBACKEND_CACHE_DIR": folder, "DLBACKEND_PACKS": ""}
+        if not options.programs:
+            search["DLBACKEND_FIND_MODE"] = "normal"
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, **drivers, **search, "PYTHONPATH": paths}
-        failed = fill(options, environment)
+        failed = run_workloads(options, environment) if options.programs else fill(options, environment)
         failed += export(options, target, environment)
+        if options.programs and target.exists():
+            failed += report(target)
     return 1 if failed else 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fresh_process import fresh_python
+from layers import build_layer
 from stores import store_in
 
 from dlbackend import _C
@@ -50,9 +51,37 @@ def test_what_was_measured_is_written_as_text(tmp_path):
     find.store(b"platform|1|Other|1|1|2|cpu\ngemm:others", record)
     store_in(tmp_path / "programs").store(f"{tag}\n\nkernel void f()".encode(), b"binary")
     environment = {**os.environ, "DLBACKEND_CACHE_DIR": str(tmp_path), "DLBACKEND_PACKS": ""}
-    assert make_pack.export(argparse.Namespace(find=True), tmp_path / "x.txt", environment) == 0
+    assert make_pack.export(argparse.Namespace(find=True, programs=False), tmp_path / "x.txt", environment) == 0
     place, head, *rest = (tmp_path / "x.txt").read_text().splitlines()
     assert place.startswith("place ")
     assert place.endswith("|*|*|2|cpu")
     assert head.startswith("head dlbackend-find 1 0.1.0@")
     assert rest == ["", "gemm:own", "  considered x@1", "  x@1 0,0 1.5 0 0"]
+
+
+@pytest.mark.slow
+def test_programs_of_first_iterations(tmp_path):
+    """On a driver whose programs others take, which an OpenCL layer simulates, a first iteration compiles nothing."""
+    layer = {"OPENCL_LAYERS": build_layer(ROOT / "tests" / "portable_layer.c", tmp_path), "PORTABLE_TARGET": "90"}
+    script = [sys.executable, str(ROOT / "scripts" / "make_pack.py"), "--programs", "--workloads", "digits", "--out"]
+    environment = {**os.environ, **layer, "PORTABLE_DRIVER": "580.10"}
+    done = subprocess.run(
+        [*script, str(tmp_path / "x.pack")], check=False, env=environment, capture_output=True, text=True, timeout=500
+    )
+    if "0 of " in done.stdout:
+        pytest.skip("this OpenCL loader takes no layers")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "digits, knowing nothing: " in done.stdout
+    fixed = {"DLBACKEND_CACHE_DIR": str(tmp_path / "cache"), "DLBACKEND_PACKS": str(tmp_path / "x.pack")}
+    code = f"""
+import sys, torch, dlbackend
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+import pack_workloads
+pack_workloads.digits(torch.device("ocl:0"))
+print(dlbackend.kernel_stats()["compiled"], dlbackend.kernel_stats()["loaded_from_pack"])
+"""
+    run = fresh_python(code, PORTABLE_DRIVER="590", **layer, **fixed)
+    assert run.returncode == 0, run.stderr
+    compiled, loaded = map(int, run.stdout.split())
+    assert compiled == 0
+    assert loaded > 20

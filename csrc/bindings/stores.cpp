@@ -17,6 +17,7 @@
 #include "cl/stores/disk_cache.h"
 #include "cl/stores/driver_cache.h"
 #include "cl/stores/pack.h"
+#include "cl/stores/portable_program.h"
 #include "cl/stores/stored_program.h"
 
 namespace py = pybind11;
@@ -168,6 +169,11 @@ void bind_programs(py::module_& m) {
     const std::string binary = dlb::cl::complete_binary(dlb::cl::device(device), key);
     py::gil_scoped_acquire acquire;
     return py::bytes(binary);
+  });
+  m.def("portable_program", [](int device, const std::string& key, const std::string& binary) -> py::object {
+    const auto program = dlb::cl::portable_program(dlb::cl::device(device), key, binary);
+    if (!program) return py::none();
+    return py::make_tuple(py::bytes(program->key), py::bytes(program->payload));
   });
   m.def("is_note", [](const std::string& stored) { return dlb::cl::is_note(stored); });
 }

@@ -10,6 +10,7 @@
 #include "cl/statistics.h"
 #include "cl/stores/disk_cache.h"
 #include "cl/stores/driver_cache.h"
+#include "cl/stores/portable_program.h"
 #include "cl/stores/stored_program.h"
 
 namespace dlb::cl {
@@ -51,13 +52,15 @@ Built find_or_compile(Device& device, const std::string& source, const std::stri
       if (auto stored = disk.load(disk_key))
         if (cl_program program = load_stored(device, *stored, source, options, key))
           return {program, Origin::kOtherProcess, *seconds};
+  // After the other process, which makes machine code of what a pack has: here that would hold up launches.
+  if (cl_program program = load_portable(device, source, options)) return {program, Origin::kPack};
   if (!mode.awaited && compile_processes_stopped())
     throw Error(CL_INVALID_OPERATION, "the process ends: nothing is compiled that nobody waits for");
   // Without a store the source gets no marker, so that PoCL finds what it has kept of the plain source.
   const std::string marker =
       !driver_cache_of(device).empty() && disk.can_store() ? new_marker() : std::string();
   const Compiled compiled = compile(device, marked(source, marker), options, key);
-  const std::string stored = what_to_store(device, compiled, marker);
+  const std::string stored = what_to_store(device, source, compiled, marker);
   if (!stored.empty() && disk.store(disk_key, stored) && device.late_code) prune_driver_cache();
   return {compiled.program, Origin::kCompiler, compiled.seconds};
 }

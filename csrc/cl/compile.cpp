@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "cl/builtins.h"
 #include "cl/log.h"
 #include "cl/ptx.h"
 #include "cl/settings.h"
@@ -92,20 +93,37 @@ cl_program load_binary(Device& device, const std::string& binary, const std::str
   return program;
 }
 
-cl_program build_source(Device& device, const std::string& source, const std::string& options,
-                        const Hash128& key) {
-  check_room(device);
+namespace {
+
+// The program, or null with the reason in `log` and `status`.
+cl_program try_to_build(Device& device, const std::string& source, const std::string& options,
+                        std::string& log, cl_int& status) {
   const char* text = source.c_str();
-  cl_int status = CL_SUCCESS;
   cl_program program = api().clCreateProgramWithSource(device.context(), 1, &text, nullptr, &status);
   check(status, "clCreateProgramWithSource");
   status = api().clBuildProgram(program, 1, &device.id, options.c_str(), nullptr, nullptr);
-  if (status != CL_SUCCESS) {
-    const std::string log = build_log(program, device.id);
-    api().clReleaseProgram(program);
-    throw_build_error(status, device, log, source, options, key);
+  if (status == CL_SUCCESS) return program;
+  log = build_log(program, device.id);
+  api().clReleaseProgram(program);
+  return nullptr;
+}
+
+}  // namespace
+
+cl_program build_source(Device& device, const std::string& source, const std::string& options,
+                        const Hash128& key) {
+  check_room(device);
+  std::string log;
+  cl_int status = CL_SUCCESS;
+  if (reads_builtins_header(device)) {
+    const std::string whole = builtin_declarations(device, source) + source;
+    if (cl_program program = try_to_build(device, whole, options + kSkipBuiltinsHeader, log, status))
+      return program;
+    if (status != CL_BUILD_PROGRAM_FAILURE) throw_build_error(status, device, log, source, options, key);
+    dlb::cl::log(1, "built with the driver's header," + log.substr(0, log.find('\n')));
   }
-  return program;
+  if (cl_program program = try_to_build(device, source, options, log, status)) return program;
+  throw_build_error(status, device, log, source, options, key);
 }
 
 void count_compiled(const Device& device, cl_program program, const std::string& options, double seconds) {

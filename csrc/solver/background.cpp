@@ -16,6 +16,8 @@
 #include "cl/compile_process.h"
 #include "cl/library.h"
 #include "cl/log.h"
+#include "cl/queue.h"
+#include "runtime/stream.h"
 
 namespace dlb::solver {
 namespace {
@@ -58,6 +60,17 @@ Worker& worker() {
   return *instance;
 }
 
+// Waits for what is in the device's default stream now. Errors are left to those who wait for results.
+void wait_for_enqueued(const cl::Device& device) {
+  cl_event event = nullptr;
+  {
+    const cl::Command command(stream_of(static_cast<c10::DeviceIndex>(device.index), 0).queue());
+    if (cl::api().clEnqueueMarkerWithWaitList(command.queue(), 0, nullptr, &event) != CL_SUCCESS) return;
+  }
+  cl::api().clWaitForEvents(1, &event);
+  cl::api().clReleaseEvent(event);
+}
+
 }  // namespace
 
 void in_background(std::function<void()> task) {
@@ -79,8 +92,12 @@ void wait_while_program_starts(const cl::Device& device) {
   // On CPU-like devices the first launch of a kernel compiles too, and takes the cores from the kernels that
   // run there.
   const double quiet = device.cls == cl::DeviceClass::kCpu ? 1.0 : 0.1;
-  while (!background_stopping() && cl::seconds_since_urgent_build() < quiet)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  do {
+    while (!background_stopping() && cl::seconds_since_urgent_build() < quiet)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (!device.late_code || background_stopping()) return;
+    wait_for_enqueued(device);  // first launches, which compile, may lie far behind the host's builds
+  } while (cl::seconds_since_urgent_build() < quiet);
 }
 
 bool background_stopping() noexcept {

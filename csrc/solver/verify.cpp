@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "cl/build_mode.h"
 #include "cl/stores/disk_cache.h"
 #include "runtime/stream.h"
 #include "solver/background.h"
@@ -75,6 +76,7 @@ void check_one(Trial& trial, const Problem& problem, Candidate& c, bool with_ref
 // Compares a candidate with the reference solver; false where there is no memory for that.
 bool try_check(const Problem& problem, cl::Device& device, Candidate& candidate) {
   try {
+    const cl::UrgentBuild urgent;  // where an op waits for this: first launches compile too
     Trial trial(problem, device);
     check_one(trial, problem, candidate, true);
     return true;

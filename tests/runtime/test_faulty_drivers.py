@@ -3,13 +3,12 @@ driver."""
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from faulty_solvers import with_faulty_solvers
 from fresh_process import forked_python, run_python
+from layers import build_layer
 
 SOURCE = Path(__file__).parents[1] / "faulty_layer.c"
 PRELUDE = """
@@ -22,16 +21,7 @@ torch.ocl.synchronize()
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """The layer, compiled."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    library = tmp_path_factory.mktemp("layer") / "faulty.so"
-    build = [compiler, "-shared", "-fPIC", "-Wall", "-DCL_TARGET_OPENCL_VERSION=300", SOURCE, "-o", library]
-    built = subprocess.run(build, check=False, capture_output=True, text=True)
-    if "cl_layer.h" in built.stderr:
-        pytest.skip("these OpenCL headers know no layers")
-    assert built.returncode == 0, built.stderr
-    return str(library)
+    return build_layer(SOURCE, tmp_path_factory.mktemp("layer"))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <random>
 
+#include "cl/builtins.h"
 #include "cl/stores/driver_cache.h"
 #include "cl/stores/paths.h"
 
@@ -14,6 +15,14 @@ namespace {
 
 constexpr std::string_view kNote = "kept by the driver: ", kMarker = "dlb_build_";
 constexpr size_t kMarkerDigits = 16;
+
+// With the hash of what is put in front of the source: another version of this library may build it behind
+// other declarations, which PoCL would not find again.
+std::string note(const Device& device, const std::string& source, const std::string& cache,
+                 const std::string& folder, const std::string& marker) {
+  return std::string(kNote) + cache + " " + folder + " " + marker + " " +
+         hash128(builtin_declarations(device, source)).hex();
+}
 
 }  // namespace
 
@@ -54,21 +63,14 @@ std::string stored_folder(std::string_view stored) {
   return end == std::string_view::npos ? "" : std::string(stored.substr(space + 1, end - space - 1));
 }
 
-std::string what_to_store(const Device& device, const Compiled& compiled, const std::string& marker) {
+std::string what_to_store(const Device& device, const std::string& source, const Compiled& compiled,
+                          const std::string& marker) {
   const std::string cache = driver_cache_of(device);
   if (cache.empty()) return binary_of(compiled.program);
-  size_t kernels = 1;
-  DLB_CL(clGetProgramInfo, compiled.program, CL_PROGRAM_NUM_KERNELS, sizeof kernels, &kernels, nullptr);
-  if (kernels > 1 && marker.empty()) return "";
-  std::string folder = kernels > 1 ? find_driver_folder(marker, compiled.seconds) : "", stored;
-  if (!folder.empty()) {
-    stored = std::string(kNote) + cache + " " + folder + " " + marker;
-  } else {
-    stored = binary_of(compiled.program);
-    folder = driver_folder_of_binary(stored);
-  }
-  if (!folder.empty()) record_driver_folder(folder);
-  return stored;
+  const std::string folder = marker.empty() ? "" : find_driver_folder(marker, compiled.seconds);
+  if (folder.empty()) return "";
+  record_driver_folder(folder);
+  return note(device, source, cache, folder, marker);
 }
 
 cl_program load_stored(Device& device, const std::string& stored, const std::string& source,
@@ -81,7 +83,7 @@ cl_program load_stored(Device& device, const std::string& stored, const std::str
   }
   const std::string folder = stored_folder(stored), marker = marker_of(stored);
   if (cache.empty() || folder.empty() || marker.empty() ||
-      stored != std::string(kNote) + cache + " " + folder + " " + marker || !check_driver_folder(folder))
+      stored != note(device, source, cache, folder, marker) || !check_driver_folder(folder))
     return nullptr;
   return build_source(device, marked(source, marker), options, key);
 }

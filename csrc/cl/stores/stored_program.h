@@ -9,11 +9,11 @@
 
 namespace dlb::cl {
 
-// PoCL keeps what it compiles in a cache of its own, from where a program of several kernels is built again
-// in 30 ms. Asked for the binary, it compiles every kernel for work-groups of any size: seconds, under locks
-// that launches need, for code that never runs where the program's IR is at hand. So the store only notes
-// which folder of which cache has such a program. A single kernel's binary loads in 2 ms, and costs 0.15 s
-// once.
+// PoCL keeps what it compiles in a cache of its own, from where a program is built again in a few
+// milliseconds (cl/builtins.h). Asked for the binary, it compiles every kernel for work-groups of any size: a
+// tenth of a second and more for each, under locks that launches need, for code that never runs where the
+// program's IR is at hand. So the store only notes which folder of which cache has the program. Packs have
+// binaries.
 //
 // PoCL takes what it finds under the hash of a source, whatever state that is in. So what is compiled gets a
 // symbol with a random name: PoCL finds nothing of it before, and only what a stored entry names, and has
@@ -34,9 +34,10 @@ std::string driver_cache_of(const Device& device);
 // The folder of the driver's own cache that has what was stored, or "" where that is not known.
 std::string stored_folder(std::string_view stored);
 
-// What the store is to keep of a program that was compiled with this marker: its binary or a note. "" where
-// asking the driver for the binary would take seconds and the folder in its cache is not known either.
-std::string what_to_store(const Device& device, const Compiled& compiled, const std::string& marker);
+// What the store is to keep of a program that was compiled of this source with this marker: its binary, or a
+// note where the driver keeps it. "" where the driver does, but in a folder that is not known.
+std::string what_to_store(const Device& device, const std::string& source, const Compiled& compiled,
+                          const std::string& marker);
 
 // The program of a stored binary or note; null where it cannot be loaded any more.
 cl_program load_stored(Device& device, const std::string& stored, const std::string& source,

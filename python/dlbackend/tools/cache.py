@@ -41,6 +41,7 @@ class Entry:
         tag, _, subject = key.decode(errors="replace").partition("\n")
         if kind == "program":
             names = re.findall(r"\bkernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)*void\s+(\w+)", subject)
+            names = names or [name.decode() for name in re.findall(rb"\.entry\s+(\w+)", payload)]  # PTX
             return cls(kind, place, tag, size, used, ", ".join(names), "")
         return cls(kind, place, tag, size, used, subject, payload.decode(errors="replace"))
 
@@ -205,6 +206,8 @@ def export(args: argparse.Namespace) -> int:
                     payload = _complete(device, key, payload)
                 if kind == "program" and _C.is_note(payload):
                     continue
+                if kind == "program" and args.any_driver and device is not None:
+                    key, payload = _C.portable_program(device, key, payload) or (key, payload)
                 if kind == "find" and args.any_driver:
                     if not payload.startswith(b"dlbackend-find "):
                         continue  # a device's rates, which hold for its driver
@@ -332,7 +335,7 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--all", action="store_true", help="entries of every device")
         about = "only what the store holds: do not ask the driver for what it made later (PoCL: most code)"
         command.add_argument("--as-stored", action="store_true", help=about)
-        about = "what measuring found shall hold for other versions of the driver too, until measured again there"
+        about = "what measuring found, and programs in PTX, shall hold for other versions of the driver too"
         command.add_argument("--any-driver", action="store_true", help=about)
     elif name == "import":
         command.add_argument("file", metavar="FILE")
