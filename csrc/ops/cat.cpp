@@ -73,8 +73,11 @@ class Concatenation {
     cl::Device& device = stream_.device();
     const Split split = split_work(device, blocks_.first[blocks_.inputs]);
     fetch_kernel(device, "cat/cat.cl", "dlb_cat", codegen::DType::U8, {}, width_option(bytes))
-        .launch(stream_.queue(), split.range, mem_[0], mem_[1], mem_[2], mem_[3], mem_[4], mem_[5], mem_[6],
-                mem_[7], buffer_of(out_).mem, blocks_);
+        .launch_with(stream_.queue(), split.range, [&](auto& arguments) {
+          for (cl_mem input : mem_) arguments.add(input);
+          arguments.add(buffer_of(out_).mem);
+          arguments.add(blocks_);
+        });
     blocks_.inputs = 0;
     blocks_.out_offset = buffer_of(out_).offset;
     blocks_.out_pitch = form_->pitch;
