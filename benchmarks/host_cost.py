@@ -1,5 +1,8 @@
-"""What calls on tiny tensors cost the host, and how much of it is not the driver's: `a + b` of 16 elements, and a
-convolution and a batch norm of a training step.
+"""What calls on tiny tensors cost the host, and how much of it is not the driver's: forward and backward of what
+networks consist of, and steps of optimizers (host_calls.py has the list).
+
+Of each call it prints the caller's microseconds, launches, and, where valgrind is installed, the instructions that the
+process executes for it, and how many of them are dlbackend's: those do not depend on what else the machine does.
 
 An OpenCL layer (driver_time.c; it needs a C compiler and a loader that takes layers, which NVIDIA's does not) measures
 the time within clEnqueueNDRangeKernel and clSetKernelArg; what remains of an op is Python, PyTorch's dispatcher and
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,89 +25,109 @@ from typing import Any
 from benchmarks.report import figure
 
 SOURCE = Path(__file__).with_name("driver_time.c")
-
-SETUP = """
-import torch.nn.functional as F
-a, b = torch.randn(16).to(DEVICE), torch.randn(16).to(DEVICE)
-x, w = torch.randn(1, 8, 8, 8).to(DEVICE), torch.randn(8, 8, 3, 3).to(DEVICE).requires_grad_()
-scale, shift = torch.ones(8).to(DEVICE).requires_grad_(), torch.zeros(8).to(DEVICE).requires_grad_()
-mean, variance = torch.zeros(8).to(DEVICE), torch.ones(8).to(DEVICE)
-"""
-CALLS = {
-    "a + b, 16 elements": "a + b",
-    "conv2d 3x3, training": "F.conv2d(x, w, padding=1)",
-    "batch_norm, training": "F.batch_norm(x, mean, variance, scale, shift, True)",
-}
-
-# Batches that no queue is full of. The least, as where the device is the CPU, its threads take time from most.
-TIMES = """
-import ctypes, json, statistics, time, torch, dlbackend
-spent = ctypes.CDLL(LAYER).driver_seconds
-spent.restype = ctypes.c_double
-exec(SETUP)
-OPS = 300
-exec("def batch():\\n    for _ in range(OPS): " + CALL)
-rows, paces = [], []
-for turn in range(150):
-    torch.ocl.synchronize()
-    spent()
-    start = time.perf_counter()
-    batch()
-    whole, driver = time.perf_counter() - start, spent()
-    start = time.perf_counter()
-    for _ in range(3000): pass
-    paces.append((time.perf_counter() - start) / 3000 * 1e9)
-    if turn >= 10: rows.append([seconds / OPS * 1e6 for seconds in (whole - driver, whole, driver)])
-own, whole, driver = min(rows)
-median_own, median_whole, _ = (statistics.median(times) for times in zip(*rows))
-print(json.dumps({"own": own, "whole": whole, "driver": driver, "median_own": median_own, "median": median_whole,
-                  "turn": statistics.median(paces)}))
-"""
-
-
-def _measure(device: str, call: str) -> dict[str, Any]:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        return {"error": "needs a C compiler"}
-    with tempfile.TemporaryDirectory() as folder:
-        layer = f"{folder}/driver_time.so"
-        build = [compiler, "-O2", "-shared", "-fPIC", "-DCL_TARGET_OPENCL_VERSION=300", str(SOURCE), "-o", layer]
-        code = f"DEVICE, LAYER, SETUP, CALL = {device!r}, {layer!r}, {SETUP!r}, {call!r}\n" + TIMES
-        for command in build, [sys.executable, "-c", code]:
-            environment = {**os.environ, "OPENCL_LAYERS": layer}
-            done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-            if done.returncode != 0:
-                return {"error": (done.stderr or "no output").strip().splitlines()[-1][:300]}
-    times: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return times
-
+ROOT = Path(__file__).parents[1]
 
 # What `a + b` may cost: microseconds beside CUDA in all, and beside the driver's own.
-WHOLE, OWN = 8, 1.5
+FIRST, WHOLE, OWN = "a + b, 16 elements", 8, 1.5
+CALLS_OF_A_PROFILE = 10
 
 
-def _row(name: str, call: str, device: str, peer: str) -> dict[str, Any]:
-    times = _measure(device, call)
-    first = name == next(iter(CALLS))
-    title = f"{name}: host cost"
-    if "error" in times:
-        print(f"{title}: {times['error']}", flush=True)
-        return {"suite": "host", "case": title, **times}
-    if peer == "cuda":
-        detail = "(median {median:.2f}; a turn of a Python loop {turn:.0f} ns)".format(**times)
-        return figure("host", title, times["whole"], "us", WHOLE if first else None, detail) | times
-    if times["driver"] == 0:
-        print(f"{title}: this OpenCL loader takes no layers", flush=True)
-        return {"suite": "host", "case": title, **times}
-    detail = (
-        "(whole {whole:.2f}, in clEnqueueNDRangeKernel and clSetKernelArg {driver:.2f}; "
-        "median own {median_own:.2f}, whole {median:.2f}; a turn of a Python loop {turn:.0f} ns)".format(**times)
-    )
-    return figure("host", title + ", our own part", times["own"], "us", OWN if first else None, detail) | times
+def _layer(folder: str) -> str:
+    """The layer's file, or "" where it cannot be made."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return ""
+    layer = f"{folder}/driver_time.so"
+    build = [compiler, "-O2", "-shared", "-fPIC", "-DCL_TARGET_OPENCL_VERSION=300", str(SOURCE), "-o", layer]
+    done = subprocess.run(build, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(f"no OpenCL layer: {done.stderr.strip().splitlines()[-1][:300]}", flush=True)
+        return ""
+    return layer
+
+
+def _run(layer: str, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, "PYTHONPATH": path, **({"OPENCL_LAYERS": layer} if layer else {}), **environment}
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=variables)
+
+
+def _error(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr or "no output").strip().splitlines()[-1][:300]
+
+
+def counted(profile: str) -> tuple[int, int]:
+    """Instructions of a profile of callgrind's: all, and those in dlbackend's library."""
+    names: dict[str, str] = {}
+    total = own = 0
+    here, inclusive = False, False
+    for line in profile.splitlines():
+        if match := re.match(r"(c?)ob=\((\d+)\)(?: (.*))?", line):
+            called, number, name = match.groups()
+            if name:
+                names[number] = name
+            if not called:
+                here = "libdlbackend" in names.get(number, "")
+        elif line.startswith("calls="):
+            inclusive = True  # the next line is the callee's cost
+        elif re.match(r"[0-9+*-]", line):
+            if not inclusive and len(fields := line.split()) == 2:
+                total += int(fields[1])
+                own += int(fields[1]) if here else 0
+            inclusive = False
+    return total, own
+
+
+def _instructions(device: str, layer: str, folder: str) -> dict[str, dict[str, int]]:
+    """By call's name; empty where there is no valgrind."""
+    valgrind = shutil.which("valgrind")
+    if valgrind is None or not layer:
+        return {}
+    command = [valgrind, "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/profile"]
+    program = [sys.executable, "-W", "ignore", "-m", "benchmarks.host_calls", "instructions", device, layer]
+    program.append(str(CALLS_OF_A_PROFILE))
+    # Launches are lost, so a search would find every solver wrong.
+    done = _run(layer, *command, *program, DLBACKEND_FIND_MODE="fast")
+    if done.returncode != 0:
+        print(f"no instructions counted: {_error(done)}", flush=True)
+        return {}
+    rows = {}
+    for file in Path(folder).glob("profile.*"):
+        text = file.read_text()
+        if match := re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.MULTILINE):
+            total, own = counted(text)
+            rows[match[1].strip()] = {"instructions": total // CALLS_OF_A_PROFILE, "ours": own // CALLS_OF_A_PROFILE}
+    return rows
+
+
+def _row(times: dict[str, Any], peer: str) -> dict[str, Any]:
+    name = times.pop("name")
+    title, first = f"{name}: host cost", name == FIRST
+    detail = "{launches} launches".format(**times)
+    if "instructions" in times:
+        detail += ", {instructions:,} instructions, {ours:,} of them ours".format(**times)
+    measured = times["driver"] > 0 and peer != "cuda"
+    detail += (
+        " (whole {whole:.2f}, in clEnqueueNDRangeKernel and clSetKernelArg {driver:.2f}; "
+        "median own {median_own:.2f}, whole {median:.2f}; a turn of a Python loop {turn:.0f} ns)"
+        if measured
+        else " (median {median:.2f}; a turn of a Python loop {turn:.0f} ns)"
+    ).format(**times)
+    goal = (OWN if measured else WHOLE) if first else None
+    title += ", our own part" if measured else ""
+    return figure("host", title, times["own" if measured else "whole"], "us", goal, detail) | times
 
 
 def run(device: str, peer: str) -> list[dict[str, Any]]:
     """Measures each call, prints a line for it, returns its row: of the batch whose own part is least, microseconds a
     call.
     """
-    return [_row(name, call, device, peer) for name, call in CALLS.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        layer = _layer(folder)
+        done = _run(layer, sys.executable, "-m", "benchmarks.host_calls", "times", device, layer)
+        if done.returncode != 0:
+            print(f"host cost: {_error(done)}", flush=True)
+            return [{"suite": "host", "case": "host cost", "error": _error(done)}]
+        instructions = _instructions(device, layer, folder)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [_row(row | instructions.get(row["name"], {}), peer) for row in rows]

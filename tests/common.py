@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-import dlbackend  # noqa: F401
+from dlbackend import _C
 
 DEVICE = "ocl:0"
 
@@ -16,6 +16,12 @@ TOLERANCE = {
     torch.float64: (1e-9, 1e-9),
 }
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+def on_gpu_class() -> bool:
+    """Whether the device runs the kernels of GPUs."""
+    product = "gemm:float32 b=1 m=1 n=1 k=1 sa=0,0,0 sb=0,0,0 sc=0,0,0 sd=0,0,0 add=0"
+    return "gpu_tiled: applicable" in _C.explain_problem(product)
 
 
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0) -> None:

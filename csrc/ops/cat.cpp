@@ -73,8 +73,11 @@ class Concatenation {
     cl::Device& device = stream_.device();
     const Split split = split_work(device, blocks_.first[blocks_.inputs]);
     fetch_kernel(device, "cat/cat.cl", "dlb_cat", codegen::DType::U8, {}, width_option(bytes))
-        .launch(stream_.queue(), split.range, mem_[0], mem_[1], mem_[2], mem_[3], mem_[4], mem_[5], mem_[6],
-                mem_[7], buffer_of(out_).mem, blocks_);
+        .launch_with(stream_.queue(), split.range, [&](auto& arguments) {
+          for (cl_mem input : mem_) arguments.add(input);
+          arguments.add(buffer_of(out_).mem);
+          arguments.add(blocks_);
+        });
     blocks_.inputs = 0;
     blocks_.out_offset = buffer_of(out_).offset;
     blocks_.out_pitch = form_->pitch;
@@ -130,30 +133,42 @@ class Concatenation {
   cl_mem mem_[kInputs];
 };
 
+void concatenate(const at::ITensorListRef& tensors, int64_t dim, const at::Tensor& result) {
+  const c10::OptionalDeviceGuard guard = guard_of(result.device());
+  Concatenation all(result, dim);
+  for (const at::Tensor& t : tensors) {
+    TORCH_CHECK(t.device() == result.device(),
+                "Expected all tensors to be on the same device, but found at least two "
+                "devices, ",
+                result.device(), " and ", t.device(), "!");
+    at::assert_no_overlap(result, t);
+    if (t.numel() != 0) all.add(t);  // an empty tensor of one dimension goes with any shape
+  }
+  all.flush();
+}
+
 at::Tensor& cat_out(const at::ITensorListRef& tensors, int64_t dim, at::Tensor& out) {
   OutOp<at::meta::structured_cat> op(out);
   const auto checked = op.meta(tensors, dim);
   const at::Tensor& result = op.result();
   if (result.numel() == 0) return op.finish(), out;
   at::assert_no_internal_overlap(result);
-  const c10::DeviceGuard guard(result.device());
-  Concatenation all(result, checked.dim);
-  for (const at::Tensor& t : tensors) {
-    TORCH_CHECK(t.device() == out.device(),
-                "Expected all tensors to be on the same device, but found at least two "
-                "devices, ",
-                out.device(), " and ", t.device(), "!");
-    at::assert_no_overlap(result, t);
-    if (t.numel() != 0) all.add(t);  // an empty tensor of one dimension goes with any shape
-  }
-  all.flush();
+  concatenate(tensors, checked.dim, result);
   op.finish();
   return out;
+}
+
+at::Tensor cat(const at::ITensorListRef& tensors, int64_t dim) {
+  NewOp<at::meta::structured_cat> op;
+  const auto checked = op.meta(tensors, dim);
+  if (op[0].numel() != 0) concatenate(tensors, checked.dim, op[0]);
+  return std::move(op[0]);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("cat", cat);
   m.impl("cat.out", cat_out);
 }
 

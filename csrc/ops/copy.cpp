@@ -5,6 +5,8 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_copy_from.h>
+#include <ATen/ops/_to_copy_native.h>
+#include <ATen/ops/clone_native.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -13,6 +15,7 @@
 #include "ops/common/pointwise.h"
 #include "ops/transpose.h"
 #include "runtime/host_allocator.h"
+#include "runtime/new_tensor.h"
 #include "runtime/transfer.h"
 
 namespace dlb {
@@ -46,9 +49,23 @@ bool same_layout_dense(const at::Tensor& a, const at::Tensor& b) {
          a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
+// Whether run_pointwise_flat() takes the tensor.
+bool is_flat(const at::Tensor& t) {
+  return t.is_non_overlapping_and_dense() && t.numel() < (int64_t{1} << 31) &&
+         !c10::isFloat8Type(t.scalar_type()) && t.scalar_type() != at::kComplexHalf;
+}
+
 void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
   if (c10::isFloat8Type(source.scalar_type()) && source.scalar_type() == destination.scalar_type())
     return copy_on_device(source.view(at::kByte), destination.view(at::kByte));
+  // A conjugate between complex tensors is a kernel of its own; a conjugate that becomes real is the real
+  // part.
+  const bool conj = source.is_conj() != destination.is_conj() && destination.is_complex();
+  const bool neg = source.is_neg() != destination.is_neg();
+  const PointwiseOp& op = conj ? (neg ? kCopyNegConj : kCopyConj) : neg ? kCopyNeg : kCopy;
+  if (source.sizes() == destination.sizes() && source.strides() == destination.strides() &&
+      is_flat(destination) && is_flat(source) && !source.is_alias_of(destination))
+    return run_pointwise_flat(op, {&destination, &source}, 1, destination.scalar_type());
   if (copy_transposed(source, destination)) return;
   auto iter = at::TensorIteratorConfig()
                   .add_output(destination)
@@ -56,14 +73,7 @@ void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
                   .resize_outputs(false)
                   .check_all_same_dtype(false)
                   .build();
-  // A conjugate between complex tensors is a kernel of its own; a conjugate that becomes real is the real
-  // part.
-  const bool conj = source.is_conj() != destination.is_conj() && destination.is_complex();
-  const bool neg = source.is_neg() != destination.is_neg();
-  run_pointwise(conj  ? (neg ? kCopyNegConj : kCopyConj)
-                : neg ? kCopyNeg
-                      : kCopy,
-                iter, destination.scalar_type());
+  run_pointwise(op, iter, destination.scalar_type());
 }
 
 size_t dense_bytes(const at::Tensor& t) {
@@ -198,6 +208,40 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
   return copy_from(self, destination, false);
 }
 
+// Whether a copy of that dtype on the same device needs nothing of PyTorch's own forms of clone() and to().
+bool is_plain(const at::Tensor& self, c10::ScalarType dtype, at::MemoryFormat format) {
+  const bool laid_out = format != at::MemoryFormat::Preserve || self.is_non_overlapping_and_dense();
+  return laid_out && !self._is_zerotensor() && (!self.is_complex() || c10::isComplexType(dtype));
+}
+
+at::Tensor plain_copy(const at::Tensor& self, c10::ScalarType dtype, at::MemoryFormat format) {
+  at::Tensor copy = format == at::MemoryFormat::Preserve
+                        ? new_strided_tensor(self.sizes(), self.strides(), dtype, self.device())
+                        : new_tensor(self.sizes(), dtype, self.device(), format);
+  copy_from(self, copy, false);
+  return copy;
+}
+
+// PyTorch's are an empty tensor and a copy, each through the dispatcher.
+at::Tensor clone(const at::Tensor& self, std::optional<at::MemoryFormat> format) {
+  const at::MemoryFormat wanted = format.value_or(at::MemoryFormat::Preserve);
+  if (!is_plain(self, self.scalar_type(), wanted)) return at::native::clone(self, format);
+  return plain_copy(self, self.scalar_type(), wanted);
+}
+
+at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                   std::optional<at::Layout> layout, std::optional<at::Device> device,
+                   std::optional<bool> pin_memory, bool non_blocking,
+                   std::optional<at::MemoryFormat> format) {
+  const at::ScalarType type = dtype.value_or(self.scalar_type());
+  const at::MemoryFormat wanted = format.value_or(at::MemoryFormat::Preserve);
+  const bool stays = !device || *device == self.device();
+  if (!stays || layout.value_or(at::kStrided) != at::kStrided || pin_memory.value_or(false) ||
+      !is_plain(self, type, wanted))
+    return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format);
+  return plain_copy(self, type, wanted);
+}
+
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   at::Tensor here = at::detail::empty_cpu({}, self.scalar_type(), false, std::nullopt);
   copy_to_host(here.mutable_data_ptr(), mem_of(self), self.itemsize(), current_stream(self.device().index()),
@@ -212,6 +256,10 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
     AT_DISPATCH_V2(self.scalar_type(), "fill_out", AT_WRAP([&] { (void)value.to<scalar_t>(); }),
                    AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kHalf, at::kBFloat16, at::kBool,
                    AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kComplexHalf);
+  if (is_flat(self)) {
+    run_pointwise_flat(kFill, {&self}, 1, self.scalar_type(), value);
+    return self;
+  }
   const c10::DeviceGuard guard(self.device());
   auto iter = at::TensorIteratorConfig()
                   .set_check_mem_overlap(false)
@@ -237,6 +285,8 @@ at::Tensor& zero_(at::Tensor& self) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("clone", clone);
+  m.impl("_to_copy", to_copy);
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);

@@ -95,10 +95,8 @@ void forward(const Tensor& scores, const Tensor& target, const Tensor& weight, i
   const int32_t wanted = std::clamp<int32_t>(p.count / 2048, 1, cpu ? nll.device.compute_units * 4 : 128);
   p.per_part = std::max(1, (p.count + wanted - 1) / wanted);
   const int32_t parts = (p.count + p.per_part - 1) / p.per_part;
-  const Tensor partial = at::empty({std::max(1, 2 * parts)},
-                                   scores.options()
-                                       .memory_format(std::nullopt)
-                                       .dtype(nll.type == codegen::DType::F64 ? at::kDouble : at::kFloat));
+  const Tensor partial = new_tensor(
+      {std::max(1, 2 * parts)}, nll.type == codegen::DType::F64 ? at::kDouble : at::kFloat, scores.device());
   const Buffer partials = buffer_of(partial);
   p.partial = partials.offset;
   Team team = make_team(nll.device, parts, p.per_part);
@@ -131,6 +129,24 @@ Tensor value(const OptionalTensor& tensor) {
 }
 at::OptionalTensorRef reference(const OptionalTensor& tensor) {
   return tensor && tensor->defined() ? at::OptionalTensorRef(*tensor) : at::OptionalTensorRef();
+}
+
+std::tuple<Tensor, Tensor> new_nll_loss_forward(const Tensor& self, const Tensor& target,
+                                                const OptionalTensor& weight, int64_t reduction,
+                                                int64_t ignore_index) {
+  NewOp<at::meta::structured_nll_loss_forward, 2> op;
+  op.meta(self, target, reference(weight), reduction, ignore_index);
+  forward(self, target, value(weight), reduction, ignore_index, op[0], op[1]);
+  return {std::move(op[0]), std::move(op[1])};
+}
+
+Tensor new_nll_loss_backward(const Tensor& grad_output, const Tensor& self, const Tensor& target,
+                             const OptionalTensor& weight, int64_t reduction, int64_t ignore_index,
+                             const Tensor& total_weight) {
+  NewOp<at::meta::structured_nll_loss_backward> op;
+  op.meta(grad_output, self, target, reference(weight), reduction, ignore_index, total_weight);
+  backward(grad_output, op[0], target, value(weight), reduction, ignore_index, total_weight);
+  return std::move(op[0]);
 }
 
 std::tuple<Tensor&, Tensor&> nll_loss_forward(const Tensor& self, const Tensor& target,
@@ -210,6 +226,8 @@ Tensor nll_loss2d_backward(const Tensor& grad_output, const Tensor& self, const 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("nll_loss_forward", new_nll_loss_forward);
+  m.impl("nll_loss_backward", new_nll_loss_backward);
   m.impl("nll_loss_forward.output", nll_loss_forward);
   m.impl("nll_loss_backward.grad_input", nll_loss_backward);
   m.impl("nll_loss2d_forward", nll_loss2d_forward);

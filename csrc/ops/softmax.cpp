@@ -49,6 +49,23 @@ void run(const at::Tensor& x, const at::Tensor* result, const at::Tensor& y, int
 }
 
 template <class Meta, bool LogForm>
+at::Tensor new_forward(const at::Tensor& self, int64_t dim, bool half_to_float) {
+  NewOp<Meta> op;
+  op.meta(self, dim, half_to_float);
+  run(self, nullptr, op[0], dim, LogForm, LogForm ? "log_softmax" : "softmax");
+  return std::move(op[0]);
+}
+
+template <class Meta, bool LogForm>
+at::Tensor new_backward(const at::Tensor& grad_output, const at::Tensor& output, int64_t dim,
+                        at::ScalarType input_dtype) {
+  NewOp<Meta> op;
+  op.meta(grad_output, output, dim, input_dtype);
+  run(grad_output, &output, op[0], dim, LogForm, LogForm ? "log_softmax_backward" : "softmax_backward");
+  return std::move(op[0]);
+}
+
+template <class Meta, bool LogForm>
 at::Tensor& forward(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
   OutOp<Meta> op(out);
   op.meta(self, dim, half_to_float);
@@ -70,6 +87,10 @@ at::Tensor& backward(const at::Tensor& grad_output, const at::Tensor& output, in
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_softmax", new_forward<at::meta::structured__softmax, false>);
+  m.impl("_log_softmax", new_forward<at::meta::structured__log_softmax, true>);
+  m.impl("_softmax_backward_data", new_backward<at::meta::structured__softmax_backward_data, false>);
+  m.impl("_log_softmax_backward_data", new_backward<at::meta::structured__log_softmax_backward_data, true>);
   m.impl("_softmax.out", forward<at::meta::structured__softmax, false>);
   m.impl("_log_softmax.out", forward<at::meta::structured__log_softmax, true>);
   m.impl("_softmax_backward_data.out", backward<at::meta::structured__softmax_backward_data, false>);

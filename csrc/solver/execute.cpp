@@ -74,6 +74,28 @@ ChoicePtr choice_for(const Problem& problem, const Operands& operands, Stream& s
   return choice;
 }
 
+// What a choice runs; it counts as used from now on.
+const Solution& note_run(const Choice& choice, bool reusable_only) {
+  const uint32_t round = run_round();
+  if (choice.last_run.load(std::memory_order_relaxed) != round) [[unlikely]]
+    choice.last_run.store(round, std::memory_order_relaxed);
+  return reusable_only ? *choice.reusable : *choice.taken;
+}
+
+// Names the solver in PyTorch's profiles and in ours.
+class RunScope {
+ public:
+  RunScope(const Problem& problem, const Solution& solution, Stream& stream)
+      : profiled_(at::RecordScope::FUNCTION), scope_(stream.queue(), solution.solver->name()) {
+    if (profiled_.isActive()) [[unlikely]]
+      profiled_.before(std::string("ocl::") + problem.op->name() + "::" + solution.solver->name());
+  }
+
+ private:
+  at::RecordFunction profiled_;
+  const cl::SolverScope scope_;
+};
+
 }  // namespace
 
 void run(const Problem& problem, const Operands& operands, Stream& stream) {
@@ -83,14 +105,8 @@ void run(const Problem& problem, const Operands& operands, Stream& stream) {
   const bool reusable_only = prefers_reusable(*problem.op);
   const ChoicePtr choice = choice_for(problem, operands, stream, reusable_only);
   if (!choice) return;
-  const Solution& solution = reusable_only ? *choice->reusable : *choice->taken;
-  const uint32_t round = run_round();
-  if (choice->last_run.load(std::memory_order_relaxed) != round) [[unlikely]]
-    choice->last_run.store(round, std::memory_order_relaxed);
-  at::RecordFunction profiled(at::RecordScope::FUNCTION);
-  if (profiled.isActive()) [[unlikely]]
-    profiled.before(std::string("ocl::") + problem.op->name() + "::" + solution.solver->name());
-  const cl::SolverScope scope(stream.queue(), solution.solver->name());
+  const Solution& solution = note_run(*choice, reusable_only);
+  const RunScope scope(problem, solution, stream);
   try {
     if (verbosity() >= 2) [[unlikely]]
       run_timed(solution, problem, operands, stream);
@@ -102,6 +118,15 @@ void run(const Problem& problem, const Operands& operands, Stream& stream) {
     log(1, "too little memory," + key(problem) + ",runs a solver that needs less");
     run_solution(*smaller, problem, operands, stream);
   }
+}
+
+bool run_settled(const Problem& problem, Stream& stream, c10::function_ref<bool(const Solution&)> enqueue) {
+  if (cl::Recording::current() || deterministic_now() || verbosity() >= 2) return false;
+  const ChoicePtr choice = known_choice(problem);
+  if (!choice || choice->search || choice->runs_to_search.load(std::memory_order_relaxed) > 0) return false;
+  const Solution& solution = note_run(*choice, prefers_reusable(*problem.op));
+  const RunScope scope(problem, solution, stream);
+  return enqueue(solution);
 }
 
 bool is_worth_choosing(const Op& op, int64_t elements) {

@@ -1,5 +1,7 @@
 // The way in: solves a problem now.
 #pragma once
+#include <c10/util/FunctionRef.h>
+
 #include "runtime/stream.h"
 #include "solver/op.h"
 
@@ -10,6 +12,11 @@ namespace dlb::solver {
 // no elements is fine. Throws c10::Error with every solver's reason where none is applicable or the forced
 // one is not, and c10::OutOfMemoryError where no solver's workspace can be had.
 void run(const Problem& problem, const Operands& operands, Stream& stream);
+
+// For callers who can do without a part of what run() does: calls enqueue(solution) with what run() would
+// run. False, and nothing is called, while something is left to choose or to measure, and where run() does
+// more than enqueue. Else what enqueue() returns, which may be false when it enqueued nothing.
+bool run_settled(const Problem& problem, Stream& stream, c10::function_ref<bool(const Solution&)> enqueue);
 
 // Whether a problem of so many elements goes through run(). Smaller ones run as a primitive's first choice
 // says, since choosing would cost more than it gains; all do where a solver of the op is forced or forbidden.

@@ -611,6 +611,7 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "norm/apply_columns.cl": norm("columns", "norm_apply", "norm_apply_bwd"),
     "norm/apply_rows.cl": norm("rows", "norm_apply", "norm_apply_bwd"),
     "norm/batch_norm.cl": [*BATCH_NORMS, batch_norm(9, 6, training=False)],
+    "norm/batch_norm_apply.cl": [*BATCH_NORMS, batch_norm(9, 6, training=False)],
     "norm/group_norm.cl": group_norm,
     "norm/layer_norm_reference.cl": norm("reference", "layer_norm", "layer_norm_bwd"),
     "norm/layer_norm_rows.cl": norm("rows", "layer_norm", "layer_norm_bwd"),

@@ -237,18 +237,28 @@ def test_one_launch_for_many_tensors(background_at_rest):
     assert dlbackend.kernel_stats()["compiled"] == compiled
 
 
-def test_more_segments_than_a_kernel_takes():
+def test_more_segments_than_a_kernel_takes(background_at_rest):
     # each of these is larger than half of a usual segment, so that they lie in many
-    sizes = [(9 << 20) + i for i in range(11)]
-    here = [torch.full((n,), float(i)) for i, n in enumerate(sizes)]
-    there = to_device(here)
-    torch._foreach_add_(there, [float(i) for i in range(11)])
-    for i, t in enumerate(there):
-        assert t[0].item() == t[-1].item() == t[(4 << 20) + 5].item() == 2 * i
+    count = 17
+    sizes = [(9 << 20) + i for i in range(count)]
+    there = [torch.full((n,), float(i), device=DEVICE) for i, n in enumerate(sizes)]
+    halves = [t[: 4 << 20] for t in there] + [t[4 << 20 :] for t in there]
+    torch._foreach_add_(halves, [float(i % count) for i in range(2 * count)])
+    _, launched = launches(lambda: torch._foreach_add_(halves, 1.0))
+    assert launched == 2  # not a third for the second halves, whose segments both launches have
+    torch._foreach_mul_([*there, there[-1], there[0]], 2.0)  # each after the one before it
+    torch._foreach_add_([there[0], *there], 1.0)
+    factors, added = [2.0] * count, [1.0] * count
+    factors[0] = factors[-1] = 4.0
+    added[0] = 2.0
+    expected = [(2 * i + 1) * f + a for i, f, a in zip(range(count), factors, added, strict=True)]
+    for t, e in zip(there, expected, strict=True):
+        assert t[0].item() == t[-1].item() == t[(4 << 20) + 5].item() == e
     norms = torch._foreach_norm(there)
     torch.testing.assert_close(
-        torch.stack(norms).cpu(), torch.tensor([2 * i * math.sqrt(n) for i, n in enumerate(sizes)]), rtol=1e-5, atol=0
-    )
+        torch.stack(norms).cpu(), torch.tensor([e * math.sqrt(n) for e, n in zip(expected, sizes, strict=True)]),
+        rtol=1e-5, atol=0,
+    )  # fmt: skip
 
 
 def test_overlapping_lists_run_in_order():

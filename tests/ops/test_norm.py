@@ -3,7 +3,16 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from common import DEVICE, FLOATS, assert_layout_as_on_cpu, assert_near, check_op, layouts, with_input_grad
+from common import (
+    DEVICE,
+    FLOATS,
+    assert_layout_as_on_cpu,
+    assert_near,
+    check_op,
+    layouts,
+    on_gpu_class,
+    with_input_grad,
+)
 
 import dlbackend
 
@@ -202,3 +211,36 @@ def test_statistics_beside_an_element_unlike_all_others():
         _, expected_mean, expected = torch.native_batch_norm(x.double(), None, None, None, None, True, 0.1, 1e-5)
         torch.testing.assert_close(rstd.cpu().double(), expected, rtol=3e-6, atol=0)
         torch.testing.assert_close(mean.cpu().double(), expected_mean, rtol=3e-6, atol=0)
+
+
+@pytest.fixture
+def estimates_alone():
+    """Nothing is measured, so that what runs now is what stays."""
+    before, torch.backends.ocl.find_mode = torch.backends.ocl.find_mode, "fast"
+    yield
+    torch.backends.ocl.find_mode = before
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5, 7), (3, 20, 7, 7), (40, 300), (8, 24, 64, 64)], ids=str)
+def test_launches_of_a_batch_norm(shape, background_at_rest, estimates_alone):
+    """GPUs finish the statistics and apply them in one launch; no pass's parts are merged in one of their own."""
+    x, channels = torch.randn(shape, device=DEVICE, requires_grad=True), shape[1]
+    weight, bias = (torch.ones(channels, device=DEVICE, requires_grad=True) for _ in range(2))
+    statistics = torch.zeros(channels, device=DEVICE), torch.ones(channels, device=DEVICE)
+    grad, inputs = torch.ones_like(x), (x, weight, bias)
+
+    def forward(training=True):
+        return F.batch_norm(x, *statistics, weight, bias, training)
+
+    def launched(call):
+        for _ in range(2):  # the first run of a large one is chosen for
+            call()
+        before = dlbackend.kernel_stats()["launches"]
+        call()
+        return dlbackend.kernel_stats()["launches"] - before
+
+    passes, rest = 1, 1 if on_gpu_class() else 2
+    assert launched(forward) == passes + rest
+    y = forward()
+    assert launched(lambda: torch.autograd.grad(y, inputs, grad, retain_graph=True)) == passes + rest
+    assert launched(lambda: forward(training=False)) == rest

@@ -6,13 +6,12 @@ Skipped where the device is not one; tests/test_gpu_kernels.py runs them on any 
 import pytest
 import torch
 import torch.nn.functional as F
-from common import away_from_zero, relative_error
+from common import away_from_zero, on_gpu_class, relative_error
 from gpu_solvers import check_configs, convolve, first_values, run_programs_of_one_problem, shifted
 
 from dlbackend import _C
 
-PROBE = "gemm:float32 b=1 m=1 n=1 k=1 sa=0,0,0 sb=0,0,0 sc=0,0,0 sd=0,0,0 add=0"
-GPU_CLASS = torch.ocl.is_available() and "gpu_tiled: applicable" in _C.explain_problem(PROBE)
+GPU_CLASS = torch.ocl.is_available() and on_gpu_class()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPU_CLASS, reason="the device is not of the GPU class")]
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from common import DEVICE, assert_near
+from common import DEVICE, assert_near, on_gpu_class
 from fresh_process import forked_python
 from stores import cache_with_programs
 
@@ -86,9 +86,10 @@ def norm_cases():
     images = [(batch_norm, (9, 150, 7, 7)), (batch_norm, (3, 8, 60, 61)), (batch_norm, (2, 3, 128, 128))]
     last = [(batch_norm_last, (5, 70, 14, 15)), (batch_norm, (500, 300)), (batch_norm_last, (3, 300, 9, 9))]
     for fn, shape in (*images, *last, (group_norm, (3, 6, 64, 66))):
-        for op in ("norm_stats", "norm_apply"):
+        applies = fn is group_norm or not on_gpu_class()  # GPUs' batch norms do in the kernel behind the pass
+        for op in ("norm_stats", "norm_apply")[: 1 + applies]:
             yield Case(op, f"{fn.__name__}{shape}", fn, (shape, shape[1:2], shape[1:2]), scale=8)
-        for op in ("norm_sums", "norm_apply_bwd"):
+        for op in ("norm_sums", "norm_apply_bwd")[: 1 + applies]:
             shapes = (shape, shape[1:2], shape[1:2], shape)
             yield Case(op, f"{fn.__name__}{shape}", gradients(fn), shapes, scale=40, dtypes=(torch.float32,))
     for shape in ((300, 1024), (1100, 67), (17, 4111)):

@@ -4,7 +4,8 @@
 
 PARAMS_BEGIN
 
-enum { CAT_INPUTS = 8 };
+// OpenCL promises 1,024 bytes of arguments.
+enum { CAT_INPUTS = 16 };
 
 typedef struct {
   dlb_long offset[CAT_INPUTS];     // elements
@@ -15,6 +16,6 @@ typedef struct {
   dlb_uint inputs, unused[2];
   dlb_long out_offset, out_pitch;
 } CatParams;
-ASSERT_SIZE(CatParams, 352);
+ASSERT_SIZE(CatParams, 672);
 
 PARAMS_END

@@ -5,9 +5,9 @@
 PARAMS_BEGIN
 
 enum {
-  MULTI_TENSOR_SEGMENTS = 8,  // buffers that the tensors of one launch lie in
-  MULTI_TENSOR_GROUP = 256,   // GPU: work-items of a work-group
-  MULTI_TENSOR_CHUNK = 4096   // GPU: elements of a work-group
+  MULTI_TENSOR_SEGMENTS = 16,  // buffers that the tensors of one launch lie in
+  MULTI_TENSOR_GROUP = 256,    // GPU: work-items of a work-group
+  MULTI_TENSOR_CHUNK = 4096    // GPU: elements of a work-group
 };
 
 typedef struct {

@@ -1,38 +1,21 @@
 // Batch norm's coefficients, from statistics forward and from two sums backward.
-#include "norm/finish.clh"
+#include "norm/batch_norm.clh"
 
-// y = (x - mean) * scale + shift, per channel: coefficients [3][channels]. One work-item per channel.
+// Per channel: coefficients [3][channels].
 kernel void batch_norm_finish(global const T* partial, global const B_T* weight, global const B_T* bias,
                               global B_T* running_mean, global B_T* running_var, global T* save_mean,
                               global T* save_rstd, global T* coefficients, const NormFinish p,
                               const Team team) {
   coefficients += p.results;
   STATS_SCRATCH
-  const T momentum = REAL_OF(p.momentum);
   FOR_ROWS(c, team) {
-    T mean = 0, m2 = 0, rstd;
+    T mean = 0, m2 = 0;
     if (p.training) merge_splits(partial, p, c, &mean, &m2, team PASS_SCRATCH);
     if (!c_active || LANE != 0) continue;
-    if (p.training) {
-      rstd = C(1.0) / sqrt(m2 / (T)p.count + REAL_OF(p.eps));
-      save_mean[p.mean + c] = mean;
-      save_rstd[p.rstd + c] = rstd;
-      if (p.running_mean >= 0) {
-        const T old = LOAD_B(running_mean, p.running_mean + c);
-        STORE_B(running_mean, p.running_mean + c, (C(1.0) - momentum) * old + momentum * mean);
-      }
-      if (p.running_var >= 0) {
-        const T old = LOAD_B(running_var, p.running_var + c);
-        STORE_B(running_var, p.running_var + c,
-                (C(1.0) - momentum) * old + momentum * (m2 / ((T)p.count - 1)));
-      }
-    } else {
-      mean = LOAD_B(running_mean, p.running_mean + c);
-      rstd = C(1.0) / sqrt(LOAD_B(running_var, p.running_var + c) + REAL_OF(p.eps));
-    }
-    coefficients[c] = mean;
-    coefficients[p.rows + c] = p.weight >= 0 ? rstd * LOAD_B(weight, p.weight + c) : rstd;
-    coefficients[2 * p.rows + c] = p.bias >= 0 ? LOAD_B(bias, p.bias + c) : 0;
+    const Forward k = forward_of(c, mean, m2, weight, bias, running_mean, running_var, save_mean, save_rstd, p, true);
+    coefficients[c] = k.mean;
+    coefficients[p.rows + c] = k.scale;
+    coefficients[2 * p.rows + c] = k.shift;
   }
 }
 
@@ -47,7 +30,7 @@ kernel void batch_norm_running(global const B_T* running_mean, global const B_T*
   }
 }
 
-// dx = dy * k0 - (k1 + (x - mean) * k2), per channel: coefficients [4][channels] = mean, k0, k1, k2.
+// Per channel: coefficients [4][channels].
 kernel void batch_norm_backward_finish(global const T* partial, global const B_T* weight, global const T* mean,
                                        global const T* rstd, global B_T* grad_weight, global B_T* grad_bias,
                                        global T* coefficients, const NormFinish p, const Team team) {
@@ -57,13 +40,10 @@ kernel void batch_norm_backward_finish(global const T* partial, global const B_T
     T s1 = 0, s2 = 0;
     add_splits(partial, p, c, &s1, &s2, team PASS_SCRATCH);
     if (!c_active || LANE != 0) continue;
-    const T inverse = rstd[p.rstd + c], count = (T)p.count;
-    if (p.grad_weight >= 0) STORE_B(grad_weight, p.grad_weight + c, s2 * inverse);
-    if (p.grad_bias >= 0) STORE_B(grad_bias, p.grad_bias + c, s1);
-    const T k0 = p.weight >= 0 ? inverse * LOAD_B(weight, p.weight + c) : inverse;
-    coefficients[c] = mean[p.mean + c];
-    coefficients[p.rows + c] = k0;
-    coefficients[2 * p.rows + c] = p.training ? k0 * s1 / count : 0;
-    coefficients[3 * p.rows + c] = p.training ? k0 * inverse * inverse * s2 / count : 0;
+    const Backward k = backward_of(c, s1, s2, weight, mean, rstd, grad_weight, grad_bias, p, true);
+    coefficients[c] = k.mean;
+    coefficients[p.rows + c] = k.k0;
+    coefficients[2 * p.rows + c] = k.k1;
+    coefficients[3 * p.rows + c] = k.k2;
   }
 }

@@ -39,7 +39,9 @@ typedef struct NormFinish {
   dlb_long running_mean HOST_DEFAULT(-1), running_var HOST_DEFAULT(-1);
   dlb_long grad_weight HOST_DEFAULT(-1), grad_bias HOST_DEFAULT(-1);
   dlb_long partial HOST_DEFAULT(-1);  // the pass's results, [splits][2][rows]
-  dlb_long results HOST_DEFAULT(-1);  // merged ones, or the coefficients that norm/apply_*.cl take
+  dlb_long results
+      HOST_DEFAULT(-1);  // merged ones, the coefficients that norm/apply_*.cl take, or batch norm's y
+  dlb_long x, dy;        // batch_norm_apply.cl
   NormReal eps, momentum;
   dlb_uint rows, splits HOST_DEFAULT(1), count HOST_DEFAULT(1), per_split HOST_DEFAULT(1);
   dlb_uint groups HOST_DEFAULT(1), channels, samples HOST_DEFAULT(1);  // group norm
@@ -47,15 +49,28 @@ typedef struct NormFinish {
   dlb_int training;                                                    // batch norm
   dlb_int sums;  // pass_merge: the pass gave two sums, not means and variances
 } NormFinish;
-ASSERT_SIZE(NormFinish, 136);
+ASSERT_SIZE(NormFinish, 152);
 
 // norm/apply_*.cl. x: [outer][rows][inner].
 typedef struct NormApply {
   dlb_long x, dy, y, coefficients;  // offsets
   dlb_uint outer HOST_DEFAULT(1), rows HOST_DEFAULT(1), inner HOST_DEFAULT(1);
-  dlb_uint per_item HOST_DEFAULT(1);  // of `outer`, for a GPU's work-item of apply_columns
+  dlb_uint unused;
 } NormApply;
 ASSERT_SIZE(NormApply, 48);
+
+// norm/batch_norm_apply.cl. A work-group takes `channels` neighbours, of which there are so many blocks, and
+// of those per_group items: pieces of one sample's run of these channels, or, where channels are interleaved,
+// positions.
+typedef struct NormTiles {
+  dlb_uint channels;  // a power of two where they are interleaved
+  dlb_uint blocks, items, per_group;
+  dlb_uint lanes;        // work-items that merge the splits of a channel, a power of two
+  dlb_uint length;       // of a channel in a sample; 1: channels are interleaved
+  dlb_uint tile, tiles;  // elements of a piece, and pieces of a run
+  Divider length_divider, tiles_divider;
+} NormTiles;
+ASSERT_SIZE(NormTiles, 56);
 
 // norm/layer_norm_*.cl. Offsets of weight and bias are -1 where they are not there.
 typedef struct LayerNorm {

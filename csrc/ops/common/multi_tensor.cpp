@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <tuple>
 #include <unordered_map>
 
 #include "cl/program_table.h"
@@ -160,43 +161,51 @@ bool add_tensor(Part& part, const TensorLists& lists, size_t i, uint64_t count, 
   return true;
 }
 
+// Each tensor goes to the first part that has room for its segments, so that few parts come of lists whose
+// tensors lie in other segments in turn: gradients are made in the opposite order of parameters.
 std::vector<Part> make_parts(const TensorLists& lists, bool by_chunk) {
-  std::vector<Part> parts(1);
+  std::vector<Part> parts;
   const at::TensorList first = lists.lists[0].tensors;
   for (size_t i = 0; i < first.size(); ++i) {
     const auto count = static_cast<uint64_t>(first[i].numel());
     if (count == 0) continue;
     const uint64_t units = by_chunk ? (count + codegen::kMultiChunk - 1) / codegen::kMultiChunk : count;
-    if (add_tensor(parts.back(), lists, i, count, units)) continue;
-    parts.emplace_back();
-    TORCH_INTERNAL_ASSERT(add_tensor(parts.back(), lists, i, count, units));
+    const auto has_room = [&](Part& part) { return add_tensor(part, lists, i, count, units); };
+    if (std::find_if(parts.begin(), parts.end(), has_room) == parts.end())
+      TORCH_INTERNAL_ASSERT(has_room(parts.emplace_back()));
   }
-  if (parts.back().tensors.empty()) parts.pop_back();
   return parts;
 }
 
-// Whether written memory overlaps memory of another tensor index, or overlaps inexactly at the same one.
-bool overlaps(const Part& part, const TensorLists& lists) {
+// Whether written memory overlaps memory of another tensor index, or overlaps inexactly at the same one. Of
+// all parts together, which are launched in another order than that of the tensors.
+bool overlaps(const std::vector<Part>& parts, const TensorLists& lists) {
   struct Span {
+    cl_mem mem;
     uint64_t begin, end;
     uint32_t tensor;
     bool written;
   };
   std::vector<Span> spans;
-  spans.reserve(part.tensors.size() * lists.lists.size());
-  const uint64_t* row = part.rows.data();
-  for (uint32_t tensor : part.tensors) {
-    const uint64_t count = *row++;
-    for (const auto& list : lists.lists) {
-      const uint64_t place = *row++, bytes = tensor_at(list, tensor).itemsize();
-      const uint64_t begin = (place >> 56 << 56) + (place & ((uint64_t{1} << 56) - 1)) * bytes;
-      spans.push_back({begin, begin + (list.single ? 1 : count) * bytes, tensor, list.written});
+  spans.reserve(lists.lists[0].tensors.size() * lists.lists.size());
+  for (const Part& part : parts) {
+    const uint64_t* row = part.rows.data();
+    for (uint32_t tensor : part.tensors) {
+      const uint64_t count = *row++;
+      for (const auto& list : lists.lists) {
+        const uint64_t place = *row++, bytes = tensor_at(list, tensor).itemsize();
+        const uint64_t begin = (place & ((uint64_t{1} << 56) - 1)) * bytes;
+        spans.push_back({part.segments[place >> 56], begin, begin + (list.single ? 1 : count) * bytes, tensor,
+                         list.written});
+      }
     }
   }
-  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::sort(spans.begin(), spans.end(),
+            [](const Span& a, const Span& b) { return std::tie(a.mem, a.begin) < std::tie(b.mem, b.begin); });
   uint64_t written_end = 0, any_end = 0;
-  const Span* last = nullptr;  // the span that reaches furthest
+  const Span* last = nullptr;  // the span of this buffer that reaches furthest
   for (const Span& span : spans) {
+    if (last && last->mem != span.mem) last = nullptr, written_end = any_end = 0;
     const bool exact =
         last && last->begin == span.begin && last->end == span.end && last->tensor == span.tensor;
     if (!exact && (span.begin < written_end || (span.written && span.begin < any_end))) return true;
@@ -207,6 +216,30 @@ bool overlaps(const Part& part, const TensorLists& lists) {
     }
   }
   return false;
+}
+
+// A part's table as the ring knows it.
+struct Ready {
+  std::vector<uint64_t> table;
+  uint64_t hash;
+};
+
+// Of several parts each table ends with a word for all of them, which is not for the device either: a table
+// that is held was looked at together with the same others.
+std::vector<Ready> tables_of(const std::vector<Part>& parts, const TensorLists& lists) {
+  std::vector<Ready> ready;
+  std::vector<uint64_t> all;
+  for (const Part& part : parts) {
+    Ready& r = ready.emplace_back(Ready{part.table(lists), 0});
+    all.push_back(r.hash = hash_of(r.table));
+    for (cl_mem segment : part.segments) all.push_back(reinterpret_cast<uintptr_t>(segment));
+  }
+  if (parts.size() == 1) return ready;
+  for (Ready& r : ready) {
+    r.table.push_back(hash_of(all));
+    r.hash = hash_of(r.table);
+  }
+  return ready;
 }
 
 }  // namespace
@@ -224,21 +257,14 @@ bool for_each_table(const TensorLists& lists, Stream& stream, const std::vector<
   TableRing& ring = ring_of(stream);
   std::lock_guard<std::mutex> lock(ring.mutex);
 
-  struct Ready {
-    std::vector<uint64_t> table;
-    uint64_t hash;
-  };
-  std::vector<Ready> ready;
+  const std::vector<Ready> ready = tables_of(parts, lists);
   size_t most = 0;
-  for (const Part& part : parts) {
-    Ready& r = ready.emplace_back(Ready{part.table(lists), 0});
-    r.hash = hash_of(r.table);
-    most = std::max({most, r.table.size(), part.tensors.size() * value_lists * 2});
-  }
-  ring.reserve(most);
-  // A table that is held was looked at when it was placed.
   for (size_t i = 0; i < parts.size(); ++i)
-    if (!ring.find(ready[i].table, ready[i].hash) && overlaps(parts[i], lists)) return false;
+    most = std::max({most, ready[i].table.size(), parts[i].tensors.size() * value_lists * 2});
+  ring.reserve(most);
+  // Lists whose tables are held were looked at when those were placed.
+  const auto is_held = [&](const Ready& r) { return ring.find(r.table, r.hash).has_value(); };
+  if (!std::all_of(ready.begin(), ready.end(), is_held) && overlaps(parts, lists)) return false;
 
   std::vector<unsigned char> bytes;
   for (size_t i = 0; i < parts.size(); ++i) {

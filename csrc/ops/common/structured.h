@@ -1,4 +1,5 @@
-// Runs PyTorch's own shape and dtype checks (the meta part of a structured op) for an out= kernel.
+// Runs PyTorch's own shape and dtype checks (the meta part of a structured op) for kernels with and without
+// out=.
 #pragma once
 #include <ATen/MemoryOverlap.h>
 
@@ -6,6 +7,7 @@
 #include <optional>
 
 #include "ops/common/meta_op.h"
+#include "runtime/new_tensor.h"
 
 namespace dlb {
 
@@ -66,6 +68,25 @@ class OutOp final : public MetaOp<Meta> {
   std::array<std::reference_wrapper<const at::Tensor>, Outputs> outputs_;
   std::array<Asked, Outputs> asked_;
   std::array<std::optional<at::Tensor>, Outputs> proxies_;
+};
+
+// A structured op's meta class that makes the results: for the functional forms, which PyTorch would make of
+// the out= kernels with three more trips through the dispatcher.
+template <class Meta, size_t Outputs = 1>
+class NewOp final : public MetaOp<Meta> {
+ public:
+  const at::Tensor& maybe_get_output(int64_t i) override { return results_[static_cast<size_t>(i)]; }
+  at::Tensor& operator[](size_t i) { return results_[i]; }
+
+ private:
+  void place(size_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+             const at::TensorOptions& options) override {
+    const c10::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
+    results_[i] = strides.empty() ? new_tensor(sizes, dtype, options.device(), options.memory_format_opt())
+                                  : new_strided_tensor(sizes, strides, dtype, options.device());
+  }
+
+  std::array<at::Tensor, Outputs> results_;
 };
 
 }  // namespace dlb

@@ -3,9 +3,7 @@
 // weights.
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <array>
@@ -16,6 +14,7 @@
 #include "primitives/common/factor.h"
 #include "primitives/conv/problem.h"
 #include "runtime/element.h"
+#include "runtime/new_tensor.h"
 #include "runtime/tensor.h"
 #include "solver/ahead.h"
 #include "solver/execute.h"
@@ -47,8 +46,8 @@ void set_parameters(IntArrayRef values, int32_t (&to)[3]) {
 // first's.
 ConvProblem problem_of(ConvDirection direction, const Tensor& x, const Tensor& w, const Tensor& y,
                        IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
-  for (const Tensor& tensor : {x, w, y})
-    for (int64_t size : tensor.sizes())
+  for (const Tensor* tensor : {&x, &w, &y})
+    for (int64_t size : tensor->sizes())
       TORCH_CHECK(size <= INT32_MAX, "convolution: a dimension of ", size,
                   " elements is more than ocl handles (2^31 - 1)");
   ConvProblem p = solver::conv_op(direction).make();
@@ -159,10 +158,10 @@ void check_tensors(const char* op, const Tensor& first, std::initializer_list<co
   }
 }
 
-std::vector<int64_t> output_sizes(const Tensor& input, const Tensor& weight, IntArrayRef stride,
-                                  IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                                  IntArrayRef output_padding, int64_t groups) {
-  std::vector<int64_t> sizes{input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
+at::DimVector output_sizes(const Tensor& input, const Tensor& weight, IntArrayRef stride, IntArrayRef padding,
+                           IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
+                           int64_t groups) {
+  at::DimVector sizes{input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
   for (int64_t i = 0; i < input.dim() - 2; i++) {
     TORCH_CHECK(dilation[i] > 0, "dilation should be greater than zero, but got ", dilation);
     TORCH_CHECK(!transposed || output_padding[i] < stride[i] || output_padding[i] < dilation[i],
@@ -186,8 +185,8 @@ Tensor convolution_within(const Tensor& input, const Tensor& weight, const std::
   const Tensor bias = bias_option && bias_option->defined() ? bias_option->contiguous() : Tensor();
   check_tensors("convolution", input, {&weight, &bias});
   const Tensor output =
-      at::empty(output_sizes(input, weight, stride, padding, dilation, transposed, output_padding, groups),
-                input.options(), format_of(input, weight));
+      new_tensor(output_sizes(input, weight, stride, padding, dilation, transposed, output_padding, groups),
+                 input.scalar_type(), input.device(), format_of(input, weight));
   if (output.numel() == 0) return output;
   const Tensor &x = transposed ? output : input, &y = transposed ? input : output;
   const ConvProblem p = problem_of(transposed ? ConvDirection::kInputGrad : ConvDirection::kForward, x,
@@ -251,7 +250,8 @@ Tensor convolution_bounded(const Tensor& input, const Tensor& weight, const std:
 
 Tensor input_grad(const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
                   IntArrayRef padding, IntArrayRef dilation, bool transposed, int64_t groups) {
-  const Tensor result = at::empty(input.sizes(), input.options(), format_of(input, weight));
+  const Tensor result =
+      new_tensor(input.sizes(), input.scalar_type(), input.device(), format_of(input, weight));
   if (result.numel() == 0) return result;
   if (grad.numel() == 0 || weight.numel() == 0) return result.zero_();
   const Tensor &x = transposed ? grad : result, &y = transposed ? result : grad;
@@ -263,7 +263,8 @@ Tensor input_grad(const Tensor& grad, const Tensor& input, const Tensor& weight,
 
 Tensor weight_grad(const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
                    IntArrayRef padding, IntArrayRef dilation, bool transposed, int64_t groups) {
-  const Tensor result = at::empty(weight.sizes(), weight.options(), format_of(weight, weight));
+  const Tensor result =
+      new_tensor(weight.sizes(), weight.scalar_type(), weight.device(), format_of(weight, weight));
   if (result.numel() == 0) return result;
   if (grad.numel() == 0 || input.numel() == 0) return result.zero_();
   const Tensor &x = transposed ? grad : input, &y = transposed ? input : grad;

@@ -53,6 +53,14 @@ Tensor& mm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
   return out;
 }
 
+Tensor mm(const Tensor& self, const Tensor& mat2) {
+  NewOp<at::meta::structured_mm> op;
+  op.meta(self, mat2);
+  check_operands("mm", {self, mat2});
+  product_into("mm", op[0], self, mat2, Tensor(), 0, 1);
+  return std::move(op[0]);
+}
+
 Tensor& addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
                   const Scalar& alpha, Tensor& out) {
   check_operands("addmm", {out, self, mat1, mat2});
@@ -61,6 +69,16 @@ Tensor& addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, co
   check_factors(out, beta, alpha);
   product_into("addmm", out, mat1, mat2, self, beta, alpha);
   return out;
+}
+
+Tensor addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
+             const Scalar& alpha) {
+  NewOp<at::meta::structured_addmm> op;
+  op.meta(self, mat1, mat2, beta, alpha);
+  check_operands("addmm", {self, mat1, mat2});
+  check_factors(op[0], beta, alpha);
+  product_into("addmm", op[0], mat1, mat2, self, beta, alpha);
+  return std::move(op[0]);
 }
 
 // addmm, then relu or gelu: what the fused encoder layer's first product is.
@@ -77,6 +95,14 @@ Tensor& bmm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
   return out;
 }
 
+Tensor bmm(const Tensor& self, const Tensor& mat2) {
+  NewOp<at::meta::structured_bmm> op;
+  op.meta(self, mat2);
+  check_operands("bmm", {self, mat2});
+  product_into("bmm", op[0], self, mat2, Tensor(), 0, 1);
+  return std::move(op[0]);
+}
+
 Tensor& baddbmm_out(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta,
                     const Scalar& alpha, Tensor& out) {
   check_operands("baddbmm", {out, self, batch1, batch2});
@@ -85,6 +111,16 @@ Tensor& baddbmm_out(const Tensor& self, const Tensor& batch1, const Tensor& batc
   check_factors(out, beta, alpha);
   product_into("baddbmm", out, batch1, batch2, self, beta, alpha);
   return out;
+}
+
+Tensor baddbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta,
+               const Scalar& alpha) {
+  NewOp<at::meta::structured_baddbmm> op;
+  op.meta(self, batch1, batch2, beta, alpha);
+  check_operands("baddbmm", {self, batch1, batch2});
+  check_factors(op[0], beta, alpha);
+  product_into("baddbmm", op[0], batch1, batch2, self, beta, alpha);
+  return std::move(op[0]);
 }
 
 Tensor& addmv_out(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta,
@@ -153,10 +189,14 @@ Tensor& addr_out(const Tensor& self, const Tensor& vec1, const Tensor& vec2, con
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mm", mm);
   m.impl("mm.out", mm_out);
+  m.impl("addmm", addmm);
   m.impl("addmm.out", addmm_out);
   m.impl("_addmm_activation.out", addmm_activation_out);
+  m.impl("bmm", bmm);
   m.impl("bmm.out", bmm_out);
+  m.impl("baddbmm", baddbmm);
   m.impl("baddbmm.out", baddbmm_out);
   m.impl("addmv.out", addmv_out);
   m.impl("addr", addr);

@@ -1,10 +1,10 @@
 // Batch normalisation, training and inference, over contiguous and channels-last inputs.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include "ops/common/structured.h"
 #include "primitives/norm/norm.h"
+#include "runtime/new_tensor.h"
 
 namespace dlb {
 namespace {
@@ -39,6 +39,7 @@ struct Input {
     shape.length = x.numel() ? x.numel() / (shape.samples * shape.channels) : 0;
     shape.channels_last = format != at::MemoryFormat::Contiguous;
   }
+  Tensor like() const { return new_tensor(x.sizes(), x.scalar_type(), x.device(), format); }
 };
 
 void check_size(const Tensor& tensor, int64_t channels, const char* name) {
@@ -77,8 +78,9 @@ Three forward(const Tensor& input, const Tensor& weight, const Tensor& bias, con
                       : weight.defined()      ? weight
                                               : bias;
   const norm::Context context(in.x, any, "batch_norm");
-  Tensor y = at::empty_like(in.x);
-  Tensor save_mean = context.scratch(training ? channels : 0), save_rstd = at::empty_like(save_mean);
+  Tensor y = in.like();
+  Tensor save_mean = context.scratch(training ? channels : 0),
+         save_rstd = context.scratch(training ? channels : 0);
   if (in.x.numel() == 0) return {y, save_mean.zero_(), save_rstd.zero_()};
 
   const Updated mean(running_mean), var(running_var);
@@ -98,10 +100,9 @@ Three backward(const Tensor& grad_out, const Tensor& input, const Tensor& weight
   const c10::ScalarType param_type = any.defined() ? any.scalar_type() : in.x.scalar_type();
   const norm::Context context(in.x, any, "batch_norm_backward");
   auto param_grad = [&](bool wanted) {
-    return wanted ? at::empty({channels}, in.x.options().dtype(param_type).memory_format(std::nullopt))
-                  : Tensor();
+    return wanted ? new_tensor({channels}, param_type, in.x.device()) : Tensor();
   };
-  Tensor dx = mask[0] ? at::empty_like(in.x) : Tensor(), dw = param_grad(mask[1]), db = param_grad(mask[2]);
+  Tensor dx = mask[0] ? in.like() : Tensor(), dw = param_grad(mask[1]), db = param_grad(mask[2]);
   if (in.x.numel() == 0) {
     for (Tensor* t : {&dw, &db})
       if (t->defined()) t->zero_();

@@ -1,10 +1,9 @@
 // Layer normalisation.
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
 
 #include "primitives/norm/norm.h"
+#include "runtime/new_tensor.h"
 
 namespace dlb {
 namespace {
@@ -49,8 +48,9 @@ Three native_layer_norm(const Tensor& input, at::IntArrayRef normalized, const O
   const norm::Context context(x, weight.defined() ? weight : bias, "layer_norm");
   c10::SmallVector<int64_t, 6> stat_sizes(input.sizes().begin(), input.sizes().end());
   for (size_t i = stat_sizes.size() - normalized.size(); i < stat_sizes.size(); ++i) stat_sizes[i] = 1;
-  Tensor y = at::empty_like(x, at::MemoryFormat::Contiguous);
-  Tensor mean = at::empty(stat_sizes, x.options().dtype(context.compute_scalar)), rstd = at::empty_like(mean);
+  Tensor y = new_tensor(x.sizes(), x.scalar_type(), x.device());
+  Tensor mean = new_tensor(stat_sizes, context.compute_scalar, x.device()),
+         rstd = new_tensor(stat_sizes, context.compute_scalar, x.device());
   if (x.numel() == 0) return {y, mean.zero_(), rstd.zero_()};
 
   norm::layer_norm(context, shape.rows, shape.length, {x, weight, bias, y, mean, rstd}, eps);
@@ -68,9 +68,9 @@ Three native_layer_norm_backward(const Tensor& grad_out, const Tensor& input, at
                rstd = rstd_.to(context.compute_scalar).contiguous();
   auto param_grad = [&](bool wanted, const Tensor& like) {
     if (!wanted) return Tensor();
-    return at::empty(normalized, like.defined() ? like.options() : x.options());
+    return new_tensor(normalized, like.defined() ? like.scalar_type() : x.scalar_type(), x.device());
   };
-  Tensor dx = mask[0] ? at::empty_like(x, at::MemoryFormat::Contiguous) : Tensor();
+  Tensor dx = mask[0] ? new_tensor(x.sizes(), x.scalar_type(), x.device()) : Tensor();
   Tensor dw = param_grad(mask[1], weight), db = param_grad(mask[2], weight.defined() ? weight : bias);
   if (x.numel() == 0) {
     for (Tensor* t : {&dw, &db})

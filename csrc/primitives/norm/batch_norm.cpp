@@ -1,6 +1,7 @@
-// Batch norm: a pass, the kernel that makes coefficients of its results, and their application.
+// Batch norm: a pass, the kernel that makes coefficients of its results, and their application; on GPUs a
+// pass and the rest.
 #include "primitives/norm/apply.h"
-#include "primitives/norm/finish.h"
+#include "primitives/norm/batch_norm_apply.h"
 
 namespace dlb::norm {
 namespace {
@@ -8,10 +9,6 @@ namespace {
 using params::NormFinish;
 
 constexpr const char* kFile = "norm/batch_norm.cl";
-
-bool is_interleaved(const Shape& s) {
-  return s.channels_last || s.length == 1;
-}
 
 // A pass whose rows are the channels.
 NormPassProblem pass_of(const Context& context, const OpOf<NormPassProblem>& op, const Shape& s) {
@@ -49,10 +46,11 @@ void batch_norm(const Context& context, const Shape& shape, const Forward& t, co
                 bool training, double momentum, double eps) {
   Partial partial;
   if (training) partial = statistics(context, pass_of(context, norm_stats_op, shape), t.x);
-  const at::Tensor coefficients = context.scratch(3 * shape.channels);
   NormFinish p = finish_of(partial, shape.channels, shape.samples * shape.length);
   p.training = training;
   p.eps = as_floats(eps), p.momentum = as_floats(momentum);
+  if (!is_cpu(context.device)) return finish_and_apply(context, shape, partial, p, t, running);
+  const at::Tensor coefficients = context.scratch(3 * shape.channels);
   launch_finish(context, {kFile, "batch_norm_finish"}, p, merging_team(context, p),
                 {{partial.values, &NormFinish::partial},
                  {t.weight, &NormFinish::weight},
@@ -75,9 +73,12 @@ void batch_norm_backward(const Context& context, const Shape& shape, const Backw
   }
   const Partial partial =
       gradient_sums(context, pass_of(context, norm_sums_op, shape), t.x, t.dy, mean, rstd);
-  const at::Tensor coefficients = context.scratch(4 * shape.channels);
   NormFinish p = finish_of(partial, shape.channels, shape.samples * shape.length);
   p.training = training;
+  if (!is_cpu(context.device) && t.dx.defined())
+    return finish_and_apply_backward(context, shape, partial, p,
+                                     {t.x, t.dy, t.weight, mean, rstd, t.dx, t.grad_weight, t.grad_bias});
+  const at::Tensor coefficients = context.scratch(4 * shape.channels);
   launch_finish(context, {kFile, "batch_norm_backward_finish"}, p, merging_team(context, p),
                 {{partial.values, &NormFinish::partial},
                  {t.weight, &NormFinish::weight},

@@ -25,6 +25,9 @@ params::NormFinish finish_of(const Partial& partial, int64_t rows, int64_t count
 // team.
 void launch_finish(const Context& context, const FinishKernel& kernel, params::NormFinish params,
                    const Team& team, std::initializer_list<FinishBuffer> buffers);
+// The same for batch_norm_apply.cl, whose work is divided into tiles.
+void launch_finish(const Context& context, const FinishKernel& kernel, params::NormFinish params,
+                   const params::NormTiles& tiles, std::initializer_list<FinishBuffer> buffers);
 
 // A team for one of them that merges.
 inline Team merging_team(const Context& context, const params::NormFinish& params) {

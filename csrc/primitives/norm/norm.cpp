@@ -1,9 +1,8 @@
 // What all normalisations share: element types and scratch memory.
 #include "primitives/norm/norm.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include "primitives/norm/types.h"
+#include "runtime/new_tensor.h"
 
 namespace dlb::norm {
 
@@ -23,9 +22,7 @@ Context::Context(const at::Tensor& input, const at::Tensor& param_tensor, const 
 }
 
 at::Tensor Context::scratch(int64_t elements) const {
-  return at::detail::empty_generic({elements}, allocator(),
-                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), compute_scalar,
-                                   std::nullopt);
+  return new_tensor({elements}, compute_scalar, {kDeviceType, static_cast<c10::DeviceIndex>(device.index)});
 }
 
 void check_dtypes(const at::Tensor& input, std::initializer_list<const at::Tensor*> params, const char* op) {

@@ -34,17 +34,71 @@ PassLaunch first_choice(const NormPassProblem& p, const cl::Device& device) {
   return pass_rows_launch(p, device, {});
 }
 
-// By what the solvers chose, or where that does not pay by the first choice, whose splits the caller merges.
-Partial run(const Context& context, const NormPassProblem& p, MemoryOperands o) {
-  if (is_worth_choosing(*p.op, p.extents[0])) {
-    Partial result{context.scratch(2 * p.rows), 1, u32(p.count)};
-    o.out0 = optional_buffer(result.values);
-    solver::run(p, o, context.stream);
+constexpr FinishKernel kMerge{"norm/pass_merge.cl", "norm_pass_merge"};
+
+// Runs a pass and merges its splits, or leaves them to a caller who merges them anyway.
+class PassInvoker final : public Invoker<NormPassProblem> {
+ public:
+  PassInvoker(const NormPassProblem& p, cl::Device& device, const PassLaunch& launch)
+      : problem_(p),
+        launch_(launch),
+        kernel_(kernel_of(p, device, launch)),
+        size_(static_cast<uint64_t>(codegen::size_of(Types(p).compute))) {
+    if (launch.splits == 1) return;
+    merge_ = &norm_kernel(device, kMerge.file, kMerge.name, Types(p));
+    finish_.sums = p.is_sums();
+    finish_.rows = launch.params.rows, finish_.splits = launch.splits;
+    finish_.count = launch.params.count, finish_.per_split = launch.params.per_split;
+    team_ = make_team(device, finish_.rows, finish_.splits, 32);
+    range_ = range_of(device, team_);
+  }
+
+  void run(Stream& stream, const MemoryOperands& o, MemRef memory) override {
+    if (!merge_) return enqueue(problem_, launch_, kernel_, o, o.out0, stream);
+    const Buffer parts{memory.mem, static_cast<int64_t>(memory.offset / size_)};
+    enqueue(problem_, launch_, kernel_, o, parts, stream);
+    params::NormFinish last = finish_;
+    last.partial = parts.offset, last.results = o.out0.offset;
+    merge_->launch(stream.queue(), range_, parts.mem, o.out0.mem, last, team_);
+  }
+
+  Partial run_parts(const Context& context, const MemoryOperands& o) const {
+    Partial result{context.scratch(2 * launch_.splits * problem_.rows), launch_.splits,
+                   launch_.params.per_split};
+    enqueue(problem_, launch_, kernel_, o, optional_buffer(result.values), context.stream);
     return result;
   }
-  const PassLaunch launch = first_choice(p, context.device);
-  Partial result{context.scratch(2 * launch.splits * p.rows), launch.splits, launch.params.per_split};
-  enqueue(p, launch, kernel_of(p, context.device, launch), o, optional_buffer(result.values), context.stream);
+
+ private:
+  const NormPassProblem problem_;
+  const PassLaunch launch_;
+  cl::Kernel& kernel_;
+  const uint64_t size_;
+  cl::Kernel* merge_ = nullptr;
+  params::NormFinish finish_{};
+  Team team_{};
+  cl::Range range_{};
+};
+
+// By what the solvers chose, or where that does not pay by the first choice. The caller merges the splits.
+Partial run(const Context& context, const NormPassProblem& p, MemoryOperands o) {
+  if (!is_worth_choosing(*p.op, p.extents[0])) {
+    const PassLaunch launch = first_choice(p, context.device);
+    Partial result{context.scratch(2 * launch.splits * p.rows), launch.splits, launch.params.per_split};
+    enqueue(p, launch, kernel_of(p, context.device, launch), o, optional_buffer(result.values),
+            context.stream);
+    return result;
+  }
+  Partial parts;
+  const auto run_parts = [&](const Solution& solution) {
+    const auto* invoker = dynamic_cast<const PassInvoker*>(solution.invoker.get());
+    if (invoker) parts = invoker->run_parts(context, o);
+    return invoker != nullptr;
+  };
+  if (run_settled(p, context.stream, run_parts)) return parts;
+  Partial result{context.scratch(2 * p.rows), 1, u32(p.count)};
+  o.out0 = optional_buffer(result.values);
+  solver::run(p, o, context.stream);
   return result;
 }
 
@@ -54,7 +108,16 @@ void set_operands(NormPassProblem& p, const Context& context, const at::Tensor& 
   p.result_extent() = 2 * p.rows;
 }
 
-constexpr FinishKernel kMerge{"norm/pass_merge.cl", "norm_pass_merge"};
+Partial merged(const Context& context, const Partial& parts, int64_t rows, int64_t count, bool sums) {
+  if (parts.splits == 1) return parts;
+  Partial merged{context.scratch(2 * rows), 1, u32(count)};
+  params::NormFinish p = finish_of(parts, rows, count);
+  p.sums = sums;
+  launch_finish(
+      context, kMerge, p, merging_team(context, p),
+      {{parts.values, &params::NormFinish::partial}, {merged.values, &params::NormFinish::results}});
+  return merged;
+}
 
 }  // namespace
 
@@ -85,27 +148,7 @@ void split(PassLaunch& launch, const cl::Device& device, int64_t units, int64_t 
 
 std::unique_ptr<Invoker<NormPassProblem>> pass_invoker_of(const NormPassProblem& p, cl::Device& device,
                                                           const PassLaunch& launch) {
-  cl::Kernel& kernel = kernel_of(p, device, launch);
-  if (launch.splits == 1)
-    return make_invoker<NormPassProblem>([=, &kernel](Stream& stream, const MemoryOperands& o, MemRef) {
-      enqueue(p, launch, kernel, o, o.out0, stream);
-    });
-  cl::Kernel& merge = norm_kernel(device, kMerge.file, kMerge.name, Types(p));
-  params::NormFinish finish{};
-  finish.sums = p.is_sums();
-  finish.rows = launch.params.rows, finish.splits = launch.splits;
-  finish.count = launch.params.count, finish.per_split = launch.params.per_split;
-  const Team team = make_team(device, finish.rows, finish.splits, 32);
-  const cl::Range range = range_of(device, team);
-  const auto size = static_cast<uint64_t>(codegen::size_of(Types(p).compute));
-  return make_invoker<NormPassProblem>(
-      [=, &kernel, &merge](Stream& stream, const MemoryOperands& o, MemRef memory) {
-        const Buffer parts{memory.mem, static_cast<int64_t>(memory.offset / size)};
-        enqueue(p, launch, kernel, o, parts, stream);
-        params::NormFinish last = finish;
-        last.partial = parts.offset, last.results = o.out0.offset;
-        merge.launch(stream.queue(), range, parts.mem, o.out0.mem, last, team);
-      });
+  return std::make_unique<PassInvoker>(p, device, launch);
 }
 
 Partial statistics(const Context& context, NormPassProblem p, const at::Tensor& x) {
@@ -127,14 +170,11 @@ Partial gradient_sums(const Context& context, NormPassProblem p, const at::Tenso
   return run(context, p, o);
 }
 
+Partial merged_statistics(const Context& context, const Partial& statistics, int64_t rows, int64_t count) {
+  return merged(context, statistics, rows, count, false);
+}
 Partial merged_sums(const Context& context, const Partial& sums, int64_t rows) {
-  if (sums.splits == 1) return sums;
-  Partial merged{context.scratch(2 * rows)};
-  params::NormFinish p = finish_of(sums, rows, 0);
-  p.sums = 1;
-  launch_finish(context, kMerge, p, merging_team(context, p),
-                {{sums.values, &params::NormFinish::partial}, {merged.values, &params::NormFinish::results}});
-  return merged;
+  return merged(context, sums, rows, 1, true);
 }
 
 std::vector<CheckWindow<NormPassProblem>> NormPassProblem::check_windows() const {

@@ -72,13 +72,13 @@ struct Partial {
   uint32_t splits = 1, per_split = 1;
 };
 
-// Passes over x (and dy) by problem_of(..., norm_stats_op or norm_sums_op) with its sizes set. There is one
-// split where solvers chose.
+// Passes over x (and dy) by problem_of(..., norm_stats_op or norm_sums_op) with its sizes set.
 Partial statistics(const Context& context, NormPassProblem p, const at::Tensor& x);
 Partial gradient_sums(const Context& context, NormPassProblem p, const at::Tensor& x, const at::Tensor& dy,
                       const at::Tensor& mean, const at::Tensor& rstd);
 
-// The sums of all splits.
+// The splits' statistics of rows of `count` elements, or their sums, as those of one.
+Partial merged_statistics(const Context& context, const Partial& statistics, int64_t rows, int64_t count);
 Partial merged_sums(const Context& context, const Partial& sums, int64_t rows);
 
 }  // namespace dlb::norm

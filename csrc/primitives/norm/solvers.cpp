@@ -18,7 +18,7 @@ std::vector<const Solver<NormPassProblem>*> pass_solvers() {
 std::vector<const Solver<NormApplyProblem>*> apply_solvers() {
   return {
       apply_rows(),       // contiguous runs: a run's coefficients are read once
-      apply_columns(),    // interleaved rows
+      apply_columns(),    // CPU-class devices, interleaved rows
       apply_pointwise(),  // every problem; what the others are checked against
   };
 }
