@@ -30,7 +30,7 @@ typedef struct {
   float scale;
   float keep, kept_scale;      // dropout keeps with this probability and multiplies by that; keep is 1 without it
   dlb_int parts, part;         // the keys in so many parts of this length (decode)
-  dlb_int unused;
+  dlb_int vector;              // rows are aligned to four elements, and a multiple of four long
 } AttentionParams;
 ASSERT_SIZE(AttentionParams, 360);
 

@@ -28,6 +28,12 @@ params::AttentionParams params_of(const AttentionProblem& p, const AttentionOper
   a.heads = i32(p.heads), a.group = i32(p.heads / p.kv_heads);
   a.queries = i32(p.queries), a.keys = i32(p.keys), a.dim = i32(p.dim);
   a.causal = i32(p.causal), a.bias_kind = i32(p.bias), a.has_scores = i32(p.has_scores);
+  a.vector = p.dim % 4 == 0;
+  const auto aligned = [&](const params::AttentionView& view) {
+    return view.offset % 4 == 0 && view.batch % 4 == 0 && view.head % 4 == 0 && view.row % 4 == 0;
+  };
+  for (const params::AttentionView* view : {&a.q, &a.k, &a.v, &a.out, &a.grad_q, &a.grad_k, &a.grad_v})
+    a.vector = a.vector && aligned(*view);
   a.scale = o.scale;
   a.keep = p.dropout ? o.keep : 1;
   a.kept_scale = a.keep > 0 ? 1 / a.keep : 0;

@@ -12,6 +12,8 @@ using namespace solver;
 
 const Solver<AttentionProblem>* cpu_flash();
 const Solver<AttentionProblem>* cpu_flash_backward();
+const Solver<AttentionProblem>* gpu_flash();
+const Solver<AttentionProblem>* gpu_flash_backward();
 const Solver<AttentionProblem>* reference();
 const Solver<AttentionProblem>* reference_backward();
 

@@ -7,6 +7,7 @@ namespace {
 std::vector<const Solver<AttentionProblem>*> forward_solvers() {
   return {
       cpu_flash(),  // CPU-like devices
+      gpu_flash(),  // GPU-class devices
       reference(),  // every problem, every device; what the others are checked against
   };
 }
@@ -14,6 +15,7 @@ std::vector<const Solver<AttentionProblem>*> forward_solvers() {
 std::vector<const Solver<AttentionProblem>*> backward_solvers() {
   return {
       cpu_flash_backward(),  // CPU-like devices
+      gpu_flash_backward(),  // GPU-class devices
       reference_backward(),  // every problem, every device; what the others are checked against
   };
 }
