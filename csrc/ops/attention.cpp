@@ -1,11 +1,13 @@
-// scaled_dot_product_attention: whether PyTorch takes the fused op of this device or its composite math path, and
-// that op with its gradients, each one problem of the attention primitive.
+// scaled_dot_product_attention: whether PyTorch takes the fused op of this device or its composite math path,
+// and that op with its gradients, each one problem of the attention primitive.
 #include <ATen/Context.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -39,7 +41,7 @@ bool is_mask_fusible(const Tensor& mask, const Tensor& query, const Tensor& key)
 }
 
 bool is_fusible(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask,
-                bool is_causal, bool enable_gqa) {
+                bool enable_gqa) {
   for (const Tensor* t : {&query, &key, &value})
     if (t->is_nested() || t->dim() != 4 || t->device() != query.device() ||
         t->scalar_type() != query.scalar_type())
@@ -53,16 +55,14 @@ bool is_fusible(const Tensor& query, const Tensor& key, const Tensor& value, con
       return false;
   if (query.sym_numel() == 0 || key.sym_numel() == 0) return false;
   if (heads != kv_heads && (!enable_gqa || heads % kv_heads != 0)) return false;
-  if (!mask || !mask->defined()) return true;
-  return !is_causal && is_mask_fusible(*mask, query, key);
+  return !mask || !mask->defined() || is_mask_fusible(*mask, query, key);
 }
 
 // Which of PyTorch's backends computes it, among those that torch.nn.attention.sdpa_kernel allows.
 int64_t choose_backend(const Tensor& query, const Tensor& key, const Tensor& value,
-                       const OptionalTensor& mask, double, bool is_causal, std::optional<double>,
-                       bool enable_gqa) {
+                       const OptionalTensor& mask, double, bool, std::optional<double>, bool enable_gqa) {
   const auto& context = at::globalContext();
-  if (context.userEnabledOverrideableSDP() && is_fusible(query, key, value, mask, is_causal, enable_gqa))
+  if (context.userEnabledOverrideableSDP() && is_fusible(query, key, value, mask, enable_gqa))
     return static_cast<int64_t>(at::SDPBackend::overrideable);
   TORCH_CHECK(context.userEnabledMathSDP(),
               "No available kernel. Aborting execution. ocl has the backends OVERRIDEABLE, for 4-dimensional "
@@ -104,10 +104,11 @@ struct Call {
 
   Call(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& attn_bias,
        double dropout, bool is_causal, std::optional<double> scale) {
-    TORCH_CHECK(is_fusible(query, key, value, std::nullopt, is_causal, true),
-                "attention: expected query, key and value of shape [batch, heads, length, size], size from 16 to "
-                "256, in float32, float16 or bfloat16, but got ",
-                query.sizes(), ", ", key.sizes(), " and ", value.sizes());
+    TORCH_CHECK(
+        is_fusible(query, key, value, std::nullopt, true),
+        "attention: expected query, key and value of shape [batch, heads, length, size], size from 16 to "
+        "256, in float32, float16 or bfloat16, but got ",
+        query.sizes(), ", ", key.sizes(), " and ", value.sizes());
     TORCH_CHECK(dropout >= 0 && dropout <= 1, "dropout probability has to be between 0 and 1, but got ",
                 dropout);
     q = with_dense_rows(query), k = with_dense_rows(key), v = with_dense_rows(value);
@@ -131,8 +132,7 @@ struct Call {
   at::TensorOptions floats() const { return q.options().dtype(at::kFloat); }
 };
 
-using Forward =
-    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
 Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
                           const OptionalTensor& attn_bias, double dropout, bool is_causal, bool,
@@ -141,7 +141,7 @@ Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& 
   Call call(query, key, value, attn_bias, dropout, is_causal, scale);
   AttentionProblem& p = call.p;
   p.op = &attention::attention_op;
-  Tensor out = result_like(query), lse = at::empty({p.batch, p.heads, p.queries}, call.floats());
+  Tensor out = result_like(query), lse = at::empty({p.batch, p.heads, p.queries, 2}, call.floats());
   set_strides(p.out, out);
   call.o.out = buffer_of(out), call.o.lse = buffer_of(lse);
   Tensor seed, offset;  // on the host, where the backward pass reads them without waiting for the device
@@ -152,22 +152,25 @@ Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& 
     offset = at::scalar_tensor(static_cast<int64_t>(call.o.counter), at::kLong);
   }
   attention::run(p, call.o, current_stream(p.device));
-  return {out, lse, {}, {}, p.queries, p.keys, seed, offset, {}};
+  // The slot of cum_seq_q, which is for nested batches, takes the log-sum-exps with what rounding took from
+  // them to the backward pass.
+  return {out, lse.select(3, 0), lse, {}, p.queries, p.keys, seed, offset, {}};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& attn_bias, std::array<bool, 4> wanted, const Tensor& out, const Tensor& lse, const Tensor&,
-    const Tensor&, int64_t, int64_t, double dropout, bool is_causal, const Tensor& seed, const Tensor& offset,
-    std::optional<double> scale) {
+    const Tensor& attn_bias, std::array<bool, 4> wanted, const Tensor& out, const Tensor& lse,
+    const Tensor& lse_and_rest, const Tensor&, int64_t, int64_t, double dropout, bool is_causal,
+    const Tensor& seed, const Tensor& offset, std::optional<double> scale) {
   if (!grad_out.defined()) return {};
   const c10::DeviceGuard guard(query.device());
   Call call(query, key, value, attn_bias, dropout, is_causal, scale);
   AttentionProblem& p = call.p;
   AttentionOperands& o = call.o;
   p.op = &attention::attention_backward_op;
-  const Tensor g = with_dense_rows(grad_out), result = with_dense_rows(out), sums = lse.contiguous();
-  Tensor delta = at::empty_like(sums);
+  const Tensor g = with_dense_rows(grad_out), result = with_dense_rows(out),
+               sums = lse_and_rest.defined() ? lse_and_rest : at::stack({lse, at::zeros_like(lse)}, 3);
+  const Tensor delta = at::empty({p.batch, p.heads, p.queries}, call.floats());
   Tensor grad_q = result_like(query), grad_k = result_like(key), grad_v = result_like(value), scores;
   set_strides(p.out, g), set_strides(p.grad_q, grad_q);
   set_strides(p.grad_k, grad_k), set_strides(p.grad_v, grad_v);

@@ -28,38 +28,36 @@ inline float exponentials(local float* s, int seen, int n, local float* most, lo
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p, int bq, int bk, local float* scratch) {
-  const int q0 = get_global_id(0) * bq, h = get_global_id(1), b = get_global_id(2), qn = min(bq, p.queries - q0);
+  const QueryBlock at = query_block(&p, K, V, bq);
+  const int q0 = at.q0, qn = at.qn;
   const int wide = ROUND16(p.dim), q_pitch = wide + 16, s_pitch = bk + 16;
   local float *sq = scratch, *so = sq + bq * q_pitch, *ss = so + (bq + MR) * wide, *sk = ss + (bq + MR) * s_pitch;
   local float *sv = sk + bk * wide, *most = sv + bk * wide, *sum = most + bq;
-  global const T* k = K + HEAD_AT(p.k, b, h / p.group);
-  global const T* v = V + HEAD_AT(p.v, b, h / p.group);
-  const long row = ROW_AT(p, b, h) + q0;
-  load_rows(Q + HEAD_AT(p.q, b, h) + q0 * p.q.row, p.q.row, qn, p.dim, p.scale, sq, q_pitch);
+  load_rows(Q + HEAD_AT(p.q, at.b, at.h) + q0 * p.q.row, p.q.row, qn, p.dim, p.scale, sq, q_pitch);
   zero(so, (bq + MR) * wide);
   for (int i = 0; i < qn; i++) most[i] = -INFINITY, sum[i] = 0.f;
 
   const int end = p.causal ? min(p.keys, q0 + qn) : p.keys;
   for (int k0 = 0; k0 < end; k0 += bk) {
     const int kn = min(bk, end - k0);
-    load_columns(k + k0 * p.k.row, p.k.row, kn, p.dim, sk);
+    load_columns(at.k + k0 * p.k.row, p.k.row, kn, p.dim, sk);
     product(sq, q_pitch, qn, p.dim, sk, kn, ss, s_pitch, 0);
     for (int i = 0; i < qn; i++) {
       local float* s = ss + i * s_pitch;
       if (p.bias_kind)
-        add_bias(s, bias, p.bias_kind, HEAD_AT(p.bias, b, h) + (q0 + i) * p.bias.row + k0 * p.bias_key, p.bias_key, kn);
+        add_bias(s, bias, p.bias_kind, at.bias + (q0 + i) * p.bias.row + k0 * p.bias_key, p.bias_key, kn);
       const float old = exponentials(s, p.causal ? min(kn, q0 + i - k0 + 1) : kn, kn, most + i, sum + i);
       if (old != 1.f)
         for (int d = 0; d < wide; d += 16) vstore16(old * vload16(0, so + i * wide + d), 0, so + i * wide + d);
       if (p.keep < 1.f)
-        for (int j = 0; j < kn; j += 4) vstore4(vload4(0, s + j) * dropout_factors(&p, row + i, k0 + j), 0, s + j);
+        for (int j = 0; j < kn; j += 4) vstore4(vload4(0, s + j) * dropout_factors(&p, at.row + i, k0 + j), 0, s + j);
     }
-    load_panels(v + k0 * p.v.row, p.v.row, kn, p.dim, sv);
+    load_panels(at.v + k0 * p.v.row, p.v.row, kn, p.dim, sv);
     product(ss, s_pitch, qn, kn, sv, p.dim, so, wide, 1);
   }
-  global T* o = out + HEAD_AT(p.out, b, h) + q0 * p.out.row;
+  global T* o = out + HEAD_AT(p.out, at.b, at.h) + q0 * p.out.row;
   for (int i = 0; i < qn; i++) {
     store_row(so + i * wide, sum[i] == 0.f ? 0.f : 1.f / sum[i], p.dim, o + i * p.out.row);
-    lse[p.lse + row + i] = sum[i] == 0.f ? INFINITY : most[i] + log(sum[i]);
+    store_sums(lse, &p, at.row + i, most[i], sum[i]);
   }
 }

@@ -21,21 +21,16 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu(
     AttentionParams p) {
   local float queries[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE], lanes[LANES * PITCH(KEPT)];
   const int item = get_local_id(0), group = item / LANES, lane = item % LANES;
-  const int h = get_group_id(1), b = get_group_id(2);
-  // With a causal mask later queries have more to do, so they come first.
-  const int block = p.causal ? get_num_groups(0) - 1 - get_group_id(0) : get_group_id(0);
-  const int q0 = block * KEPT, qn = min(KEPT, p.queries - q0);
-  global const T* k = K + HEAD_AT(p.k, b, h / p.group);
-  global const T* v = V + HEAD_AT(p.v, b, h / p.group);
-  const long row = ROW_AT(p, b, h) + q0, bias_head = HEAD_AT(p.bias, b, h);
-  load_transposed(Q + HEAD_AT(p.q, b, h) + q0 * p.q.row, p.q.row, qn, &p, p.scale, queries, KEPT, item);
+  const QueryBlock at = query_block(&p, K, V, KEPT);
+  const int q0 = at.q0, qn = at.qn;
+  load_transposed(Q + HEAD_AT(p.q, at.b, at.h) + q0 * p.q.row, p.q.row, qn, &p, p.scale, queries, KEPT, item);
   float4 acc[4][ON / 4], most = (float4)(-INFINITY), sum = (float4)(0.f);
   clear_rows(acc);
 
   const int end = p.causal ? min(p.keys, q0 + qn) : p.keys;
   for (int k0 = 0; k0 < end; k0 += STEP) {
     const int kn = min(STEP, end - k0);
-    load_transposed(k + k0 * p.k.row, p.k.row, kn, &p, 1.f, rows, STEP, item);
+    load_transposed(at.k + k0 * p.k.row, p.k.row, kn, &p, 1.f, rows, STEP, item);
     barrier(CLK_LOCAL_MEM_FENCE);
     Columns found[4];
     multiply_scores(found, queries, rows, group, lane);
@@ -49,7 +44,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu(
       for (int n = 0; n < SN; n++) {
         const int query = q0 + group * 4 + i, key = k0 + lane * SN + n;
         if (key >= end || query >= p.queries || (p.causal && key > query)) s[i][n] = -INFINITY;
-        else if (p.bias_kind) s[i][n] += bias_of(bias, &p, bias_head, query, key);
+        else if (p.bias_kind) s[i][n] += bias_of(bias, &p, at.bias, query, key);
         best[i] = fmax(best[i], s[i][n]);
       }
     }
@@ -64,7 +59,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu(
       for (int n = 0; n < SN; n++) {
         const float e = exp(s[i][n] - base[i]);
         sums[i] += e;
-        s[i][n] = p.keep < 1.f ? e * dropout_factor(&p, row + group * 4 + i, k0 + lane * SN + n) : e;
+        s[i][n] = p.keep < 1.f ? e * dropout_factor(&p, at.row + group * 4 + i, k0 + lane * SN + n) : e;
       }
 #pragma unroll
       for (int j = 0; j < ON / 4; j++) acc[i][j] *= old[i];
@@ -73,22 +68,21 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu(
 #pragma unroll
     for (int n = 0; n < SN; n++)
       vstore4((float4)(s[0][n], s[1][n], s[2][n], s[3][n]), 0, scores + (lane * SN + n) * PITCH(KEPT) + group * 4);
-    load_rows(v + k0 * p.v.row, p.v.row, kn, &p, rows, item);
+    load_rows(at.v + k0 * p.v.row, p.v.row, kn, &p, rows, item);
     barrier(CLK_LOCAL_MEM_FENCE);
     multiply_rows(acc, scores, rows, group, lane);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 
-  float sums[4], logs[4];
+  float sums[4], mosts[4];
   const float4 all = sum_of_lanes(sum, lanes, group, lane);
-  vstore4(all, 0, sums);
-  vstore4(select(most + log(all), (float4)(INFINITY), all == 0.f), 0, logs);
-  global T* o = out + HEAD_AT(p.out, b, h) + q0 * p.out.row;
+  vstore4(all, 0, sums), vstore4(most, 0, mosts);
+  global T* o = out + HEAD_AT(p.out, at.b, at.h) + q0 * p.out.row;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const int r = group * 4 + i;
     if (r >= qn) continue;
     store_part(acc[i], sums[i] == 0.f ? 0.f : 1.f / sums[i], o + r * p.out.row, &p, lane);
-    if (lane == 0) lse[p.lse + row + r] = logs[i];
+    if (lane == 0) store_sums(lse, &p, at.row + r, mosts[i], sums[i]);
   }
 }

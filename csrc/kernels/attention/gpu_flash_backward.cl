@@ -7,32 +7,29 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
   local float queries[KEPT_TILE], grads[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE];
   const int item = get_local_id(0), group = item / LANES, lane = item % LANES;
-  const int h = get_group_id(1), b = get_group_id(2);
-  const int block = p.causal ? get_num_groups(0) - 1 - get_group_id(0) : get_group_id(0);
-  const int q0 = block * KEPT, qn = min(KEPT, p.queries - q0);
-  global const T* k = K + HEAD_AT(p.k, b, h / p.group);
-  global const T* v = V + HEAD_AT(p.v, b, h / p.group);
-  const long row = ROW_AT(p, b, h) + q0, bias_head = HEAD_AT(p.bias, b, h);
-  load_transposed(Q + HEAD_AT(p.q, b, h) + q0 * p.q.row, p.q.row, qn, &p, p.scale, queries, KEPT, item);
-  load_transposed(grad_out + HEAD_AT(p.out, b, h) + q0 * p.out.row, p.out.row, qn, &p, 1.f, grads, KEPT, item);
+  const QueryBlock at = query_block(&p, K, V, KEPT);
+  const int q0 = at.q0, qn = at.qn;
+  load_transposed(Q + HEAD_AT(p.q, at.b, at.h) + q0 * p.q.row, p.q.row, qn, &p, p.scale, queries, KEPT, item);
+  load_transposed(grad_out + HEAD_AT(p.out, at.b, at.h) + q0 * p.out.row, p.out.row, qn, &p, 1.f, grads, KEPT, item);
   float4 acc[4][ON / 4];
   clear_rows(acc);
-  float base[4], less[4];
+  float base[4], rest[4], less[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const int r = group * 4 + i;
-    base[i] = r < qn ? lse[p.lse + row + r] : INFINITY, less[i] = r < qn ? delta[p.delta + row + r] : 0.f;
+    base[i] = r < qn ? lse[p.lse + 2 * (at.row + r)] : INFINITY, rest[i] = r < qn ? lse[p.lse + 2 * (at.row + r) + 1] : 0.f;
+    less[i] = r < qn ? delta[p.delta + at.row + r] : 0.f;
   }
 
   const int end = p.causal ? min(p.keys, q0 + qn) : p.keys;
   for (int k0 = 0; k0 < (p.has_scores ? p.keys : end); k0 += STEP) {
     const int kn = min(STEP, p.keys - k0);
-    load_transposed(k + k0 * p.k.row, p.k.row, kn, &p, 1.f, rows, STEP, item);
+    load_transposed(at.k + k0 * p.k.row, p.k.row, kn, &p, 1.f, rows, STEP, item);
     barrier(CLK_LOCAL_MEM_FENCE);
     Columns found[4], found_grads[4];
     multiply_scores(found, queries, rows, group, lane);
     barrier(CLK_LOCAL_MEM_FENCE);
-    load_transposed(v + k0 * p.v.row, p.v.row, kn, &p, 1.f, rows, STEP, item);
+    load_transposed(at.v + k0 * p.v.row, p.v.row, kn, &p, 1.f, rows, STEP, item);
     barrier(CLK_LOCAL_MEM_FENCE);
     multiply_scores(found_grads, grads, rows, group, lane);
     float s[4][SN], d[4][SN];
@@ -44,22 +41,22 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
       for (int n = 0; n < SN; n++) {
         const int query = q0 + group * 4 + i, key = k0 + lane * SN + n;
         const bool seen = key < p.keys && query < p.queries;
-        if (seen && p.bias_kind) s[i][n] += bias_of(bias, &p, bias_head, query, key);
-        if (p.keep < 1.f) d[i][n] *= dropout_factor(&p, row + group * 4 + i, key);
-        s[i][n] = seen && !(p.causal && key > query) ? exp(s[i][n] - base[i]) * (d[i][n] - less[i]) : 0.f;
-        if (p.has_scores && seen) scores_grad[p.scores + (row + group * 4 + i) * p.keys + key] = s[i][n];
+        if (seen && p.bias_kind) s[i][n] += bias_of(bias, &p, at.bias, query, key);
+        if (p.keep < 1.f) d[i][n] *= dropout_factor(&p, at.row + group * 4 + i, key);
+        s[i][n] = seen && !(p.causal && key > query) ? exp(s[i][n] - base[i] - rest[i]) * (d[i][n] - less[i]) : 0.f;
+        if (p.has_scores && seen) scores_grad[p.scores + (at.row + group * 4 + i) * p.keys + key] = s[i][n];
       }
     }
 #pragma unroll
     for (int n = 0; n < SN; n++)
       vstore4((float4)(s[0][n], s[1][n], s[2][n], s[3][n]), 0, scores + (lane * SN + n) * PITCH(KEPT) + group * 4);
     barrier(CLK_LOCAL_MEM_FENCE);
-    load_rows(k + k0 * p.k.row, p.k.row, kn, &p, rows, item);
+    load_rows(at.k + k0 * p.k.row, p.k.row, kn, &p, rows, item);
     barrier(CLK_LOCAL_MEM_FENCE);
     multiply_rows(acc, scores, rows, group, lane);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
-  global T* o = grad_q + HEAD_AT(p.grad_q, b, h) + q0 * p.grad_q.row;
+  global T* o = grad_q + HEAD_AT(p.grad_q, at.b, at.h) + q0 * p.grad_q.row;
 #pragma unroll
   for (int i = 0; i < 4; i++)
     if (group * 4 + i < qn) store_part(acc[i], p.scale, o + (group * 4 + i) * p.grad_q.row, &p, lane);
@@ -94,12 +91,15 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv
       multiply_scores(found_grads, values, rows, group, lane);
       float s[4][SN], d[4][SN];
 #pragma unroll
-      for (int i = 0; i < 4; i++) STORE_COLUMNS(found[i], s[i]);
-      STORE_COLUMNS(found_grads[i], d[i]);
+      for (int i = 0; i < 4; i++) {
+        STORE_COLUMNS(found[i], s[i]);
+        STORE_COLUMNS(found_grads[i], d[i]);
+      }
 #pragma unroll
       for (int n = 0; n < SN; n++) {
         const int r = lane * SN + n, query = q0 + r;
-        const float base = r < qn ? lse[p.lse + row + r] : INFINITY, less = r < qn ? delta[p.delta + row + r] : 0.f;
+        const float2 base = r < qn ? vload2(row + r, lse + p.lse) : (float2)(INFINITY, 0.f);
+        const float less = r < qn ? delta[p.delta + row + r] : 0.f;
         float factors[4] = {1.f, 1.f, 1.f, 1.f};
         if (p.keep < 1.f) vstore4(dropout_factors(&p, row + r, k0 + group * 4), 0, factors);
 #pragma unroll
@@ -107,7 +107,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv
           const int key = k0 + group * 4 + i;
           const bool seen = key < p.keys && r < qn && !(p.causal && key > query);
           if (seen && p.bias_kind) s[i][n] += bias_of(bias, &p, bias_head, query, key);
-          const float prob = seen ? exp(s[i][n] - base) : 0.f;
+          const float prob = seen ? exp(s[i][n] - base.x - base.y) : 0.f;
           s[i][n] = prob * factors[i], d[i][n] = seen ? prob * (d[i][n] * factors[i] - less) : 0.f;
         }
         vstore4((float4)(s[0][n], s[1][n], s[2][n], s[3][n]), 0, probs + r * PITCH(KEPT) + group * 4);

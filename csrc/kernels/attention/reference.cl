@@ -9,9 +9,13 @@ inline float bias_at(global const T* bias, const AttentionParams* p, int b, int 
 }
 
 inline float dot_rows(global const T* a, global const T* b, int n) {
-  float sum = 0.f;
-  for (int d = 0; d < n; d++) sum = fma(load1(a + d), load1(b + d), sum);
-  return sum;
+  float4 sums = (float4)(0.f);
+  int d = 0;
+  for (; d + 4 <= n; d += 4)
+    sums = fma((float4)(load1(a + d), load1(a + d + 1), load1(a + d + 2), load1(a + d + 3)),
+               (float4)(load1(b + d), load1(b + d + 1), load1(b + d + 2), load1(b + d + 3)), sums);
+  for (; d < n; d++) sums.x = fma(load1(a + d), load1(b + d), sums.x);
+  return (sums.x + sums.y) + (sums.z + sums.w);
 }
 
 kernel void attention_reference(global const T* Q, global const T* K, global const T* V, global const T* bias,
@@ -36,7 +40,12 @@ kernel void attention_reference(global const T* Q, global const T* K, global con
   }
   global T* o = out + HEAD_AT(p.out, b, h) + i * p.out.row;
   for (int d = 0; d < p.dim; d++) store1(o + d, sum == 0.f ? 0.f : acc[d] / sum);
-  lse[p.lse + row] = sum == 0.f ? INFINITY : most + log(sum);
+  store_sums(lse, &p, row, most, sum);
+}
+
+// The probability that the forward pass gave a score of a row.
+inline float probability(float s, global const float* lse, const AttentionParams* p, ulong row) {
+  return exp(s - lse[p->lse + 2 * row] - lse[p->lse + 2 * row + 1]);
 }
 
 // The gradient of one score.
@@ -61,7 +70,8 @@ kernel void attention_reference_dq(global const T* Q, global const T* K, global 
     if (!p.causal || j <= i) {
       const float s = p.scale * dot_rows(q, k + j * p.k.row, p.dim) + bias_at(bias, &p, b, h, i, j);
       const float factor = p.keep < 1.f ? dropout_factor(&p, row, j) : 1.f;
-      ds = score_grad(exp(s - lse[p.lse + row]), dot_rows(g, v + j * p.v.row, p.dim), factor, delta[p.delta + row]);
+      const float grad_prob = dot_rows(g, v + j * p.v.row, p.dim);
+      ds = score_grad(probability(s, lse, &p, row), grad_prob, factor, delta[p.delta + row]);
       for (int d = 0; d < p.dim; d++) acc[d] = fma(ds, load1(k + j * p.k.row + d), acc[d]);
     }
     if (p.has_scores) scores[p.scores + row * p.keys + j] = ds;
@@ -85,7 +95,7 @@ kernel void attention_reference_dkv(global const T* Q, global const T* K, global
       global const T* g = grad_out + HEAD_AT(p.out, b, h) + i * p.out.row;
       const ulong row = ROW_AT(p, b, h) + i;
       const float s = p.scale * dot_rows(q, k, p.dim) + bias_at(bias, &p, b, h, i, j);
-      const float factor = p.keep < 1.f ? dropout_factor(&p, row, j) : 1.f, prob = exp(s - lse[p.lse + row]);
+      const float factor = p.keep < 1.f ? dropout_factor(&p, row, j) : 1.f, prob = probability(s, lse, &p, row);
       const float ds = score_grad(prob, dot_rows(g, v, p.dim), factor, delta[p.delta + row]);
       for (int d = 0; d < p.dim; d++) {
         dk[d] = fma(ds, load1(q + d), dk[d]);

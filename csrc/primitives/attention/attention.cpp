@@ -15,7 +15,8 @@ params::AttentionView view_of(Buffer buffer, const int64_t* strides) {
 }  // namespace
 
 params::AttentionParams params_of(const AttentionProblem& p, const AttentionOperands& o) {
-  static_assert(int{params::ATTENTION_BIAS} == int{kSameType} && int{params::ATTENTION_FLOAT_BIAS} == int{kFloat});
+  static_assert(int{params::ATTENTION_BIAS} == int{kSameType} &&
+                int{params::ATTENTION_FLOAT_BIAS} == int{kFloat});
   const auto i32 = [](int64_t size) { return static_cast<int32_t>(size); };
   params::AttentionParams a{};
   a.q = view_of(o.q, p.q), a.k = view_of(o.k, p.k), a.v = view_of(o.v, p.v);
@@ -38,6 +39,15 @@ params::AttentionParams params_of(const AttentionProblem& p, const AttentionOper
   a.keep = p.dropout ? o.keep : 1;
   a.kept_scale = a.keep > 0 ? 1 / a.keep : 0;
   return a;
+}
+
+std::unique_ptr<Invoker<AttentionProblem>> invoker_of(const AttentionProblem& p,
+                                                      const BackwardLaunch& launch) {
+  return make_invoker<AttentionProblem>([p, launch](Stream& stream, const AttentionOperands& o, MemRef) {
+    const params::AttentionParams params = params_of(p, o);
+    launch.run_dq(o, params, stream);
+    launch.run_dkv(o, params, stream);
+  });
 }
 
 cl::Range rows_range(const cl::Device& device, int64_t length, int64_t heads, int64_t batch) {

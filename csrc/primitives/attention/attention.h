@@ -10,8 +10,12 @@ namespace dlb::attention {
 
 using namespace solver;
 
+const Solver<AttentionProblem>* cpu_decode();
+const Solver<AttentionProblem>* gpu_decode();
 const Solver<AttentionProblem>* cpu_flash();
 const Solver<AttentionProblem>* cpu_flash_backward();
+const Solver<AttentionProblem>* gpu_mma();
+const Solver<AttentionProblem>* gpu_mma_backward();
 const Solver<AttentionProblem>* gpu_flash();
 const Solver<AttentionProblem>* gpu_flash_backward();
 const Solver<AttentionProblem>* reference();
@@ -54,8 +58,12 @@ struct BackwardLaunch {
   }
 };
 
-// A work-item for each row of [batch, heads, length], in work-groups of 64 on GPUs, where those behind the last row have
-// nothing to do.
+// An invoker of both, one after the other.
+std::unique_ptr<Invoker<AttentionProblem>> invoker_of(const AttentionProblem& p,
+                                                      const BackwardLaunch& launch);
+
+// A work-item for each row of [batch, heads, length], in work-groups of 64 on GPUs, where those behind the
+// last row have nothing to do.
 cl::Range rows_range(const cl::Device& device, int64_t length, int64_t heads, int64_t batch);
 
 // What all solvers ask of a problem.

@@ -63,7 +63,8 @@ double estimate(const AttentionProblem& p, const cl::Device& device) {
 cl::Kernel& kernel_of(const AttentionProblem& p, cl::Device& device, const char* name) {
   const Form& form = form_of(p);
   const std::string options = element_option(p.dtype) + " -DDIM=" + std::to_string(form.dim) +
-                              " -DKEPT=" + std::to_string(form.kept) + " -DSTEP=" + std::to_string(form.step) +
+                              " -DKEPT=" + std::to_string(form.kept) +
+                              " -DSTEP=" + std::to_string(form.step) +
                               " -DITEMS=" + std::to_string(form.items);
   return p.is_backward()
              ? fetch_kernel(device, {"common/gpu_tile.clh", "attention/gpu_flash_backward.cl"}, name, options)
@@ -88,14 +89,10 @@ std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl
 
 std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, cl::Device& device,
                                                     const Config&) {
-  const BackwardLaunch launch{kernel_of(p, device, "attention_gpu_dq"), kernel_of(p, device, "attention_gpu_dkv"),
-                              range_of(form_of(p), p.queries, p.heads, p.batch),
-                              range_of(form_of(p), p.keys, p.kv_heads, p.batch)};
-  return make_invoker<AttentionProblem>([p, launch](Stream& stream, const AttentionOperands& o, MemRef) {
-    const params::AttentionParams params = params_of(p, o);
-    launch.run_dq(o, params, stream);
-    launch.run_dkv(o, params, stream);
-  });
+  const BackwardLaunch launch{
+      kernel_of(p, device, "attention_gpu_dq"), kernel_of(p, device, "attention_gpu_dkv"),
+      range_of(form_of(p), p.queries, p.heads, p.batch), range_of(form_of(p), p.keys, p.kv_heads, p.batch)};
+  return invoker_of(p, launch);
 }
 
 }  // namespace

@@ -24,11 +24,11 @@ std::vector<Span> AttentionProblem::spans() const {
                         bias == kFloat ? c10::ScalarType::Float : dtype));
   if (!is_backward()) {
     list.push_back(span(&O::out, view(heads, queries, out), dtype, true));
-    list.push_back(span(&O::lse, rows, c10::ScalarType::Float, true));
+    list.push_back(span(&O::lse, 2 * rows, c10::ScalarType::Float, true));
     return list;
   }
   list.push_back(span(&O::grad_out, view(heads, queries, out), dtype));
-  list.push_back(span(&O::lse, rows, c10::ScalarType::Float, false, true));
+  list.push_back(span(&O::lse, 2 * rows, c10::ScalarType::Float, false, true));
   list.push_back(span(&O::delta, rows, c10::ScalarType::Float));
   list.push_back(span(&O::grad_q, view(heads, queries, grad_q), dtype, true));
   list.push_back(span(&O::grad_k, view(kv_heads, keys, grad_k), dtype, true));
@@ -56,7 +56,7 @@ std::vector<CheckWindow<AttentionProblem>> AttentionProblem::check_windows() con
       at.q.offset = b * q[0] + h * q[1], at.out.offset = b * out[0] + h * out[1];
       at.k.offset = b * k[0] + kv * k[1], at.v.offset = b * v[0] + kv * v[1];
       at.bias.offset = b * s_bias[0] + h * s_bias[1];
-      at.lse.offset = (b * heads + h) * queries;
+      at.lse.offset = 2 * (b * heads + h) * queries;
     }
     list.push_back(window);
   }

@@ -18,13 +18,14 @@ struct AttentionOperands : solver::Operands {
 enum Bias : int64_t { kNone, kSameType, kFloat };
 
 // q [batch, heads, queries, dim], k and v [batch, kv_heads, keys, dim]. The results' log-sum-exp is infinite
-// in rows whose keys are all masked, and their result 0.
+// in rows whose keys are all masked, and their result 0. lse is [batch, heads, queries, 2]: beside each
+// log-sum-exp what rounding took from it.
 struct AttentionProblem : solver::Problem {
   using Operands = AttentionOperands;
 
   int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1, dim = 1;
-  int64_t causal = 0;      // 1: query i sees keys 0 to i
-  int64_t dropout = 0;     // 1: some probabilities are dropped
+  int64_t causal = 0;   // 1: query i sees keys 0 to i
+  int64_t dropout = 0;  // 1: some probabilities are dropped
   int64_t bias = kNone;
   int64_t has_scores = 0;  // backward: the gradients of the scores are wanted
   // Element strides of {batch, head, row}; the bias's fourth is from key to key. Backward: out is grad_out.

@@ -26,22 +26,18 @@ std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl
                                                    const Config&) {
   cl::Kernel& kernel = kernel_of(p, device, "attention_reference");
   const cl::Range range = rows_range(device, p.queries, p.heads, p.batch);
-  return make_invoker<AttentionProblem>([p, range, &kernel](Stream& stream, const AttentionOperands& o, MemRef) {
-    launch_forward(kernel, range, o, params_of(p, o), stream);
-  });
+  return make_invoker<AttentionProblem>(
+      [p, range, &kernel](Stream& stream, const AttentionOperands& o, MemRef) {
+        launch_forward(kernel, range, o, params_of(p, o), stream);
+      });
 }
 
 std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, cl::Device& device,
                                                     const Config&) {
-  const BackwardLaunch launch{kernel_of(p, device, "attention_reference_dq"),
-                              kernel_of(p, device, "attention_reference_dkv"),
-                              rows_range(device, p.queries, p.heads, p.batch),
-                              rows_range(device, p.keys, p.kv_heads, p.batch)};
-  return make_invoker<AttentionProblem>([p, launch](Stream& stream, const AttentionOperands& o, MemRef) {
-    const params::AttentionParams params = params_of(p, o);
-    launch.run_dq(o, params, stream);
-    launch.run_dkv(o, params, stream);
-  });
+  const BackwardLaunch launch{
+      kernel_of(p, device, "attention_reference_dq"), kernel_of(p, device, "attention_reference_dkv"),
+      rows_range(device, p.queries, p.heads, p.batch), rows_range(device, p.keys, p.kv_heads, p.batch)};
+  return invoker_of(p, launch);
 }
 
 }  // namespace
