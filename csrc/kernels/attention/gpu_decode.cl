@@ -17,16 +17,15 @@ static inline float4 load_piece(global const T* row, int d, int dim, int vector)
 static inline void fold(float v[ROWS], local float* scratch, int item, int take_sum) {
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int r = 0; r < ROWS; r++) scratch[r * ITEMS + item] = v[r];
-  for (int half_items = ITEMS / 2; half_items > 0; half_items /= 2) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (item < half_items)
-      for (int r = 0; r < ROWS; r++) {
-        const float a = scratch[r * ITEMS + item], c = scratch[r * ITEMS + item + half_items];
-        scratch[r * ITEMS + item] = take_sum ? a + c : fmax(a, c);
-      }
-  }
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int r = 0; r < ROWS; r++) v[r] = scratch[r * ITEMS];
+  for (int r = 0; r < ROWS; r++) {
+    float4 all = vload4(r * ITEMS / 4, scratch);
+    for (int i = 1; i < ITEMS / 4; i++) {
+      const float4 next = vload4(r * ITEMS / 4 + i, scratch);
+      all = take_sum ? all + next : fmax(all, next);
+    }
+    v[r] = take_sum ? (all.x + all.y) + (all.z + all.w) : fmax(fmax(all.x, all.y), fmax(all.z, all.w));
+  }
 }
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_decode(
