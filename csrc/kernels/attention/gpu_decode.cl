@@ -31,7 +31,8 @@ static inline void fold(float v[ROWS], local float* scratch, int item, int take_
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_decode(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global float* partial,
     long partial_offset, AttentionParams p) {
-  local float queries[ROWS * DIM], scores[ROWS * ATTENTION_PART], scratch[ROWS * ITEMS * 4];
+  local float scores[ROWS * ATTENTION_PART];
+  local float4 queries[ROWS * PIECES], scratch[ROWS * ITEMS];
   const int all = p.group * p.queries, chunks = (all + ROWS - 1) / ROWS, item = get_local_id(0);
   const int n = get_group_id(0), kv = get_group_id(1) / chunks, first = get_group_id(1) % chunks * ROWS;
   const int b = get_group_id(2), k0 = n * p.part, kn = min(p.part, p.keys - k0);
@@ -41,7 +42,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
     const int r = first + e / PIECES, h = kv * p.group + r / p.queries, d = e % PIECES * 4;
     const float4 x = r < all ? load_piece(Q + HEAD_AT(p.q, b, h) + r % p.queries * p.q.row, d, p.dim, p.vector)
                              : (float4)(0.f);
-    vstore4(p.scale * x, e, queries);
+    queries[e] = p.scale * x;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
 
@@ -55,7 +56,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
     for (int d = 0; d < PIECES; d++) {
       const float4 x = load_piece(k + j * p.k.row, d * 4, p.dim, p.vector);
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) s[r] = fma(x, vload4(r * PIECES + d, queries), s[r]);
+      for (int r = 0; r < ROWS; r++) s[r] = fma(x, queries[r * PIECES + d], s[r]);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -71,14 +72,14 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
       most[r] = fmax(most[r], score);
     }
   }
-  fold(most, scratch, item, 0);
+  fold(most, (local float*)scratch, item, 0);
   for (int j = item; j < kn; j += ITEMS)
     for (int r = 0; r < ROWS; r++) {
       const float e = exp(scores[r * ATTENTION_PART + j] - (most[r] == -INFINITY ? 0.f : most[r]));
       scores[r * ATTENTION_PART + j] = e;
       sum[r] += e;
     }
-  fold(sum, scratch, item, 1);
+  fold(sum, (local float*)scratch, item, 1);
 
   const int piece = item % PIECES, share = item / PIECES;
   float4 acc[ROWS];
@@ -90,7 +91,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
     for (int r = 0; r < ROWS; r++) acc[r] = fma((float4)(scores[r * ATTENTION_PART + j]), x, acc[r]);
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int r = 0; r < ROWS; r++) vstore4(acc[r], r * ITEMS + item, scratch);
+  for (int r = 0; r < ROWS; r++) scratch[r * ITEMS + item] = acc[r];
   barrier(CLK_LOCAL_MEM_FENCE);
   const int wide = p.dim + 2;
   for (int e = item; e < ROWS * DIM; e += ITEMS) {
@@ -100,7 +101,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
         partial + partial_offset + ((ROW_AT(p, b, h) + (first + r) % p.queries) * p.parts + n) * wide;
     if (d < p.dim) {
       float value = 0.f;
-      for (int t = 0; t < SHARES; t++) value += scratch[(r * ITEMS + t * PIECES) * 4 + d];
+      for (int t = 0; t < SHARES; t++) value += ((local const float*)(scratch + r * ITEMS + t * PIECES))[d];
       to[d] = value;
     }
     if (d == 0) to[p.dim] = most[r], to[p.dim + 1] = sum[r];

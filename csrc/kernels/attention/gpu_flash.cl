@@ -3,23 +3,23 @@
 
 // The largest, or the sum, of what the LANES work-items of four rows have of each. All work-items take part.
 static inline float4 max_of_lanes(float4 v, local float* scratch, int group, int lane) {
-  vstore4(v, 0, scratch + lane * PITCH(KEPT) + group * 4);
+  FOUR(scratch + lane * PITCH(KEPT) + group * 4) = v;
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int l = 0; l < LANES; l++) v = fmax(v, vload4(0, scratch + l * PITCH(KEPT) + group * 4));
+  for (int l = 0; l < LANES; l++) v = fmax(v, FOUR(scratch + l * PITCH(KEPT) + group * 4));
   return v;
 }
 static inline float4 sum_of_lanes(float4 v, local float* scratch, int group, int lane) {
-  vstore4(v, 0, scratch + lane * PITCH(KEPT) + group * 4);
+  FOUR(scratch + lane * PITCH(KEPT) + group * 4) = v;
   barrier(CLK_LOCAL_MEM_FENCE);
   float4 sum = (float4)(0.f);
-  for (int l = 0; l < LANES; l++) sum += vload4(0, scratch + l * PITCH(KEPT) + group * 4);
+  for (int l = 0; l < LANES; l++) sum += FOUR(scratch + l * PITCH(KEPT) + group * 4);
   return sum;
 }
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p) {
-  local float queries[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE], lanes[LANES * PITCH(KEPT)];
+  LOCAL float queries[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE], lanes[LANES * PITCH(KEPT)];
   const int item = get_local_id(0), group = item / LANES, lane = item % LANES;
   const QueryBlock at = query_block(&p, K, V, KEPT);
   const int q0 = at.q0, qn = at.qn;
@@ -67,7 +67,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu(
     sum = vload4(0, sums);
 #pragma unroll
     for (int n = 0; n < SN; n++)
-      vstore4((float4)(s[0][n], s[1][n], s[2][n], s[3][n]), 0, scores + (lane * SN + n) * PITCH(KEPT) + group * 4);
+      FOUR(scores + (lane * SN + n) * PITCH(KEPT) + group * 4) = (float4)(s[0][n], s[1][n], s[2][n], s[3][n]);
     load_rows(at.v + k0 * p.v.row, p.v.row, kn, &p, rows, item);
     barrier(CLK_LOCAL_MEM_FENCE);
     multiply_rows(acc, scores, rows, group, lane);

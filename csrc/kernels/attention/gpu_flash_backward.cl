@@ -5,7 +5,7 @@
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
-  local float queries[KEPT_TILE], grads[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE];
+  LOCAL float queries[KEPT_TILE], grads[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE];
   const int item = get_local_id(0), group = item / LANES, lane = item % LANES;
   const QueryBlock at = query_block(&p, K, V, KEPT);
   const int q0 = at.q0, qn = at.qn;
@@ -49,7 +49,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
     }
 #pragma unroll
     for (int n = 0; n < SN; n++)
-      vstore4((float4)(s[0][n], s[1][n], s[2][n], s[3][n]), 0, scores + (lane * SN + n) * PITCH(KEPT) + group * 4);
+      FOUR(scores + (lane * SN + n) * PITCH(KEPT) + group * 4) = (float4)(s[0][n], s[1][n], s[2][n], s[3][n]);
     barrier(CLK_LOCAL_MEM_FENCE);
     load_rows(at.k + k0 * p.k.row, p.k.row, kn, &p, rows, item);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -65,7 +65,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p) {
-  local float keys[KEPT_TILE], values[KEPT_TILE], rows[STEP_TILE], probs[SCORE_TILE], scores[SCORE_TILE];
+  LOCAL float keys[KEPT_TILE], values[KEPT_TILE], rows[STEP_TILE], probs[SCORE_TILE], scores[SCORE_TILE];
   const int item = get_local_id(0), group = item / LANES, lane = item % LANES;
   const int k0 = get_group_id(0) * KEPT, kv = get_group_id(1), b = get_group_id(2), kn = min(KEPT, p.keys - k0);
   load_transposed(K + HEAD_AT(p.k, b, kv) + k0 * p.k.row, p.k.row, kn, &p, p.scale, keys, KEPT, item);
@@ -110,8 +110,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv
           const float prob = seen ? exp(s[i][n] - base.x - base.y) : 0.f;
           s[i][n] = prob * factors[i], d[i][n] = seen ? prob * (d[i][n] * factors[i] - less) : 0.f;
         }
-        vstore4((float4)(s[0][n], s[1][n], s[2][n], s[3][n]), 0, probs + r * PITCH(KEPT) + group * 4);
-        vstore4((float4)(d[0][n], d[1][n], d[2][n], d[3][n]), 0, scores + r * PITCH(KEPT) + group * 4);
+        FOUR(probs + r * PITCH(KEPT) + group * 4) = (float4)(s[0][n], s[1][n], s[2][n], s[3][n]);
+        FOUR(scores + r * PITCH(KEPT) + group * 4) = (float4)(d[0][n], d[1][n], d[2][n], d[3][n]);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
       load_rows(g + q0 * p.out.row, p.out.row, qn, &p, rows, item);

@@ -5,15 +5,15 @@
 INLINE float of_four(float v, local float* quads, int row, int t, int take_sum) {
   quads[row * 4 + t] = v;
   barrier(CLK_LOCAL_MEM_FENCE);
-  const float4 all = vload4(row, quads);
+  const float4 all = *(local const float4*)(quads + row * 4);
   return take_sum ? (all.x + all.y) + (all.z + all.w) : fmax(fmax(all.x, all.y), fmax(all.z, all.w));
 }
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p) {
-  local uint keys[ROW_TILE], values[PAIR_TILE], scratch[SCRATCH];
-  local float quads[2][KEPT * 4];
+  local __attribute__((aligned(16))) uint keys[ROW_TILE], values[PAIR_TILE], scratch[SCRATCH];
+  local __attribute__((aligned(16))) float quads[2][KEPT * 4];
   const int item = get_local_id(0), lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * 16;
   const QueryBlock at = query_block(&p, K, V, KEPT);
   const int q0 = at.q0, qn = at.qn;

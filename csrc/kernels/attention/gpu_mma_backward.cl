@@ -4,7 +4,7 @@
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
-  local uint keys[ROW_TILE], values[ROW_TILE], key_pairs[PAIR_TILE], scratch[SCRATCH];
+  local __attribute__((aligned(16))) uint keys[ROW_TILE], values[ROW_TILE], key_pairs[PAIR_TILE], scratch[SCRATCH];
   const int item = get_local_id(0), lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * 16;
   const QueryBlock at = query_block(&p, K, V, KEPT);
   const int q0 = at.q0, qn = at.qn;
@@ -66,7 +66,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dq(
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p) {
-  local uint queries[ROW_TILE], grads[ROW_TILE], query_pairs[PAIR_TILE], grad_pairs[PAIR_TILE], scratch[SCRATCH];
+  local __attribute__((aligned(16))) uint queries[ROW_TILE], grads[ROW_TILE];
+  local uint query_pairs[PAIR_TILE], grad_pairs[PAIR_TILE], scratch[SCRATCH];
   const int item = get_local_id(0), lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * 16;
   const int k0 = get_group_id(0) * KEPT, kv = get_group_id(1), b = get_group_id(2), kn = min(KEPT, p.keys - k0);
   uint keys[DEPTH][4], values[DEPTH][4];

@@ -50,7 +50,8 @@ using Floats = int64_t (*)(const AttentionProblem&, const Blocks&);
 Blocks fitted(const AttentionProblem& p, const cl::Device& device, const Config& config, bool keeps_queries,
               Floats floats) {
   constexpr int kStep = 128;
-  const int most = floats == forward_floats ? 144 : 96;  // kept rows, by what is in scratch beside them
+  // Kept rows, by what is in scratch beside them; smaller blocks lose less beside a causal mask's edge.
+  const int most = floats == forward_floats && !p.causal ? 144 : 96;
   const auto given = config.as<FlashConfig>();
   const int64_t length = keeps_queries ? p.queries : p.keys, other = keeps_queries ? p.keys : p.queries;
   const int64_t heads = p.batch * (keeps_queries ? p.heads : p.kv_heads);
