@@ -275,7 +275,39 @@ def math_cases() -> list[Case]:
     )
 
 
+def attention_cases() -> list[Case]:
+    """scaled_dot_product_attention of 4 x 8 heads of 64, forward and with its gradients, and of one query."""
+    import torch
+    import torch.nn.functional as F
+
+    def heads(queries: int, keys: int, dtype: Any) -> Make:
+        return lambda: [torch.randn(4, 8, n, 64, dtype=dtype) for n in (queries, keys, keys)]
+
+    def forward(causal: bool) -> Callable[..., Any]:
+        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def both(causal: bool) -> Callable[..., Any]:
+        def step(*operands: Any) -> Any:
+            with torch.enable_grad():
+                inputs = [x.detach().requires_grad_() for x in operands]
+                out = F.scaled_dot_product_attention(*inputs, is_causal=causal)
+                return torch.autograd.grad(out, inputs, operands[0])
+
+        return step
+
+    rows: list[Row] = []
+    for name, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
+        for n in (128, 512, 2048, 4096):
+            for causal in (False, True):
+                what = f"{n}{' causal' if causal else ''} {name}"
+                rows.append((f"attention {what}", heads(n, n, dtype), forward(causal)))
+                rows.append((f"attention and gradients {what}", heads(n, n, dtype), both(causal)))
+        rows.append((f"attention 1 x 4096 {name}", heads(1, 4096, dtype), forward(False)))
+    return _cases("attention", rows, goal=1.0, goal_cuda=0.5)
+
+
 SUITES: dict[str, Callable[[], list[Case]]] = {
+    "attention": attention_cases,
     "index": index_cases,
     "sort": sort_cases,
     "decomposition": decomposition_cases,

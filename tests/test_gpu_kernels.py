@@ -13,14 +13,19 @@ CHOSEN = {
     "ops/test_norm.py": "test_batch_norm or running or large_mean or launches",
     "ops/test_softmax.py": "test_softmax or test_special_values",
     "ops/test_matmul.py": "test_products and float32",
+    "ops/test_attention.py": "values or narrow or grouped or masks or lowest or bias or dropout or special",
     "ops/test_fft.py": "(powers_of_two and complex64) or (test_solvers and four_step)",
     "ops/test_linalg.py": "eigh or svd or finite or lu or cholesky or triangular or inverse or pivots or few",
     "ops/test_conv.py": "test_convolution or test_transposed or test_nan_propagates",
+    "solver/test_attention_solvers.py": "test",
     "solver/test_bounds.py": "test",
     "solver/test_gpu_solvers.py": "test",
     "solver/test_launch_problems.py": "right and (norm or pool)",
 }
-MORE = {"solver/test_gpu_mma.py": {"DLBACKEND_TENSOR_CORES": "emulated"}}  # environment variables of a file's process
+MORE = {  # environment variables of a file's process
+    "solver/test_attention_mma.py": {"DLBACKEND_TENSOR_CORES": "emulated"},
+    "solver/test_gpu_mma.py": {"DLBACKEND_TENSOR_CORES": "emulated"},
+}
 
 
 @pytest.mark.skipif(

@@ -136,6 +136,25 @@ def softmax(solver: str) -> list[Run]:
     return [with_solver(solver, run, "softmax", "softmax_bwd") for run in runs]
 
 
+def attention(solver: str, queries: int = 9, dtype: torch.dtype = torch.float32) -> list[Run]:
+    """With and without a causal mask, a bias with a gradient, dropout, and groups of heads."""
+
+    def run(dim: int, dropout: float = 0, causal: bool = False, biased: bool = False) -> Run:
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, bias, dropout, causal, enable_gqa=True)
+
+        def call() -> None:
+            heads = [rand(1, n, length, dim, dtype=dtype) for n, length in ((2, queries), (1, 21), (1, 21))]
+            both_ways(attend, *heads, *([rand(queries, 21, dtype=dtype)] if biased else []))
+
+        return call
+
+    runs = [run(20, causal=True), run(64, dropout=0.5), run(16, biased=True)]
+    if "decode" in solver:
+        return [with_solver(solver, run, "attention") for run in (runs[0], runs[2])]
+    return [with_solver(solver, run, "attention", "attention_bwd") for run in runs]
+
+
 def batch_norm(*size: int, last: bool = False, training: bool = True) -> Run:
     def run() -> None:
         x = rand(*size)
@@ -559,6 +578,17 @@ EXERCISES: dict[str, Run | list[Run]] = {
         *conv("cpu_implicit", SMALL, STRIDED, GROUPED, convolution(20, 40, 12, 3)),
         with_solver("cpu_implicit", convolution_kept, "conv_fwd"),
     ],
+    "attention/combine.cl": attention("cpu_decode", 2) + attention("gpu_decode", 2),
+    "attention/cpu_decode.cl": attention("cpu_decode", 2),
+    "attention/cpu_flash.cl": attention("cpu_flash"),
+    "attention/cpu_flash_backward.cl": attention("cpu_flash"),
+    "attention/delta.cl": attention("reference"),
+    "attention/gpu_decode.cl": attention("gpu_decode", 2),
+    "attention/gpu_flash.cl": attention("gpu_flash"),
+    "attention/gpu_flash_backward.cl": attention("gpu_flash"),
+    "attention/gpu_mma.cl": attention("gpu_mma", dtype=torch.float16),
+    "attention/gpu_mma_backward.cl": attention("gpu_mma", dtype=torch.float16),
+    "attention/reference.cl": attention("reference"),
     "conv/cpu_winograd.cl": conv("cpu_winograd", SMALL, convolution(20, 18, 9, 3)),
     "conv/fft.cl": conv("fft", convolution(2, 3, 8, 5, padding=2)),
     "conv/gpu_depthwise.cl": conv("gpu_depthwise", DEPTHWISE, convolution(4, 8, 6, 5, groups=4, padding=2)),

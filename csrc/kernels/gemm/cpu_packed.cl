@@ -1,38 +1,10 @@
 // GEMM for CPU-like devices: C = alpha * A * B + beta * D within bounds, any strides. One work-item computes a block
 // of mc x nc: it copies its rows of A as they lie (along k or along m) and its columns of B as panels of 64 into
 // scratch, kc of the reduction at a time, and runs register tiles over them.
+#include "common/cpu_pack.clh"
 #include "kernels/gemm/params.h"
 
 TILES(local)
-
-// dst[i][j] = src[i * si + j] for ni x nj elements; columns nj to njp are set to zero.
-inline void pack_rows(global const T* src, long si, int ni, int nj, int njp, local float* dst, int pitch) {
-  for (int i = 0; i < ni; i++, src += si, dst += pitch) {
-    int j = 0;
-    for (; j + 16 <= nj; j += 16) vstore16(LOAD16(src + j), 0, dst + j);
-    for (; j < nj; j++) dst[j] = LOAD1(src + j);
-    for (; j < njp; j++) dst[j] = 0.f;
-  }
-}
-
-// dst[i][j] = src[j * sj + i].
-inline void pack_columns(global const T* src, long sj, int ni, int nj, int njp, local float* dst, int pitch) {
-  for (int j = 0; j < njp; j += 16) {
-    int i = 0;
-    for (; j + 16 <= nj && i + 16 <= ni; i += 16) {
-      VECTORS16(x) VECTORS16(y)
-      global const T* s = src + j * sj + i;
-      local float* d = dst + i * pitch + j;
-#define LOAD_COLUMN(n, h) x##h = LOAD16(s + n * sj);
-#define STORE_ROW(n, h) vstore16(x##h, 0, d + n * pitch);
-      EACH16(LOAD_COLUMN)
-      TRANSPOSE(x, y)
-      EACH16(STORE_ROW)
-    }
-    for (; i < ni; i++)
-      for (int q = j; q < j + 16; q++) dst[i * pitch + q] = q < nj ? LOAD1(src + q * sj + i) : 0.f;
-  }
-}
 
 inline void pack(global const T* src, long si, long sj, int ni, int nj, int njp, local float* dst, int pitch) {
   if (sj == 1) pack_rows(src, si, ni, nj, njp, dst, pitch);

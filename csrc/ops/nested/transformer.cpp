@@ -12,7 +12,9 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/library.h>
 
 namespace dlb {
@@ -83,6 +85,39 @@ std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
   return {queries, all.select(0, 1), all.select(0, 2)};
 }
 
+// The fused attention of a batch with itself, without a mask: no matrix of scores. Undefined where it does
+// not apply, or where the arguments are such that PyTorch's own implementation complains.
+Tensor self_attention(const Tensor& x, int64_t embed, int64_t heads, const Tensor& qkv_weight,
+                      const Tensor& qkv_bias) {
+  if (x.is_nested() || x.dim() != 3 || x.size(2) != embed || heads <= 0 || embed % heads != 0 ||
+      x.numel() == 0 || qkv_weight.dim() != 2 || qkv_weight.size(0) != 3 * embed ||
+      qkv_weight.size(1) != embed || qkv_bias.dim() != 1 || qkv_bias.size(0) != 3 * embed)
+    return {};
+  const int64_t batch = x.size(0), length = x.size(1);
+  const Tensor all = at::linear(x, qkv_weight, qkv_bias)
+                         .view({batch, length, 3, heads, embed / heads})
+                         .permute({2, 0, 3, 1, 4});
+  const Tensor attended =
+      at::scaled_dot_product_attention(all.select(0, 0), all.select(0, 1), all.select(0, 2));
+  return attended.transpose(1, 2).reshape({batch, length, embed});
+}
+
+// A masked batch takes PyTorch's steps, whose rows that are masked altogether are NaN.
+std::tuple<Tensor, Tensor> multi_head_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                                int64_t embed, int64_t heads, const Tensor& qkv_weight,
+                                                const Tensor& qkv_bias, const Tensor& proj_weight,
+                                                const Tensor& proj_bias, const OptionalTensor& mask,
+                                                bool need_weights, bool average,
+                                                std::optional<int64_t> mask_type) {
+  if (query.is_same(key) && query.is_same(value) && !need_weights && !(mask && mask->defined())) {
+    const Tensor attended = self_attention(query, embed, heads, qkv_weight, qkv_bias);
+    if (attended.defined()) return {at::linear(attended, proj_weight, proj_bias), Tensor()};
+  }
+  return at::native::native_multi_head_attention_cpu(query, key, value, embed, heads, qkv_weight, qkv_bias,
+                                                     proj_weight, proj_bias, mask, need_weights, average,
+                                                     mask_type);
+}
+
 struct Norm {
   const Tensor &weight, &bias;
   double eps;
@@ -148,13 +183,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_masked_softmax", masked_softmax);
   m.impl("_masked_softmax_backward", masked_softmax_backward);
   m.impl("_transform_bias_rescale_qkv", transform_bias_rescale_qkv);
-  m.impl("_native_multi_head_attention", at::native::native_multi_head_attention_cpu);
+  m.impl("_native_multi_head_attention", multi_head_attention);
   m.impl("_transformer_encoder_layer_fwd", encoder_layer);
 }
 
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   m.impl("_transform_bias_rescale_qkv", transform_bias_rescale_qkv);
-  m.impl("_native_multi_head_attention", at::native::native_multi_head_attention_cpu);
+  m.impl("_native_multi_head_attention", multi_head_attention);
   m.impl("_transformer_encoder_layer_fwd", encoder_layer);
 }
 

@@ -1,0 +1,109 @@
+// Attention of few queries for GPU-class devices, bound by reading keys and values: a work-group has a part of the keys
+// and up to ROWS queries of a group of heads, for which those are read once. attention/combine.cl puts the parts
+// together. Build-time macros: DIM as in attention/gpu_flash.clh, and ROWS.
+#include "attention/attention.clh"
+
+#define ITEMS ATTENTION_DECODE_ITEMS
+#define PIECES (DIM / 4)          // of a row
+#define SHARES (ITEMS / PIECES)   // work-items that divide the keys between them where each has a piece of the values
+
+static inline float4 load_piece(global const T* row, int d, int dim, int vector) {
+  if (vector && d < dim) return load4(row + d);
+  return (float4)(d < dim ? load1(row + d) : 0.f, d + 1 < dim ? load1(row + d + 1) : 0.f,
+                  d + 2 < dim ? load1(row + d + 2) : 0.f, d + 3 < dim ? load1(row + d + 3) : 0.f);
+}
+
+// Of each row the largest, or the sum, of what the work-items have.
+static inline void fold(float v[ROWS], local float* scratch, int item, int take_sum) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int r = 0; r < ROWS; r++) scratch[r * ITEMS + item] = v[r];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int r = 0; r < ROWS; r++) {
+    float4 all = vload4(r * ITEMS / 4, scratch);
+    for (int i = 1; i < ITEMS / 4; i++) {
+      const float4 next = vload4(r * ITEMS / 4 + i, scratch);
+      all = take_sum ? all + next : fmax(all, next);
+    }
+    v[r] = take_sum ? (all.x + all.y) + (all.z + all.w) : fmax(fmax(all.x, all.y), fmax(all.z, all.w));
+  }
+}
+
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_decode(
+    global const T* Q, global const T* K, global const T* V, global const T* bias, global float* partial,
+    long partial_offset, AttentionParams p) {
+  local float scores[ROWS * ATTENTION_PART];
+  local float4 queries[ROWS * PIECES], scratch[ROWS * ITEMS];
+  const int all = p.group * p.queries, chunks = (all + ROWS - 1) / ROWS, item = get_local_id(0);
+  const int n = get_group_id(0), kv = get_group_id(1) / chunks, first = get_group_id(1) % chunks * ROWS;
+  const int b = get_group_id(2), k0 = n * p.part, kn = min(p.part, p.keys - k0);
+  global const T* k = K + HEAD_AT(p.k, b, kv) + k0 * p.k.row;
+  global const T* v = V + HEAD_AT(p.v, b, kv) + k0 * p.v.row;
+  for (int e = item; e < ROWS * PIECES; e += ITEMS) {
+    const int r = first + e / PIECES, h = kv * p.group + r / p.queries, d = e % PIECES * 4;
+    const float4 x = r < all ? load_piece(Q + HEAD_AT(p.q, b, h) + r % p.queries * p.q.row, d, p.dim, p.vector)
+                             : (float4)(0.f);
+    queries[e] = p.scale * x;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+
+  float most[ROWS], sum[ROWS];
+  for (int r = 0; r < ROWS; r++) most[r] = -INFINITY, sum[r] = 0.f;
+  for (int j = item; j < kn; j += ITEMS) {
+    float4 s[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) s[r] = (float4)(0.f);
+#pragma unroll 4
+    for (int d = 0; d < PIECES; d++) {
+      const float4 x = load_piece(k + j * p.k.row, d * 4, p.dim, p.vector);
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) s[r] = fma(x, queries[r * PIECES + d], s[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const int h = kv * p.group + (first + r) / p.queries, query = (first + r) % p.queries, key = k0 + j;
+      float score = (s[r].x + s[r].y) + (s[r].z + s[r].w);
+      if (first + r >= all || (p.causal && key > query)) {
+        score = -INFINITY;
+      } else if (p.bias_kind) {
+        const long at = HEAD_AT(p.bias, b, h) + query * p.bias.row + key * p.bias_key;
+        score += p.bias_kind == ATTENTION_FLOAT_BIAS ? ((global const float*)bias)[at] : load1(bias + at);
+      }
+      scores[r * ATTENTION_PART + j] = score;
+      most[r] = fmax(most[r], score);
+    }
+  }
+  fold(most, (local float*)scratch, item, 0);
+  for (int j = item; j < kn; j += ITEMS)
+    for (int r = 0; r < ROWS; r++) {
+      const float e = exp(scores[r * ATTENTION_PART + j] - (most[r] == -INFINITY ? 0.f : most[r]));
+      scores[r * ATTENTION_PART + j] = e;
+      sum[r] += e;
+    }
+  fold(sum, (local float*)scratch, item, 1);
+
+  const int piece = item % PIECES, share = item / PIECES;
+  float4 acc[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) acc[r] = (float4)(0.f);
+  for (int j = share; j < kn; j += SHARES) {
+    const float4 x = load_piece(v + j * p.v.row, piece * 4, p.dim, p.vector);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) acc[r] = fma((float4)(scores[r * ATTENTION_PART + j]), x, acc[r]);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int r = 0; r < ROWS; r++) scratch[r * ITEMS + item] = acc[r];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const int wide = p.dim + 2;
+  for (int e = item; e < ROWS * DIM; e += ITEMS) {
+    const int r = e / DIM, d = e % DIM, h = kv * p.group + (first + r) / p.queries;
+    if (first + r >= all) continue;
+    global float* to =
+        partial + partial_offset + ((ROW_AT(p, b, h) + (first + r) % p.queries) * p.parts + n) * wide;
+    if (d < p.dim) {
+      float value = 0.f;
+      for (int t = 0; t < SHARES; t++) value += ((local const float*)(scratch + r * ITEMS + t * PIECES))[d];
+      to[d] = value;
+    }
+    if (d == 0) to[p.dim] = most[r], to[p.dim + 1] = sum[r];
+  }
+}
