@@ -52,6 +52,7 @@ def command(file: str, options: argparse.Namespace, report: Path) -> list[str]:
     # Neither the checkout's pytest.ini nor its conftest.py: they need plugins of PyTorch's CI.
     words = [sys.executable, "-m", "pytest", file, "-q", "-c", os.devnull, "--rootdir=.", "--noconftest",
              "-p", "no:cacheprovider", f"--junit-xml={report}", "--tb=short", "--disable-warnings", "-p", "dlbackend",
+             "-p", "tv_shim",
              "-n", str(options.jobs), "--max-worker-restart=10000",
              f"--timeout={options.test_timeout:g}", "--timeout-method=thread",
              "-k", f"({OURS}) and ({options.k})" if options.k else OURS]  # fmt: skip
@@ -60,8 +61,10 @@ def command(file: str, options: argparse.Namespace, report: Path) -> list[str]:
 
 def environment(jobs: int) -> dict[str, str]:
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    # The working directory is another one: an entry of PYTHONPATH may be relative.
-    path = os.pathsep.join(map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))))
+    # The working directory is another one: an entry of PYTHONPATH may be relative. tv_shim is there for what PyTorch's
+    # testing modules import, torchvision, whose compiled part need not fit this torch.
+    given = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(ROOT / "tests/nets")]
+    path = os.pathsep.join(map(os.path.abspath, filter(None, given)))
     defaults = {"OMP_NUM_THREADS": threads, "DLBACKEND_RATES": "derived"}
     # Workers must collect tests in the same order, which for PyTorch's depends on sets of strings.
     forced = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTORCH_TESTING_DEVICE_ONLY_FOR": "ocl"}
