@@ -184,6 +184,8 @@ def test_errors_that_shapes_tell() -> None:
     i = torch.tensor([0, 1], device=DEVICE)
     with pytest.raises(IndexError, match="too many indices"):
         x[i, i, i]
+    with pytest.raises(RuntimeError, match="shape mismatch"):  # before the dtypes that do not match either
+        torch.arange(4, device=DEVICE)[[0, 1]] = torch.ones(3, device=DEVICE)
     with pytest.raises(IndexError, match="broadcast"):
         x[i, torch.tensor([0, 1, 2], device=DEVICE)]
     with pytest.raises(IndexError, match="mask"):

@@ -257,10 +257,6 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
                     "too many indices for tensor of dimension ", self.dim(), " (got ", indices.size(), ")");
   warn_of_expanded(self, "index_put_", "tensor[indices] = tensor");
-  TORCH_CHECK(self.scalar_type() == given.scalar_type(),
-              "Index put requires the source and destination dtypes match, "
-              "got ",
-              self.scalar_type(), " for the destination and ", given.scalar_type(), " for the source.");
   const c10::DeviceGuard guard(self.device());
   const at::Tensor values =
       (given.device() != self.device() && given.numel() == 1 && given.dim() == 0 ? given.to(self.device())
@@ -274,6 +270,10 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
   const AdvancedIndexing plan(self, indices, "index_put_");
   TORCH_CHECK(at::is_expandable_to(values.sizes(), plan.sizes()), "shape mismatch: value tensor of shape ",
               values.sizes(), " cannot be broadcast to indexing result of shape ", plan.sizes());
+  TORCH_CHECK(self.scalar_type() == given.scalar_type(),
+              "Index put requires the source and destination dtypes match, "
+              "got ",
+              self.scalar_type(), " for the destination and ", given.scalar_type(), " for the source.");
   IndexAccess access;
   if (accumulating) {
     bool empty = self.numel() == 0;
