@@ -204,7 +204,10 @@ bool DiskCache::store(const std::string& key, const std::string& payload) noexce
 }
 
 bool DiskCache::can_store() const noexcept try {
-  return !folder_.empty() && make_folders(folder_) && ::access(folder_.c_str(), W_OK) == 0;
+  if (folder_.empty()) return false;
+  if (make_folders(folder_) && ::access(folder_.c_str(), W_OK) == 0) return true;
+  warn_of_storing("cannot write to " + folder_ + ": " + std::strerror(errno));
+  return false;
 } catch (...) {
   log_dropped("looking at the cache folder");
   return false;

@@ -43,7 +43,7 @@ class DiskCache {
   // process on stderr.
   bool store(const std::string& key, const std::string& payload) noexcept;
 
-  // Whether the folder exists or can be made, and can be written.
+  // Whether the folder exists or can be made, and can be written. Where it cannot, says so as store() does.
   bool can_store() const noexcept;
 
   static constexpr unsigned kPruneEvery = 64;  // stores
