@@ -289,9 +289,9 @@ def attention_cases() -> list[Case]:
     def both(causal: bool) -> Callable[..., Any]:
         def step(*operands: Any) -> Any:
             with torch.enable_grad():
-                inputs = [x.detach().requires_grad_() for x in operands]
-                out = F.scaled_dot_product_attention(*inputs, is_causal=causal)
-                return torch.autograd.grad(out, inputs, operands[0])
+                q, k, v = (x.detach().requires_grad_() for x in operands)
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+                return torch.autograd.grad(out, (q, k, v), operands[0])
 
         return step
 
