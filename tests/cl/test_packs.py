@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from fresh_process import forked_python
-from stores import HEADER, PACK_HEADER, contents, full_disk, store_in, without_root, write_pack
+from stores import HEADER, PACK_HEADER, full_disk, store_in, without_root, write_pack
 
 from dlbackend import _C
 
@@ -236,9 +236,16 @@ def program_pack(tmp_path_factory):
     """A pack of the programs of PROGRAMS, their number, and the entries."""
     tmp_path = tmp_path_factory.mktemp("programs")
     (compiled, _, _), _ = run_programs(tmp_path, "")
-    entries = [("program", *entry) for entry in contents(tmp_path / "cache" / "programs").items()]
+    pack = tmp_path / "programs.pack"
+    command = ["dlbackend", "cache", "export", "--programs", str(pack)]
+    exported = forked_python(
+        f"import sys\nfrom dlbackend.__main__ import main\nsys.argv = {command!r}\nsys.exit(main())",
+        DLBACKEND_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert exported.returncode == 0, exported.stderr
+    entries = [(*entry, payload) for entry, payload in found_in(pack)[0].items()]
     assert len(entries) == compiled >= 3
-    return write_pack(tmp_path / "programs.pack", entries), compiled, entries
+    return pack, compiled, entries
 
 
 def test_a_machine_with_a_pack_compiles_nothing(tmp_path, program_pack):
