@@ -110,8 +110,8 @@ def environment_of(device_class: str, folder: Path, uninitialized: bool) -> dict
         "OCLGRIND_BUILD_OPTIONS": "-cl-opt-disable -Dinline=static -Drestrict= -D__builtin_prefetch(...)= "
         "-DDLB_ATOMIC_READS",
         "OCLGRIND_COMPUTE_UNITS": "4",  # some kernels run only where there are several
-        # What OpenCL 1.2 promises; drivers of CPUs have more, and some solvers need that.
-        "OCLGRIND_LOCAL_MEM_SIZE": str((1024 if device_class == "cpu" else 32) << 10),
+        # OpenCL 1.2 promises 32 KiB; GPUs have 48 and drivers of CPUs more, and some solvers need that.
+        "OCLGRIND_LOCAL_MEM_SIZE": str((1024 if device_class == "cpu" else 48) << 10),
         **({"OCLGRIND_UNINITIALIZED": "1"} if uninitialized else {}),
     }
     return {
