@@ -1,17 +1,11 @@
 // Attention of few queries for GPU-class devices, bound by reading keys and values: a work-group has a part of the keys
 // and up to ROWS queries of a group of heads, for which those are read once. attention/combine.cl puts the parts
 // together. Build-time macros: DIM as in attention/gpu_flash.clh, and ROWS.
-#include "attention/attention.clh"
+#include "attention/gpu.clh"
 
 #define ITEMS ATTENTION_DECODE_ITEMS
 #define PIECES (DIM / 4)          // of a row
 #define SHARES (ITEMS / PIECES)   // work-items that divide the keys between them where each has a piece of the values
-
-static inline float4 load_piece(global const T* row, int d, int dim, int vector) {
-  if (vector && d < dim) return load4(row + d);
-  return (float4)(d < dim ? load1(row + d) : 0.f, d + 1 < dim ? load1(row + d + 1) : 0.f,
-                  d + 2 < dim ? load1(row + d + 2) : 0.f, d + 3 < dim ? load1(row + d + 3) : 0.f);
-}
 
 // Of each row the largest, or the sum, of what the work-items have.
 static inline void fold(float v[ROWS], local float* scratch, int item, int take_sum) {
@@ -40,7 +34,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
   global const T* v = V + HEAD_AT(p.v, b, kv) + k0 * p.v.row;
   for (int e = item; e < ROWS * PIECES; e += ITEMS) {
     const int r = first + e / PIECES, h = kv * p.group + r / p.queries, d = e % PIECES * 4;
-    const float4 x = r < all ? load_piece(Q + HEAD_AT(p.q, b, h) + r % p.queries * p.q.row, d, p.dim, p.vector)
+    const float4 x = r < all ? load_part(Q + HEAD_AT(p.q, b, h) + r % p.queries * p.q.row, d, p.dim, p.vector)
                              : (float4)(0.f);
     queries[e] = p.scale * x;
   }
@@ -54,7 +48,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
     for (int r = 0; r < ROWS; r++) s[r] = (float4)(0.f);
 #pragma unroll 4
     for (int d = 0; d < PIECES; d++) {
-      const float4 x = load_piece(k + j * p.k.row, d * 4, p.dim, p.vector);
+      const float4 x = load_part(k + j * p.k.row, d * 4, p.dim, p.vector);
 #pragma unroll
       for (int r = 0; r < ROWS; r++) s[r] = fma(x, queries[r * PIECES + d], s[r]);
     }
@@ -65,8 +59,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
       if (first + r >= all || (p.causal && key > query)) {
         score = -INFINITY;
       } else if (p.bias_kind) {
-        const long at = HEAD_AT(p.bias, b, h) + query * p.bias.row + key * p.bias_key;
-        score += p.bias_kind == ATTENTION_FLOAT_BIAS ? ((global const float*)bias)[at] : load1(bias + at);
+        score += bias_of(bias, &p, HEAD_AT(p.bias, b, h), query, key);
       }
       scores[r * ATTENTION_PART + j] = score;
       most[r] = fmax(most[r], score);
@@ -86,7 +79,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
 #pragma unroll
   for (int r = 0; r < ROWS; r++) acc[r] = (float4)(0.f);
   for (int j = share; j < kn; j += SHARES) {
-    const float4 x = load_piece(v + j * p.v.row, piece * 4, p.dim, p.vector);
+    const float4 x = load_part(v + j * p.v.row, piece * 4, p.dim, p.vector);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) acc[r] = fma((float4)(scores[r * ATTENTION_PART + j]), x, acc[r]);
   }

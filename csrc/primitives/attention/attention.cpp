@@ -41,6 +41,14 @@ params::AttentionParams params_of(const AttentionProblem& p, const AttentionOper
   return a;
 }
 
+std::unique_ptr<Invoker<AttentionProblem>> invoker_of(const AttentionProblem& p, cl::Kernel& kernel,
+                                                      const cl::Range& range) {
+  return make_invoker<AttentionProblem>(
+      [p, range, &kernel](Stream& stream, const AttentionOperands& o, MemRef) {
+        launch_forward(kernel, range, o, params_of(p, o), stream);
+      });
+}
+
 std::unique_ptr<Invoker<AttentionProblem>> invoker_of(const AttentionProblem& p,
                                                       const BackwardLaunch& launch) {
   return make_invoker<AttentionProblem>([p, launch](Stream& stream, const AttentionOperands& o, MemRef) {

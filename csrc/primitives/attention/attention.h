@@ -37,6 +37,10 @@ void launch_forward(cl::Kernel& kernel, const cl::Range& range, const AttentionO
                 more...);
 }
 
+// An invoker of that launch, with nothing more.
+std::unique_ptr<Invoker<AttentionProblem>> invoker_of(const AttentionProblem& p, cl::Kernel& kernel,
+                                                      const cl::Range& range);
+
 // The two kernels of a backward pass: (q, k, v, bias, grad_out, lse, delta, two results, params, more...).
 struct BackwardLaunch {
   cl::Kernel& dq;

@@ -69,10 +69,7 @@ std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl
                                                    const Config&) {
   cl::Kernel& kernel = kernel_of(p, device, "attention_mma");
   const cl::Range range = range_of(p.queries, p.heads, p.batch);
-  return make_invoker<AttentionProblem>(
-      [p, range, &kernel](Stream& stream, const AttentionOperands& o, MemRef) {
-        launch_forward(kernel, range, o, params_of(p, o), stream);
-      });
+  return invoker_of(p, kernel, range);
 }
 
 std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, cl::Device& device,
