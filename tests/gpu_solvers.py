@@ -21,6 +21,21 @@ def shifted(t: torch.Tensor, offset: int) -> torch.Tensor:
     return memory.to("ocl").as_strided(t.shape, t.stride(), offset)
 
 
+def check_products(m: int, n: int, k: int, dtype: torch.dtype, tolerance: float) -> None:
+    """Both layouts of both operands, gaps and unaligned offsets, an addend: relative errors against float64."""
+    a, b, d = torch.randn(2, m, k).to(dtype), torch.randn(2, k, n).to(dtype), torch.randn(n).to(dtype)
+    wide = torch.randn(2, k, 2 * n).to(dtype)[:, :, ::2]
+    for x in (a, a.mT.contiguous().mT, a[:1].expand(2, -1, -1)):
+        for y in (b, b.mT.contiguous().mT, wide):
+            for offset in (0, 3):
+                product = x.double() @ y.double()
+                x_ocl, y_ocl = shifted(x, offset), shifted(y, offset)
+                assert relative_error(torch.bmm(x_ocl, y_ocl), product) < tolerance
+                got = torch.baddbmm(d.to("ocl"), x_ocl, y_ocl, beta=0.5, alpha=-2).cpu().double()
+                difference = got - (0.5 * d.double() - 2 * product)  # of two numbers that may cancel out
+                assert difference.norm() < tolerance * (0.5 * d.double().abs() + 2 * product.abs()).norm()
+
+
 OPS = ("gemm:", "conv_")
 
 

@@ -10,7 +10,7 @@
 //
 // A probe: ptxas assembles it for sm_90a without spills for heads of 64 (168 registers), with 116 bytes of them for heads
 // of 128. It has not run yet. What common/wgmma.clh lacks for it stands first.
-#include "attention/attention.clh"
+#include "attention/gpu.clh"
 
 #define REGISTERS8(r, i)                                                                           \
   "+f"(r[i]), "+f"(r[i + 1]), "+f"(r[i + 2]), "+f"(r[i + 3]), "+f"(r[i + 4]), "+f"(r[i + 5]),      \
@@ -58,20 +58,6 @@ INLINE void copy_box4(uint to, ulong map, int x, int y, int z, int w, uint barri
       : "memory");
 }
 
-INLINE uint other_lane(uint x, int distance) {
-  uint y;
-  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, -1;" : "=r"(y) : "r"(x), "r"(distance));
-  return y;
-}
-INLINE uint pair(float x, float y) {
-#if defined(T_HALF)
-  uint v;
-  vstore_half2_rte((float2)(x, y), 0, (half*)&v);
-  return v;
-#else
-  return dlb_to_bf16(x) | (uint)dlb_to_bf16(y) << 16;
-#endif
-}
 #define descriptor(address, along_rows, lines) ((ulong)1 << 62 | (ulong)64 << 32 | (ulong)(along_rows ? WGMMA_LINE * (lines) / 16 : 1) << 16 | ((address) & 0x3ffff) >> 4)
 #define ATTENTION_WGMMA_QUERIES 128
 #define ATTENTION_WGMMA_ITEMS 288
@@ -250,11 +236,6 @@ INLINE float of_four(float v, int take_sum) {
     v = take_sum ? v + other : fmax(v, other);
   }
   return v;
-}
-
-INLINE float bias_of(global const T* bias, const AttentionParams* p, long head, int i, int j) {
-  const long at = head + i * p->bias.row + j * p->bias_key;
-  return p->bias_kind == ATTENTION_FLOAT_BIAS ? ((global const float*)bias)[at] : load1(bias + at);
 }
 
 // Scores of row i (0: g, 1: g + 8) from `key` on, in units of the logarithm to base 2, with bias and masks.

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from common import relative_error
 from fresh_process import forked_python
-from gpu_solvers import check_configs, convolve, first_values, run_programs_of_one_problem, shifted
+from gpu_solvers import check_configs, check_products, convolve, first_values, run_programs_of_one_problem, shifted
 
 import dlbackend
 from dlbackend import _C, backend
@@ -38,17 +38,7 @@ def test_products(m, n, k, dtype):
     dlbackend.solvers.force(EVERYWHERE)
     # Where nothing is summed nothing averages out: two factors are each rounded to TF32 by up to 2^-11.
     tolerance = 1e-3 if k == 1 and dtype == torch.float32 else TOLERANCE[dtype]
-    a, b, d = torch.randn(2, m, k).to(dtype), torch.randn(2, k, n).to(dtype), torch.randn(n).to(dtype)
-    wide = torch.randn(2, k, 2 * n).to(dtype)[:, :, ::2]
-    for x in (a, a.mT.contiguous().mT, a[:1].expand(2, -1, -1)):
-        for y in (b, b.mT.contiguous().mT, wide):
-            for offset in (0, 3):
-                product = x.double() @ y.double()
-                x_ocl, y_ocl = shifted(x, offset), shifted(y, offset)
-                assert relative_error(torch.bmm(x_ocl, y_ocl), product) < tolerance
-                got = torch.baddbmm(d.to("ocl"), x_ocl, y_ocl, beta=0.5, alpha=-2).cpu().double()
-                difference = got - (0.5 * d.double() - 2 * product)  # of two numbers that may cancel out
-                assert difference.norm() < tolerance * (0.5 * d.double().abs() + 2 * product.abs()).norm()
+    check_products(m, n, k, dtype, tolerance)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from common import relative_error
-from gpu_solvers import check_configs, first_values, shifted
+from gpu_solvers import check_configs, check_products, first_values
 
 import dlbackend
 from dlbackend import _C
@@ -35,18 +35,7 @@ def settings(request):
 def test_products(m, n, k, precision):
     """Both layouts of both operands, gaps and unaligned offsets, an addend, tiles that are not full."""
     dlbackend.solvers.force("gemm:gpu_wgmma")
-    dtype, tolerance = dtype_of(precision), TOLERANCE[precision] * (2 if k == 1 else 1)
-    a, b, d = torch.randn(2, m, k).to(dtype), torch.randn(2, k, n).to(dtype), torch.randn(n).to(dtype)
-    wide = torch.randn(2, k, 2 * n).to(dtype)[:, :, ::2]
-    for x in (a, a.mT.contiguous().mT, a[:1].expand(2, -1, -1)):
-        for y in (b, b.mT.contiguous().mT, wide):
-            for offset in (0, 3):
-                product = x.double() @ y.double()
-                x_ocl, y_ocl = shifted(x, offset), shifted(y, offset)
-                assert relative_error(torch.bmm(x_ocl, y_ocl), product) < tolerance
-                got = torch.baddbmm(d.to("ocl"), x_ocl, y_ocl, beta=0.5, alpha=-2).cpu().double()
-                difference = got - (0.5 * d.double() - 2 * product)  # of two numbers that may cancel out
-                assert difference.norm() < tolerance * (0.5 * d.double().abs() + 2 * product.abs()).norm()
+    check_products(m, n, k, dtype_of(precision), TOLERANCE[precision] * (2 if k == 1 else 1))
 
 
 @pytest.mark.parametrize("precision", list(TOLERANCE))

@@ -274,22 +274,6 @@ INLINE void finish(float* sums, const GemmWgmma* p, Tile t, int item, global con
 }
 
 #if !defined(T_FLOAT)
-INLINE uint pair(float x, float y) {
-#if defined(T_HALF)
-  uint v;
-  vstore_half2_rte((float2)(x, y), 0, (half*)&v);
-  return v;
-#else
-  return dlb_to_bf16(x) | (uint)dlb_to_bf16(y) << 16;
-#endif
-}
-
-INLINE uint other_lane(uint x, int distance) {
-  uint y;
-  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, -1;" : "=r"(y) : "r"(x), "r"(distance));
-  return y;
-}
-
 INLINE void exchange(uint* x, uint* y, bool second, int distance) {
   const uint got = other_lane(second ? *x : *y, distance);
   if (second)
@@ -354,9 +338,9 @@ INLINE void store_partial(const float* sums, const GemmWgmma* p, Tile t, int ite
 }
 
 #if SPLIT
-// Products of infinities are NaN where a rest is zero. Where anything became NaN, the work-item's results are summed again
-// as floats; a NaN ends the sum.
-INLINE bool any_nan(const float* sums) {
+// Products of infinities are NaN where a rest is zero. Where anything became infinite or NaN, the work-item's results are
+// summed again as floats; a NaN ends the sum.
+INLINE bool any_infinite_or_nan(const float* sums) {
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < SUMS; i++) sum += sums[i] * 0;
@@ -417,7 +401,7 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_wgmma(
     global const T* added = d + p.d_offset + t.batch * p.d_batch;
     global float* part = partial + p.partial_offset + ((long)t.part * p.batch + t.batch) * p.m * p.n;
 #if SPLIT
-    if (any_nan(sums)) {
+    if (any_infinite_or_nan(sums)) {
       store_again(a, b, to, added, part, alpha, beta, &p, t, item);
       continue;
     }

@@ -204,8 +204,9 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
         device_(device),
         index_(static_cast<c10::DeviceIndex>(problem.device)),
         layout_(oriented(problem), device, chosen.as<WgmmaConfig>()),
-        left_(left_side(oriented(problem)), device, problem.dtype),
-        right_(right_side(oriented(problem)), device, problem.dtype) {
+        options_(gpu_options(device, problem.dtype)),
+        left_(left_side(oriented(problem)), device, options_),
+        right_(right_side(oriented(problem)), device, options_) {
     const GemmProblem p = oriented(problem);
     const WgmmaConfig config = chosen.as<WgmmaConfig>();
     GemmWgmma& a = arguments_;
@@ -248,16 +249,15 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
             " -DB_ALONG_ROWS=" + along_rows(right_side(p)));
   }
 
-  static cl::Kernel& pack_kernel(cl::Device& device, c10::ScalarType type) {
-    return fetch_kernel(device, {"common/gpu_tile.clh", "gemm/pack_lines.cl"}, "pack_lines",
-                        gpu_options(device, type));
+  static cl::Kernel& pack_kernel(cl::Device& device, const std::string& options) {
+    return fetch_kernel(device, {"common/gpu_tile.clh", "gemm/pack_lines.cl"}, "pack_lines", options);
   }
 
   struct Operand {
     Copy copy;
     cl::Kernel* packs = nullptr;  // where it is copied in every run, and not only where its address is odd
-    Operand(const Side& side, cl::Device& device, c10::ScalarType type) : copy(side) {
-      if (side.lines() == Lines::kPacked) packs = &pack_kernel(device, type);
+    Operand(const Side& side, cl::Device& device, const std::string& options) : copy(side) {
+      if (side.lines() == Lines::kPacked) packs = &pack_kernel(device, options);
     }
   };
 
@@ -276,7 +276,7 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
     }
     params::PackLines a = operand.copy.arguments;
     a.from_offset = buffer.offset, a.to_offset = int64_t(place.offset) / element;
-    cl::Kernel& kernel = operand.packs ? *operand.packs : pack_kernel(device_, dtype_);
+    cl::Kernel& kernel = operand.packs ? *operand.packs : pack_kernel(device_, options_);
     kernel.launch_with(stream.queue(), operand.copy.range,
                        [&](auto& list) { list.add(buffer.mem), list.add(place.mem), list.add(a); });
     buffer.mem = place.mem, buffer.offset = lines.offset = a.to_offset;
@@ -286,6 +286,7 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
   cl::Device& device_;
   const c10::DeviceIndex index_;
   const Layout layout_;
+  const std::string options_;  // of the copying kernel, which a run may be the first to need
   const Operand left_, right_;
   int together_;  // elements of a row of results that are stored at once
 };
