@@ -24,9 +24,9 @@ SHAPES = [
 
 
 @pytest.fixture(autouse=True)
-def _free():
+def _only_own_problems():
+    """Forcing makes the process forget its choices, and with them the problems of the tests before."""
     torch.manual_seed(0)
-    yield
     _C.force_solver("")
 
 
