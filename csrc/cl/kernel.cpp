@@ -24,8 +24,10 @@ const std::string& interned(const std::string& name) {
 
 }  // namespace
 
-void forget_buffer_arguments() noexcept {
+void release_buffer(cl_mem buffer) noexcept {
+  Submitter::drain_all();
   g_buffer_epoch++;
+  api().clReleaseMemObject(buffer);
 }
 
 Kernel::Kernel(Device& device, cl_kernel handle, const std::string& name)
@@ -58,8 +60,9 @@ void Kernel::make() {
 
 // Commands that are still in a queue keep the driver's kernel alive.
 Kernel::~Kernel() {
-  const cl_kernel handle = handle_.load();
-  if (handle && !in_bad_fork()) api().clReleaseKernel(handle);
+  if (in_bad_fork()) return;
+  Submitter::drain_all();
+  if (const cl_kernel handle = handle_.load()) api().clReleaseKernel(handle);
 }
 
 void check_buffer(Device& device, cl_mem buffer) {

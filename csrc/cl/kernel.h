@@ -12,6 +12,7 @@
 #include "cl/library.h"
 #include "cl/queue.h"
 #include "cl/recording.h"
+#include "cl/submitter.h"
 
 namespace dlb::cl {
 
@@ -24,9 +25,9 @@ struct Local {
 // each buffer that they are given anew. Costs nothing where there is one device only.
 void check_buffer(Device& device, cl_mem buffer);
 
-// Makes all kernels set their buffer arguments anew. It is called when a buffer is released, because the next
-// buffer may get the same handle.
-void forget_buffer_arguments() noexcept;
+// Gives a buffer back to the driver, which keeps it for the launches in flight. Kernels set all their
+// arguments anew, because the next buffer may get the same handle.
+void release_buffer(cl_mem buffer) noexcept;
 
 // A program being built or built, with its kernels.
 struct ProgramEntry;
@@ -40,54 +41,61 @@ class Kernel {
   ~Kernel();
   Kernel(const Kernel&) = delete;
 
-  // Sets the arguments and enqueues. Arguments: cl_mem, Local, arithmetic values and trivially copyable
-  // structs laid out as the kernel declares them. Thread-safe. Throws Error with the kernel's name. An empty
-  // range does nothing.
-  template <class... Args>
-  void launch(Queue& queue, const Range& range, const Args&... args) {
-    if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
-    if (Recording::current()) [[unlikely]]
-      return;
-    {
-      const std::unique_lock<std::mutex> lock = lock_made();
-      begin_arguments();
-      cl_uint position = 0;
-      (set(position++, args), ...);
-      enqueue(queue, range);
-    }
-    throttle(queue);
-  }
-
   // Takes arguments one after the other, for kernels whose number of arguments is only known at run time.
   class Arguments {
    public:
     template <class T>
     void add(const T& value) {
-      kernel_.set(position_++, value);
+      static_assert(std::is_trivially_copyable_v<T>);
+      if constexpr (std::is_same_v<T, Local>)
+        set(nullptr, value.bytes, false);
+      else
+        set(&value, sizeof(T), std::is_same_v<T, cl_mem>);
     }
-    void add_bytes(const void* value, size_t size) { kernel_.set_bytes(position_++, size, value); }
+    void add_bytes(const void* value, size_t size) { set(value, size, false); }
 
    private:
     friend class Kernel;
-    explicit Arguments(Kernel& kernel) : kernel_(kernel) {}
+    friend Submitter;
+    Arguments(Kernel& kernel, Submitter::Launch* later) : kernel_(kernel), later_(later) {}
+    // A null value stands for local memory.
+    void set(const void* value, size_t size, bool is_buffer) {
+      if (later_) {
+        if (is_buffer) check_buffer(kernel_.device_, *static_cast<const cl_mem*>(value));
+        later_->add(value, size, is_buffer);
+      } else {
+        kernel_.set_bytes(position_++, size, value, is_buffer);
+      }
+    }
     Kernel& kernel_;
+    Submitter::Launch* const later_;  // what the arguments are for, if not the kernel itself
     cl_uint position_ = 0;
   };
 
-  // As launch(), with arguments added by `fill(Arguments&)`.
+  // Sets the arguments and enqueues, or has the queue's thread do so, which then reports errors late.
+  // Arguments: cl_mem, Local, arithmetic values and trivially copyable structs laid out as the kernel
+  // declares them. Thread-safe. Throws Error with the kernel's name. An empty range does nothing.
+  template <class... Args>
+  void launch(Queue& queue, const Range& range, const Args&... args) {
+    launch_with(queue, range, [&](Arguments& list) { (list.add(args), ...); });
+  }
+
+  // As launch(), with arguments added by `fill(Arguments&)`, which may be called twice.
   template <class Fill>
   void launch_with(Queue& queue, const Range& range, Fill&& fill) {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
     if (Recording::current()) [[unlikely]]
       return;
-    {
-      const std::unique_lock<std::mutex> lock = lock_made();
-      begin_arguments();
-      Arguments arguments(*this);
-      fill(arguments);
-      enqueue(queue, range);
+    if (Submitter* submitter = queue.submitter) {
+      if (submitter->takes_next() && is_made()) {
+        Submitter::Launch launch(*submitter, *this, range);
+        Arguments arguments(*this, &launch);
+        fill(arguments);
+        if (launch.finish()) return;
+      }
+      submitter->drain();
     }
-    throttle(queue);
+    launch_now(queue, range, fill);
   }
 
   // Whether the driver's kernel exists. It does not while a recording's kernel was never launched, and after
@@ -104,16 +112,20 @@ class Kernel {
  private:
   static constexpr size_t kMaxArguments = 48, kShadowBytes = 64;
 
-  template <class T>
-  void set(cl_uint position, const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    if constexpr (std::is_same_v<T, Local>)
-      set_bytes(position, value.bytes, nullptr);
-    else
-      set_bytes(position, sizeof(T), &value, std::is_same_v<T, cl_mem>);
+  // Launches on the calling thread.
+  template <class Fill>
+  void launch_now(Queue& queue, const Range& range, Fill&& fill) {
+    {
+      const std::unique_lock<std::mutex> lock = lock_made();
+      begin_arguments();
+      Arguments arguments(*this, nullptr);
+      fill(arguments);
+      enqueue(queue, range);
+    }
+    throttle(queue);
   }
   // Skips the driver's call when the argument already has this value: drivers take 20 to 900 ns for one.
-  void set_bytes(cl_uint position, size_t size, const void* value, bool is_buffer = false) {
+  void set_bytes(cl_uint position, size_t size, const void* value, bool is_buffer) {
     if (position < kMaxArguments && value && size <= kShadowBytes) [[likely]] {
       Shadow& shadow = shadows_[position];
       if (shadow.size == size && std::memcmp(shadow.bytes, value, size) == 0) return;
@@ -125,6 +137,7 @@ class Kernel {
     }
   }
   friend ProgramEntry;
+  friend Submitter;
   // Locks the kernel with the driver's kernel made. While nobody holds the lock another thread may release
   // that again, hence the loop.
   std::unique_lock<std::mutex> lock_made() {

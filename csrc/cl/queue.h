@@ -15,6 +15,8 @@
 
 namespace dlb::cl {
 
+class Submitter;
+
 struct Range {
   cl_uint dims = 1;
   size_t global[3] = {1, 1, 1};
@@ -75,6 +77,7 @@ struct Queue {
       nullptr};                           // changes when the stream moves to a profiling queue or back
   std::atomic<CommandLog*> log{nullptr};  // null unless profiled
   Device* device = nullptr;
+  Submitter* submitter = nullptr;  // null where callers launch themselves; set before the first launch
   // Names of the last kernels, newest at (launches - 1) % 8. Threads that share the queue may race for a
   // slot.
   std::array<std::atomic<const char*>, 8> recent{};

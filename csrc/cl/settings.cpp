@@ -59,6 +59,9 @@ std::string tensor_cores() {
 std::string rates() {
   return one_of("DLBACKEND_RATES", "measured", "derived");
 }
+std::string enqueue_thread() {
+  return one_of("DLBACKEND_ENQUEUE_THREAD", "0", "1");
+}
 
 uint64_t device_cache() {
   return positive("DLBACKEND_DEVICE_CACHE", "bytes");

@@ -15,10 +15,11 @@ std::optional<std::string> packs();      // DLBACKEND_PACKS; set to nothing ther
 
 // One of the named words. Empty where the variable is not set and, with a line on stderr, where it holds
 // another word.
-std::string device_class();  // DLBACKEND_DEVICE_CLASS: cpu, gpu
-std::string cpu_bf16();      // DLBACKEND_CPU_BF16: vectors, none
-std::string tensor_cores();  // DLBACKEND_TENSOR_CORES: none, emulated
-std::string rates();         // DLBACKEND_RATES: measured, derived
+std::string device_class();    // DLBACKEND_DEVICE_CLASS: cpu, gpu
+std::string cpu_bf16();        // DLBACKEND_CPU_BF16: vectors, none
+std::string tensor_cores();    // DLBACKEND_TENSOR_CORES: none, emulated
+std::string rates();           // DLBACKEND_RATES: measured, derived
+std::string enqueue_thread();  // DLBACKEND_ENQUEUE_THREAD: 0, 1
 
 // Numbers above 0. They are 0 where the variable is not set and, with a line on stderr, where it holds
 // something else.

@@ -1,9 +1,12 @@
 // Reads the counters.
 #include "cl/statistics.h"
 
+#include "cl/submitter.h"
+
 namespace dlb::cl {
 
 KernelStats kernel_stats() {
+  Submitter::drain_all();
   return {g_counters.compiled,
           g_counters.compiled_elsewhere,
           g_counters.loaded,

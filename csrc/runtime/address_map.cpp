@@ -42,8 +42,7 @@ void unmap_segment(Segment* segment) {
     std::unique_lock<std::shared_mutex> lock(segment_map().mutex);
     segment_map().by_base.erase(segment->base);
   }
-  cl::api().clReleaseMemObject(segment->mem);
-  cl::forget_buffer_arguments();
+  cl::release_buffer(segment->mem);
   ::munmap(segment->base, segment->size);
   delete segment;
 }

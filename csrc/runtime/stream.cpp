@@ -10,6 +10,7 @@
 
 #include "cl/kernel.h"
 #include "cl/log.h"
+#include "cl/settings.h"
 #include "runtime/device_error.h"
 
 namespace dlb {
@@ -52,6 +53,12 @@ cl_command_queue make_queue(cl::Device& device, cl_command_queue_properties prop
   return queue;
 }
 
+// Whether streams have a thread that launches. A device that computes on the host's cores needs these itself.
+bool has_enqueue_thread(const cl::Device& device) {
+  const std::string wanted = cl::settings::enqueue_thread();
+  return wanted.empty() ? !device.host_memory : wanted == "1";
+}
+
 [[maybe_unused]] const bool g_throws_out_of_memory = [] {
   cl::on_out_of_memory(
       [](const std::string& message) { TORCH_CHECK_WITH(OutOfMemoryError, false, message); });
@@ -63,6 +70,7 @@ cl_command_queue make_queue(cl::Device& device, cl_command_queue_properties prop
 Stream::Stream(cl::Device& device, c10::StreamId id) : device_(device), id_(id) {
   queue_.device = &device;
   queue_.handle = plain_ = make_queue(device, 0);
+  if (id != kInternal && has_enqueue_thread(device)) queue_.submitter = new cl::Submitter(queue_);
 }
 
 c10::Stream Stream::unwrap() const {
@@ -79,6 +87,7 @@ void Stream::check_wait(cl_int status, const char* call) {
 }
 
 void Stream::synchronize() {
+  drain();
   const uint64_t enqueued_before = enqueued();
   check_wait(cl::api().clFinish(queue_.handle), "clFinish");
   finished_.store(enqueued_before, std::memory_order_relaxed);
@@ -86,6 +95,7 @@ void Stream::synchronize() {
 }
 
 bool Stream::query() {
+  if (queue_.submitter && !queue_.submitter->is_drained()) return false;
   const uint64_t now = enqueued();
   if (now == finished_.load(std::memory_order_relaxed)) return true;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -122,6 +132,10 @@ cl_mem Stream::error_buffer() {
 }
 
 void Stream::raise_device_error() {
+  if (queue_.submitter) {
+    queue_.submitter->note_wait();
+    queue_.submitter->raise_late_error();
+  }
   if (!error_pending_.exchange(false, std::memory_order_relaxed)) return;
   int64_t words[3] = {};
   DLB_CL(clEnqueueReadBuffer, queue_.handle, error_buffer_, CL_TRUE, 0, sizeof words, words, 0, nullptr,
@@ -154,6 +168,7 @@ void Stream::move_to(cl_command_queue next) {
 }
 
 void Stream::use_profiling_queue() {
+  drain();
   if (!profiling_) profiling_ = make_queue(device_, CL_QUEUE_PROFILING_ENABLE);
   move_to(profiling_);
 }
@@ -297,7 +312,7 @@ void finish_all_queues() noexcept {
     for (auto& slot : streams.streams)
       if (Stream* stream = slot.load(std::memory_order_acquire)) {
         // clFinish might never return: a daemon thread may go on enqueueing.
-        const cl_command_queue queue = stream->queue().handle;
+        const cl_command_queue queue = stream->handle();
         cl_event marker = nullptr;
         cl_int status = cl::api().clEnqueueMarkerWithWaitList(queue, 0, nullptr, &marker);
         if (status == CL_SUCCESS) {

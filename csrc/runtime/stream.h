@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cl/queue.h"
+#include "cl/submitter.h"
 
 namespace dlb {
 
@@ -24,11 +25,12 @@ class Stream {
 
   Stream(cl::Device& device, c10::StreamId id);
 
-  // The queue for launching kernels.
+  // The queue for launching kernels, and for nothing else: launches may still be on their way to it.
   cl::Queue& queue() { return queue_; }
-  // The queue for enqueueing another command with cl::Command. Uses are counted, so that query() knows when
-  // nothing was enqueued since the last wait.
+  // The queue for enqueueing another command with cl::Command, behind all launches up to now. Uses are
+  // counted, so that query() knows when nothing was enqueued since the last wait.
   cl::Queue& use() {
+    drain();
     uses_.fetch_add(1, std::memory_order_relaxed);
     return queue_;
   }
@@ -38,6 +40,11 @@ class Stream {
   cl::Device& device() const { return device_; }
   c10::StreamId id() const { return id_; }
   c10::Stream unwrap() const;
+
+  // Returns when the driver has all that was launched before.
+  void drain() noexcept {
+    if (queue_.submitter) queue_.submitter->drain();
+  }
 
   // Waits until all work enqueued so far is done. Raises what the driver or a kernel reported since the last
   // synchronising call: IndexError for indices found out of range, OutOfMemoryError where the driver had no
@@ -51,8 +58,8 @@ class Stream {
   // synchronising call reads it.
   cl_mem error_buffer();
 
-  // Raises what kernels recorded. To be called after a wait other than synchronize(), such as a blocking
-  // read.
+  // Raises what kernels recorded, and what the driver refused of launches that were not enqueued at once. To
+  // be called after a wait other than synchronize(), such as a blocking read.
   void raise_device_error();
 
   // Throws for the status of a waiting call that failed. The message names the kernels that ran last.

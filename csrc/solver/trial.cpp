@@ -42,9 +42,7 @@ ScratchBuffer::ScratchBuffer(cl::Device& device, uint64_t bytes) {
 }
 
 ScratchBuffer::~ScratchBuffer() {
-  if (!mem_) return;
-  cl::forget_buffer_arguments();
-  cl::api().clReleaseMemObject(mem_);
+  if (mem_) cl::release_buffer(mem_);
 }
 
 double tolerance(c10::ScalarType type) {

@@ -124,6 +124,7 @@ def environment_of(device_class: str, folder: Path, uninitialized: bool) -> dict
         "DLBACKEND_FIND_MODE": "fast",
         "DLBACKEND_RATES": "derived",
         "DLBACKEND_COMPILE_PROCESSES": "0",
+        "DLBACKEND_ENQUEUE_THREAD": "0",
         "DLBACKEND_FALLBACK": "silent",
         "DLBACKEND_TENSOR_CORES": "emulated",
     }

@@ -39,10 +39,7 @@ class TableRing {
   // more.
   void reserve(size_t words) {
     if (buffer_ && words * 8 * 4 <= capacity_) return;
-    if (buffer_) {
-      cl::api().clReleaseMemObject(buffer_);  // the driver keeps it for the launches in flight
-      cl::forget_buffer_arguments();
-    }
+    if (buffer_) cl::release_buffer(buffer_);
     capacity_ = std::max(kRingBytes, std::bit_ceil(words * 8 * 4));
     head_ = 0;
     held_.clear();

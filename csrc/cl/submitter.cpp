@@ -1,0 +1,236 @@
+// The ring of launches, and the thread that empties it.
+#include "cl/submitter.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "cl/kernel.h"
+#include "cl/log.h"
+#include "cl/queue.h"
+
+namespace dlb::cl {
+namespace {
+
+constexpr size_t kAlign = 16;
+constexpr auto kSpinTime = std::chrono::microseconds(50);  // longer than a caller takes from launch to launch
+
+constexpr size_t aligned(size_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+// A launch in the ring; its arguments follow. Without a kernel it fills the ring's end, where no launch had
+// room.
+struct Record {
+  Kernel* kernel;
+  uint32_t bytes;  // with the arguments
+  uint32_t arguments;
+  Range range;
+};
+
+// An argument; its value follows, unless it is local memory.
+struct Argument {
+  uint32_t size;
+  uint8_t has_value, is_buffer;
+};
+
+struct Submitters {
+  std::mutex mutex;
+  std::vector<Submitter*> all;
+};
+Submitters& submitters() {
+  static auto* instance = new Submitters;
+  return *instance;
+}
+
+}  // namespace
+
+Submitter::Submitter(Queue& queue) : queue_(queue) {
+  std::lock_guard<std::mutex> lock(submitters().mutex);
+  submitters().all.push_back(this);
+}
+
+bool Submitter::is_profiled() const noexcept {
+  return queue_.log.load(std::memory_order_relaxed) != nullptr;
+}
+
+// --- Callers
+// ----------------------------------------------------------------------------------------------------------
+
+Submitter::Launch::Launch(Submitter& submitter, Kernel& kernel, const Range& range)
+    : submitter_(submitter),
+      lock_(submitter.writers_),
+      start_(submitter.reserve()),
+      bytes_(aligned(sizeof(Record))),
+      fits_(start_ != nullptr) {
+  if (submitter.failed_.load(std::memory_order_relaxed)) [[unlikely]]
+    submitter.raise_late_error();
+  if (fits_) new (start_) Record{&kernel, 0, 0, range};
+}
+
+void Submitter::Launch::add(const void* value, size_t size, bool is_buffer) {
+  const size_t bytes = aligned(sizeof(Argument)) + (value ? aligned(size) : 0);
+  if (!fits_ || bytes_ + bytes > kMostBytes) [[unlikely]] {
+    fits_ = false;
+    return;
+  }
+  std::byte* const at = start_ + bytes_;
+  new (at) Argument{static_cast<uint32_t>(size), value != nullptr, is_buffer};
+  if (value) std::memcpy(at + aligned(sizeof(Argument)), value, size);
+  bytes_ += bytes;
+  arguments_++;
+}
+
+bool Submitter::Launch::finish() {
+  if (!fits_) [[unlikely]]
+    return false;
+  Record& record = *reinterpret_cast<Record*>(start_);
+  record.bytes = static_cast<uint32_t>(bytes_), record.arguments = arguments_;
+  submitter_.publish(bytes_);
+  return true;
+}
+
+bool Submitter::start() noexcept {
+  // Signals are for threads that know what to do with them.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    ring_ = std::make_unique<std::byte[]>(kRingBytes);
+    std::thread([this] { work(); }).detach();
+  } catch (const std::exception&) {
+    ring_.reset();
+    stopped_ = true;
+    log_dropped("starting the thread of a stream");  // callers do its work
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return ring_ != nullptr;
+}
+
+// Room for one launch in one piece; null where there is no thread.
+std::byte* Submitter::reserve() {
+  if (!ring_ && (stopped_ || !start())) return nullptr;
+  const auto wait_for_room = [&] {
+    while (kRingBytes - (written_.load(std::memory_order_relaxed) - done_.load(std::memory_order_acquire)) <
+           kMostBytes) {
+      std::lock_guard<std::mutex> lock(submitters_);
+      submit_some();
+    }
+  };
+  wait_for_room();
+  size_t at = written_.load(std::memory_order_relaxed) % kRingBytes;
+  if (const size_t rest = kRingBytes - at; rest < kMostBytes) {
+    Record& end = *reinterpret_cast<Record*>(ring_.get() + at);
+    end.kernel = nullptr, end.bytes = static_cast<uint32_t>(rest);  // both fit in what is left, kAlign
+    publish(rest);
+    wait_for_room();
+    at = 0;
+  }
+  return ring_.get() + at;
+}
+
+// The order of the store and the load of asleep_, and of the thread's to the contrary, is what lets neither
+// miss the other.
+void Submitter::publish(size_t bytes) noexcept {
+  written_.store(written_.load(std::memory_order_relaxed) + bytes, std::memory_order_seq_cst);
+  if (asleep_.load(std::memory_order_seq_cst) && asleep_.exchange(0)) asleep_.notify_one();
+}
+
+void Submitter::wait_until_drained() noexcept {
+  if (in_bad_fork()) return;
+  const uint64_t target = written_.load(std::memory_order_acquire);
+  while (done_.load(std::memory_order_acquire) < target) {
+    std::lock_guard<std::mutex> lock(submitters_);
+    submit_some();
+  }
+}
+
+void Submitter::drain_all() noexcept {
+  std::lock_guard<std::mutex> lock(submitters().mutex);
+  for (Submitter* submitter : submitters().all) submitter->drain();
+}
+
+void Submitter::raise_late_error() {
+  if (!failed_.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  std::exception_ptr error;
+  {
+    std::lock_guard<std::mutex> lock(error_mutex_);
+    failed_ = false;
+    error = std::exchange(error_, nullptr);
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+// --- Those who submit
+// -------------------------------------------------------------------------------------------------
+
+void Submitter::submit(const std::byte* at) noexcept {
+  const Record& record = *reinterpret_cast<const Record*>(at);
+  try {
+    at += aligned(sizeof(Record));
+    record.kernel->launch_now(queue_, record.range, [&](Kernel::Arguments& list) {
+      for (uint32_t i = 0; i < record.arguments; i++) {
+        const Argument& argument = *reinterpret_cast<const Argument*>(at);
+        at += aligned(sizeof(Argument));
+        list.set(argument.has_value ? at : nullptr, argument.size, argument.is_buffer);
+        if (argument.has_value) at += aligned(argument.size);
+      }
+    });
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(error_mutex_);
+    if (!error_) error_ = std::current_exception();
+    failed_ = true;
+  }
+}
+
+bool Submitter::submit_some() {
+  const uint64_t first = done_.load(std::memory_order_relaxed);
+  uint64_t done = first;
+  for (uint32_t i = 0; i < kMostAtOnce && done != written_.load(std::memory_order_acquire); i++) {
+    const std::byte* const at = ring_.get() + done % kRingBytes;
+    const Record& record = *reinterpret_cast<const Record*>(at);
+    if (record.kernel) submit(at);
+    done += record.bytes;
+    done_.store(done, std::memory_order_release);
+  }
+  return done != first;
+}
+
+// True when there is something to submit, false when there was not for a while.
+bool Submitter::spin() const noexcept {
+  const auto end = std::chrono::steady_clock::now() + kSpinTime;
+  do
+    for (int i = 0; i < 32; i++) {
+      if (!is_drained()) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+void Submitter::work() {
+  pthread_setname_np(pthread_self(), "ocl submits");
+  for (;;) {
+    bool some;
+    do {
+      std::lock_guard<std::mutex> lock(submitters_);
+      some = submit_some();
+    } while (some);
+    if (spin()) continue;
+    // What is enqueued shall begin, though it is less than what is usually flushed.
+    if (queue_.device->flush_needed) api().clFlush(queue_.handle.load(std::memory_order_acquire));
+    asleep_.store(1, std::memory_order_seq_cst);
+    if (written_.load(std::memory_order_seq_cst) == done_.load(std::memory_order_relaxed)) asleep_.wait(1);
+    asleep_.store(0, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace dlb::cl

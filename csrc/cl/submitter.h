@@ -1,0 +1,110 @@
+// The thread of a stream that hands launches to the driver, so that the caller of an op does not pay for
+// that.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+namespace dlb::cl {
+
+class Kernel;
+struct Queue;
+struct Range;
+
+// Launches that callers have written down and a thread of its own gives to a queue's driver, in their order.
+// What else goes to the queue must come behind drain(), as must the release of what launches may still name:
+// buffers and kernels. Lives as long as the process. Thread-safe.
+//
+// A launch that the driver refuses is reported late: raise_late_error() throws what it would have thrown.
+class Submitter {
+ public:
+  // The first launch starts the thread.
+  explicit Submitter(Queue& queue);
+  Submitter(const Submitter&) = delete;
+
+  // Whether the next launch shall be written down. It shall not while the queue is profiled, whose commands
+  // know the thread that they come from, nor shortly after the host has waited for the device: then a caller
+  // has probably few launches before it waits again, and another thread would only make the way longer.
+  bool takes_next() noexcept {
+    const uint32_t since = since_wait_.load(std::memory_order_relaxed);
+    if (since < kLaunchesByCaller) {
+      since_wait_.store(since + 1, std::memory_order_relaxed);
+      return false;
+    }
+    return !stopped_.load(std::memory_order_relaxed) && !is_profiled();
+  }
+
+  // A launch while it is written down; other callers wait. Nothing is launched unless finish() is called.
+  class Launch {
+   public:
+    // Waits while the ring is full. Throws what raise_late_error() throws.
+    Launch(Submitter& submitter, Kernel& kernel, const Range& range);
+    // The next argument; a null value stands for that many bytes of local memory.
+    void add(const void* value, size_t size, bool is_buffer);
+    // Submits. False, and nothing is submitted, where the arguments had no room or there is no thread.
+    bool finish();
+
+   private:
+    Submitter& submitter_;
+    const std::unique_lock<std::mutex> lock_;
+    std::byte* const start_;
+    size_t bytes_;
+    uint32_t arguments_ = 0;
+    bool fits_;
+  };
+
+  // Returns when the driver has all launches that were written down before.
+  void drain() noexcept {
+    if (!is_drained()) [[unlikely]]
+      wait_until_drained();
+  }
+  bool is_drained() const noexcept {
+    return done_.load(std::memory_order_acquire) == written_.load(std::memory_order_acquire);
+  }
+
+  // Throws what the first launch since the last call that failed would have thrown, if any did.
+  void raise_late_error();
+
+  // To be called when the host has waited for the device.
+  void note_wait() noexcept { since_wait_.store(0, std::memory_order_relaxed); }
+
+  // Drains the launches of all queues: before a buffer or a kernel is released.
+  static void drain_all() noexcept;
+
+ private:
+  static constexpr uint32_t kLaunchesByCaller = 8;  // after a wait
+  static constexpr size_t kRingBytes = 256 * 1024;  // some 800 launches; fits a core's second cache
+  static constexpr size_t kMostBytes = 8 * 1024;    // of a launch; drivers take 4 KiB of arguments
+  static constexpr uint32_t kMostAtOnce = 64;       // launches for which the lock of those who submit is held
+
+  bool is_profiled() const noexcept;
+  bool start() noexcept;  // the thread; false where the system gives none
+  std::byte* reserve();
+  void publish(size_t bytes) noexcept;
+  void wait_until_drained() noexcept;
+  bool submit_some();  // under submitters_; false when there was nothing
+  void submit(const std::byte* record) noexcept;
+  void work();  // of the thread
+  bool spin() const noexcept;
+
+  Queue& queue_;
+  std::unique_ptr<std::byte[]> ring_;
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+  std::atomic<bool> failed_{false}, stopped_{false};
+
+  // What callers write.
+  alignas(64) std::mutex writers_;
+  std::atomic<uint32_t> since_wait_{0};
+  std::atomic<uint64_t> written_{0};  // bytes since the beginning
+  // What those who submit write: the thread, and callers who cannot wait until it awakes.
+  alignas(64) std::mutex submitters_;
+  std::atomic<uint64_t> done_{0};
+  alignas(64) std::atomic<uint32_t> asleep_{0};
+};
+
+}  // namespace dlb::cl
