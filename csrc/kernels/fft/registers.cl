@@ -93,16 +93,17 @@ kernel void fft_registers(global const REAL* input, global REAL* output, global 
   int item = ITEM(id, IN_ACROSS), lane = LANE(id, IN_ACROSS);
   REAL re[8], im[8];
   {
-    // lanes that there are not repeat the last one
-    global const REAL* in = input + from + min(lane, lanes - 1) * p.in.lane;
+    // lanes that there are not read nothing: another's numbers may change meanwhile, where a step is in place
+    const bool exists = lane < lanes;
+    global const REAL* in = input + from + lane * p.in.lane;
     const int swap = p.flags & FFT_SWAP_IN;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       global const REAL* at = in + (item + (i << ITEMS_LOG2)) * p.in.step;
 #ifdef FFT_PAIRS
-      const REAL2 x = *(global const REAL2*)at;
+      const REAL2 x = exists ? *(global const REAL2*)at : (REAL2)(0);
 #else
-      const REAL2 x = (REAL2)(at[0], p.in.im ? at[p.in.im] : 0);
+      const REAL2 x = exists ? (REAL2)(at[0], p.in.im ? at[p.in.im] : 0) : (REAL2)(0);
 #endif
       re[i] = swap ? x.y : x.x, im[i] = swap ? x.x : x.y;
     }
