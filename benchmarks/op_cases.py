@@ -173,12 +173,24 @@ def product_cases() -> list[Case]:
     """Products of other numbers than float32."""
     import torch
 
-    names = {torch.float64: "f64", torch.complex64: "c64", torch.complex128: "c128"}
+    floats = {torch.float64: "f64", torch.complex64: "c64", torch.complex128: "c128"}
+    integers = {torch.int64: "i64", torch.int32: "i32"}
 
     def square(n: int, dtype: Any) -> Make:
-        return lambda: (torch.randn(n, n, dtype=dtype), torch.randn(n, n, dtype=dtype))
+        def make() -> Sequence[Any]:
+            return [
+                torch.randn(n, n, dtype=dtype) if dtype in floats else torch.randint(9, (n, n), dtype=dtype)
+                for _ in range(2)
+            ]
 
-    return _cases("product", [(f"mm {name} 1000", square(1000, dtype), torch.mm) for dtype, name in names.items()])
+        return make
+
+    rows = [
+        (f"mm {name} {n}", square(n, dtype), torch.mm)
+        for n in (256, 1000)
+        for dtype, name in (floats | integers).items()
+    ]
+    return _cases("product", rows)
 
 
 def vision_cases() -> list[Case]:

@@ -221,10 +221,11 @@ def test_large_products_of_other_dtypes(dtype):
     make = (
         torch.randn if dtype.is_floating_point or dtype.is_complex else lambda *s, dtype: torch.randint(9, s).to(dtype)
     )
-    a, b, c = make(2, 131, 150, dtype=dtype), make(2, 150, 201, dtype=dtype), make(2, 131, 201, dtype=dtype)
+    a, b, c = make(2, 211, 300, dtype=dtype), make(2, 300, 273, dtype=dtype), make(2, 211, 273, dtype=dtype)
     expected = torch.baddbmm(c, a, b, beta=2, alpha=3)
     x, y, z = (t.to("ocl") for t in (a, b, c))
-    for left, right in ((x, y), (x.mT.contiguous().mT, y), (x, y.mT.contiguous().mT)):
+    apart = [torch.stack((t, t), -1)[..., 0] for t in (x, y)]
+    for left, right in ((x, y), (x.mT.contiguous().mT, y), (x, y.mT.contiguous().mT), apart):
         actual = torch.baddbmm(z, left, right, beta=2, alpha=3)
         tolerance = {torch.complex64: 1e-3}.get(dtype, 1e-10)
         torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance)

@@ -13,6 +13,7 @@ CHOSEN = {
     "test_solver.py": "cpu_packed or cpu_small or cpu_implicit or cpu_winograd or gemm_1x1 or unfold",
     "test_bounds.py": "cpu_packed or cpu_small or cpu_implicit or cpu_winograd or gemm_1x1",
     "../ops/test_conv.py": "test_convolution",
+    "../ops/test_matmul.py": "test_large_products_of_other_dtypes",
 }
 
 

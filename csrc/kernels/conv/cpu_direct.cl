@@ -1,9 +1,7 @@
 // Direct convolution for CPU-like devices, for groups with few output channels (depthwise above all), where a GEMM would
 // leave most of a vector empty. Vectors run along the image: each channel's part of the image is copied into scratch as
-// one padded plane per residue of the stride, in which every tap of every position is the same walk at an offset. Rows
-// follow each other without a break, so that narrow images fill vectors too; what is computed between rows is dropped.
-
-#define VECTORS DIRECT_VECTORS
+// one padded plane per residue of the stride, in which every tap of every position is the same walk at an offset. What the
+// taps of one column read, they share: a vector of a row goes into the sums of all rows that it is a neighbour of.
 
 // The planes of one channel in scratch.
 typedef struct {
@@ -42,21 +40,23 @@ inline void tap_offsets(const Gather* p, const Planes* s, local int* offsets) {
       }
 }
 
-// dst[w] = src[(first + w * step) * stride] for w in 0..n, zero outside of 0..extent.
-inline void load_row(global const T* src, long stride, int first, int step, int extent, int n, local float* dst) {
-  const int w0 = clamp((step - 1 - first) / step, 0, n);
-  const int w1 = first >= extent ? w0 : clamp((extent - 1 - first) / step + 1, w0, n);
-  int w = 0;
-  for (; w < w0; w++) dst[w] = 0.f;
+// dst[w] = src[(first + w * step) * stride] for w in w0..w1, zero before and up to n. Where src[0..readable] may be read,
+// which reaches beyond the row, and where there are zeros, up to 15 floats behind dst[n] may change.
+inline __attribute__((always_inline)) void load_row(global const T* src, long stride, int first, int step, int w0, int w1, int n, long readable,
+                     local float* dst) {
+  for (int w = 0; w < w0; w += 16) vstore16((float16)0.f, 0, dst + w);
+  int w = w0;
   if (step == 1 && stride == 1)
-    for (; w + 16 <= w1; w += 16) vstore16(LOAD16(src + first + w), 0, dst + w);
-  if (step == 2 && stride == 1)
-    for (; w + 16 < w1; w += 16) {  // one before the end, whose odd neighbour may not exist
+    for (; w + 16 <= w1 || (w < w1 && first + w + 16 <= readable); w += 16)
+      vstore16(LOAD16(src + first + w), 0, dst + w);
+  if (step == 2 && stride == 1)  // short of the end, where the last odd neighbour may not exist
+    for (; w + 16 < w1 || (w < w1 && first + 2 * w + 32 <= readable); w += 16) {
       global const T* s = src + first + 2 * w;
       vstore16((float16)(LOAD16(s).even, LOAD16(s + 16).even), 0, dst + w);
     }
+#pragma clang loop vectorize(disable)
   for (; w < w1; w++) dst[w] = LOAD1(src + (long)(first + w * step) * stride);
-  for (; w < n; w++) dst[w] = 0.f;
+  for (w = w1; w < n; w += 16) vstore16((float16)0.f, 0, dst + w);
 }
 
 // Copies what a block of positions needs of one channel into its planes.
@@ -65,45 +65,118 @@ inline void load_planes(const Gather* p, const Block* b, const Planes* s, global
   for (int i = 0; i < 3; i++) lo[i] = b->begin[i + 1] * p->step[i] + p->first[i];
   for (int p0 = 0; p0 < s->phases[0]; p0++)
     for (int p1 = 0; p1 < s->phases[1]; p1++)
-      for (int p2 = 0; p2 < s->phases[2]; p2++)
+      for (int p2 = 0; p2 < s->phases[2]; p2++) {
+        const int first = lo[2] + p2, step = p->step[2];
+        const int w0 = clamp((step - 1 - first) / step, 0, s->size[2]);
+        const int w1 = first >= p->in[2] ? w0 : clamp((p->in[2] - 1 - first) / step + 1, w0, s->size[2]);
         for (int d = 0; d < s->size[0]; d++)
           for (int h = 0; h < s->size[1]; h++, dst += s->size[2]) {
             const int id = lo[0] + d * p->step[0] + p0, ih = lo[1] + h * p->step[1] + p1;
             const int inside = id >= 0 && id < p->in[0] && ih >= 0 && ih < p->in[1];
-            load_row(channel + id * p->is[2] + ih * p->is[3], p->is[4], lo[2] + p2, p->step[2], inside ? p->in[2] : 0,
-                     s->size[2], dst);
+            const long behind = (p->in[0] - 1 - id) * p->is[2] + (p->in[1] - 1 - ih) * p->is[3];
+            load_row(channel + id * p->is[2] + ih * p->is[3], p->is[4], first, step, inside ? w0 : 0, inside ? w1 : 0,
+                     s->size[2], behind + p->in[2], dst);
           }
-}
-
-// to[i] (+)= sum over channels and taps of weights * planes, for flat positions.
-inline void accumulate(local const float* planes, int channel, int channels, local const int* offsets,
-                       local const float* weights, int taps, int flat, local float* to, int add) {
-  for (int i = 0; i < flat; i += 16 * VECTORS) {
-    float16 sum[VECTORS];
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++) sum[v] = add ? vload16(v, to + i) : (float16)0.f;
-    for (int c = 0; c < channels; c++)
-      for (int t = 0; t < taps; t++) {
-        const float16 w = (float16)(weights[c * taps + t]);
-        local const float* from = planes + c * channel + offsets[t] + i;
-#pragma unroll
-        for (int v = 0; v < VECTORS; v++) sum[v] = fma(w, vload16(v, from), sum[v]);
       }
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++) vstore16(sum[v], v, to + i);
-  }
 }
 
-inline void store_rows(const Gather* p, const Block* b, const Planes* s, local const float* from, float bias,
+// The sums of a block, a plane of rows for each depth. Rows go in `residues` of the rows' dilation, each of which has a
+// multiple of DIRECT_ROWS.
+typedef struct {
+  int pitch, rows, residues;
+} Sums;
+
+inline int divisor_of(int a, int b) {
+  while (b) {
+    const int rest = a % b;
+    a = b, b = rest;
+  }
+  return a;
+}
+inline Sums sums_of(const Gather* p, const int* block) {
+  Sums s;
+  s.residues = p->dilation[1] / divisor_of(p->dilation[1], p->step[1]);
+  s.rows = ((block[1] + s.residues - 1) / s.residues + DIRECT_ROWS - 1) / DIRECT_ROWS * DIRECT_ROWS * s.residues;
+  s.pitch = padded16(block[2]);
+  return s;
+}
+
+#ifdef NARROW_TILE
+typedef float8 Lanes;
+#define LANES 8
+#define LANES_LOAD vload8
+#define LANES_STORE vstore8
+#else
+typedef float16 Lanes;
+#define LANES 16
+#define LANES_LOAD vload16
+#define LANES_STORE vstore16
+#endif
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+
+// Adds to the sums of DIRECT_ROWS rows what N taps below each other give; `from` is what the first of them reads for the
+// first row, and rows are `pitch` apart.
+#define COLUMN(N)                                                           \
+  case N: {                                                                 \
+    Lanes w[N];                                                             \
+    EACH(t, N) w[t] = (Lanes)(weight[t * w_step]);                          \
+    EACH(r, DIRECT_ROWS + N - 1) {                                          \
+      const Lanes v = LANES_LOAD(0, from + r * pitch);                      \
+      EACH(t, N) if (r >= t && r - t < DIRECT_ROWS) sum[r - t] = fma(w[t], v, sum[r - t]); \
+    }                                                                       \
+    break;                                                                  \
+  }
+#define MOST_COLUMN 7
+
+// to[row] (+)= sum over channels and taps of weights * planes, of DIRECT_ROWS rows and LANES positions; `at` is the first
+// position's place in a plane.
+inline __attribute__((always_inline)) void accumulate(const Gather* p, const Planes* s, local const float* planes, int at, int channels,
+                       local const int* offsets, local const float* weights, local float* to, int to_pitch,
+                       int residues, int add) {
+  const int pitch = residues * s->size[2], apart = p->step[1] * residues / p->dilation[1];
+  const int w_step = apart * p->taps[2];
+  Lanes sum[DIRECT_ROWS];
+  EACH(r, DIRECT_ROWS) sum[r] = add ? LANES_LOAD(0, to + r * to_pitch) : (Lanes)0.f;
+  const int taps = p->taps[0] * p->taps[1] * p->taps[2];
+  for (int c = 0; c < channels; c++, planes += s->channel, weights += taps)
+    for (int t0 = 0; t0 < p->taps[0]; t0++)
+      for (int t1 = 0; t1 < min(apart, p->taps[1]); t1++)
+        for (int first = t1; first < p->taps[1]; first += MOST_COLUMN * apart) {
+          const int count = min((p->taps[1] - first + apart - 1) / apart, MOST_COLUMN);
+          for (int t2 = 0; t2 < p->taps[2]; t2++) {
+            const int tap = (t0 * p->taps[1] + first) * p->taps[2] + t2;
+            local const float* weight = weights + tap;
+            local const float* from = planes + offsets[tap] + at;
+            switch (count) { COLUMN(1) COLUMN(2) COLUMN(3) COLUMN(4) COLUMN(5) COLUMN(6) COLUMN(7) }
+          }
+        }
+  EACH(r, DIRECT_ROWS) LANES_STORE(sum[r], 0, to + r * to_pitch);
+}
+
+inline void accumulate_block(const Gather* p, const Block* b, const Planes* s, const Sums* sums,
+                             local const float* planes, int channels, local const int* offsets,
+                             local const float* weights, local float* to, int add) {
+  for (int d = 0; d < b->size[1]; d++)
+    for (int rest = 0; rest < sums->residues; rest++)
+      for (int h = rest; h < b->size[2]; h += DIRECT_ROWS * sums->residues)
+        for (int w = 0; w < b->size[3]; w += LANES)
+          accumulate(p, s, planes, (d * s->size[1] + h) * s->size[2] + w, channels, offsets, weights,
+                     to + (d * sums->rows + h) * sums->pitch + w, sums->residues * sums->pitch, sums->residues, add);
+}
+
+inline void store_rows(const Gather* p, const Block* b, const Sums* sums, local const float* from, float bias,
                        global T* out) {
+  const int n = b->size[3], dense = p->os[4] == 1, follow = dense && p->os[3] == n;
   for (int d = 0; d < b->size[1]; d++)
     for (int h = 0; h < b->size[2]; h++) {
-      local const float* row = from + (d * s->size[1] + h) * s->size[2];
+      local const float* row = from + (d * sums->rows + h) * sums->pitch;
       global T* o = out + (b->begin[1] + d) * p->os[2] + (b->begin[2] + h) * p->os[3] + b->begin[3] * p->os[4];
+      // what a vector stores behind the row, the next rows overwrite
+      const int space = follow ? (b->size[2] - h) * n : n;
       int w = 0;
-      if (p->os[4] == 1)
-        for (; w + 16 <= b->size[3]; w += 16) STORE16(bounded16(vload16(0, row + w) + bias, p->low, p->high), o + w);
-      for (; w < b->size[3]; w++) STORE1(bounded1(row[w] + bias, p->low, p->high), o + w * p->os[4]);
+      if (dense)
+        for (; w < n && w + 16 <= space; w += 16) STORE16(bounded16(vload16(0, row + w) + bias, p->low, p->high), o + w);
+      for (; w < n; w++) STORE1(bounded1(row[w] + bias, p->low, p->high), o + w * p->os[4]);
     }
 }
 
@@ -127,9 +200,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(globa
   const int taps = p.taps[0] * p.taps[1] * p.taps[2], last = min(p.groups, (int)(get_global_id(1) + 1) * p.block_groups);
   local int* offsets = (local int*)scratch;
   local float* w = scratch + padded16(taps);
+  const Sums layout = sums_of(&p, b.size + 1);
+  const int results = b.size[1] * layout.rows * layout.pitch;
   local float* sums = w + padded16(p.channels * taps);
-  const int sums_pitch = (s.flat + 16 * VECTORS - 1) / (16 * VECTORS) * (16 * VECTORS);
-  local float* planes = sums + p.cols * sums_pitch;
+  local float* planes = sums + p.cols * results;
   tap_offsets(&p, &s, offsets);
   in += oi + b.begin[0] * p.is[0];
   out += oo + b.begin[0] * p.os[0];
@@ -140,12 +214,12 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(globa
         load_planes(&p, &b, &s, in + ((long)g * p.red + c + i) * p.is[1], planes + i * s.channel);
       for (int j = 0; j < p.cols; j++) {
         load_weights(&p, weights + ow + g * p.wgroup + j * p.wcol + c * p.wred, count, w);
-        accumulate(planes, s.channel, count, offsets, w, taps, s.flat, sums + j * sums_pitch, c > 0);
+        accumulate_block(&p, &b, &s, &layout, planes, count, offsets, w, sums + j * results, c > 0);
       }
     }
     for (int j = 0; j < p.cols; j++) {
       const int channel = g * p.cols + j;
-      store_rows(&p, &b, &s, sums + j * sums_pitch, p.has_bias ? LOAD1(bias + ob + channel) : 0.f,
+      store_rows(&p, &b, &layout, sums + j * results, p.has_bias ? LOAD1(bias + ob + channel) : 0.f,
                  out + channel * p.os[1]);
     }
   }
@@ -183,7 +257,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct_weigh
         for (int d = 0; d < b.size[1]; d++)
           for (int h = 0; h < b.size[2]; h++)
             load_row(src + (b.begin[1] + d) * p.os[2] + (b.begin[2] + h) * p.os[3] + b.begin[3] * p.os[4], p.os[4], 0, 1,
-                     b.size[3], b.size[3], rows + (d * s.size[1] + h) * s.size[2]);
+                     0, b.size[3], b.size[3], 0, rows + (d * s.size[1] + h) * s.size[2]);
         for (int c = 0; c < p.red; c++)
           for (int t = 0; t < taps; t++) {
             local const float* from = planes + c * s.channel + offsets[t];

@@ -6,7 +6,7 @@
 PARAMS_BEGIN
 
 enum {
-  DIRECT_VECTORS = 4,       // conv/cpu_direct.cl: vectors of 16 floats that are accumulated at once
+  DIRECT_ROWS = 7,          // conv/cpu_direct.cl: rows of the image that are accumulated at once
   DEPTHWISE_ITEMS = 128,    // conv/gpu_depthwise.cl: work-items of the weight gradient's work-groups,
   DEPTHWISE_CHANNELS = 32,  // and their channels, where those are neighbours;
   DEPTHWISE_RUN = 4         // output rows of one work-item, which reads rows of x between them once

@@ -1,117 +1,202 @@
 // GEMM for CPU-like devices in the dtypes that do not compute in float: C = alpha * A * B + beta * D within bounds, any
-// strides. One work-item computes a block of mb x nb: it copies kb columns of its rows of A and kb rows of its columns of
-// B into scratch at a time, and runs register tiles over them. T, S, ACC, LOAD and others are common/element.clh's.
+// strides. As in gemm/cpu_packed.cl, one work-item computes a block of mb x nb: it copies its rows of A as they lie (along
+// k or along m) and its columns of B as panels of one register tile's width into scratch, kb of the reduction at a time.
+// T, S, ACC, LOAD and others are common/element.clh's.
+#include "common/touch.clh"
 #include "kernels/gemm/params.h"
 
-// E computes, V is a vector of W of them. The parts of complex numbers are kept apart, as two planes. Integers of up to 32
-// bits wrap in 32 bits as they do in their own.
+// E computes. The parts of complex numbers are kept apart, as two planes. Integers of up to 32 bits wrap in 32 bits as they
+// do in their own.
 #define MULTIPLY_ADD(a, b, c) fma(a, b, c)
-#if defined(T_DOUBLE) || defined(T_COMPLEX_DOUBLE)
-typedef double E;
-typedef double8 V;
+#define CONVERT(v) (v)
+#define PLANES 1
+#if defined(T_DOUBLE)
+#define E double
+#define V double8
 #define W 8
-#define VLOAD vload8
-#define VSTORE vstore8
+#elif defined(T_COMPLEX_FLOAT) || defined(T_COMPLEX_DOUBLE)
+#undef PLANES
+#define PLANES 2
+#if defined(T_COMPLEX_FLOAT) && defined(NARROW_TILE)
+#define E float
+#define V float8
+#define W 8
 #elif defined(T_COMPLEX_FLOAT)
-typedef float E;
-typedef float16 V;
+#define E float
+#define V float16
 #define W 16
-#define VLOAD vload16
-#define VSTORE vstore16
+#elif defined(NARROW_TILE)
+#define E double
+#define V double4
+#define W 4
+#else
+#define E double
+#define V double8
+#define W 8
+#endif
 #else
 #undef MULTIPLY_ADD
 #define MULTIPLY_ADD(a, b, c) ((a) * (b) + (c))
+#undef CONVERT
 #ifdef T_LONG
-typedef ulong E;
-typedef ulong8 V;
+#define E ulong
+#define V ulong8
 #define W 8
+#define CONVERT(v) convert_ulong8(v)
+#else
+#define E uint
+#define V uint16
+#define W 16
+#define CONVERT(v) convert_uint16(v)
+#endif
+#endif
+#if W == 16
+#define VLOAD vload16
+#define VSTORE vstore16
+#elif W == 8
 #define VLOAD vload8
 #define VSTORE vstore8
 #else
-typedef uint E;
-typedef uint16 V;
-#define W 16
-#define VLOAD vload16
-#define VSTORE vstore16
-#endif
+#define VLOAD vload4
+#define VSTORE vstore4
 #endif
 
-#if defined(T_COMPLEX_FLOAT) || defined(T_COMPLEX_DOUBLE)
-#define PLANES 2
-#define TILE_VECTORS 1
-#else
-#define PLANES 1
-#define TILE_VECTORS 2
-#endif
+// A register tile has MR rows of up to NV vectors V of W numbers in each plane: 24 accumulators of 512 bits, or 12 of 256,
+// which a V of real numbers has two of.
 #define MR BLOCKED_ROWS
-#define NR BLOCKED_COLUMNS  // of a block's widths, which are multiples of it
-
-#define TILE_COLUMNS (TILE_VECTORS * W)
-
-#if PLANES == 2
-#define PACK(at, plane, v) (at)[0] = (v).x, (at)[plane] = (v).y
+#ifdef NARROW_TILE
+#define NV 1
 #else
-#define PACK(at, plane, v) (at)[0] = (E)(v)
+#define NV (4 / PLANES)
 #endif
 
-// dst[j / w][k][plane][j % w], for j below nj; zero up to njp. What a register tile reads lies together: rows of a whole
-// block would compete for a few of the first cache's sets.
-inline void pack(global const T* src, long sk, long sj, int nk, int nj, int njp, const int w, local E* dst) {
-  for (int first = 0; first < njp; first += w, dst += PLANES * w * nk) {
-    global const T* from = src + first * sj;
-    const int n = min(w, nj - first);
-    if (sk == 1 && sj != 1 && n == MR && w == MR)
-      for (int k = 0; k < nk; k++)
-        for (int j = 0; j < MR; j++) PACK(dst + k * PLANES * w + j, w, from[j * sj + k]);
-    else if (sk == 1 && sj != 1)
-      for (int j = 0; j < n; j++)
-        for (int k = 0; k < nk; k++) PACK(dst + k * PLANES * w + j, w, from[j * sj + k]);
-    else if (sj == 1 && n == w)
-      for (int k = 0; k < nk; k++)
-        for (int j = 0; j < w; j++) PACK(dst + k * PLANES * w + j, w, from[k * sk + j]);
-    else
-      for (int k = 0; k < nk; k++)
-        for (int j = 0; j < n; j++) PACK(dst + k * PLANES * w + j, w, from[k * sk + j * sj]);
-    for (int k = 0; k < nk * PLANES; k++)
-      for (int j = max(n, 0); j < w; j++) dst[k * w + j] = 0;
+// x[p] = the plane p of W elements from `from`.
+#if PLANES == 2
+#define LOAD_PLANES(x, from)                                                                        \
+  {                                                                                                 \
+    const V low = VLOAD(0, (global const E*)(from)), high = VLOAD(1, (global const E*)(from));      \
+    x[0] = (V)(low.even, high.even), x[1] = (V)(low.odd, high.odd);                                 \
+  }
+#define PUT(at, plane, v) (at)[0] = (v).x, (at)[plane] = (v).y
+#else
+#define LOAD_PLANES(x, from) x[0] = CONVERT(VLOAD(0, from));
+#define PUT(at, plane, v) (at)[0] = (E)(v)
+#endif
+
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < n; i++)
+
+// x[r][c] = x[c][r], of W vectors: rounds that interleave rows i and i + W / 2.
+inline void transpose(V* x) {
+  V y[W];
+#pragma unroll
+  for (int round = 1; round < W; round *= 2) {
+    EACH(i, W / 2) {
+      y[2 * i].even = x[i].lo, y[2 * i].odd = x[i + W / 2].lo;
+      y[2 * i + 1].even = x[i].hi, y[2 * i + 1].odd = x[i + W / 2].hi;
+    }
+    EACH(i, W) x[i] = y[i];
   }
 }
 
-// c[MR][TILE_COLUMNS] = or += a[k][MR] * b[k][TILE_COLUMNS]; planes of c are c_plane elements apart.
-inline void tile(local const E* a, local const E* b, int nk, local E* c, int c_width, int c_plane, int add) {
-  V sum[PLANES][MR][TILE_VECTORS];
-#pragma unroll
-  for (int p = 0; p < PLANES; p++)
-#pragma unroll
-    for (int r = 0; r < MR; r++)
-#pragma unroll
-      for (int v = 0; v < TILE_VECTORS; v++)
-        sum[p][r][v] = add ? VLOAD(v, c + p * c_plane + r * c_width) : (V)(0);
-  for (int k = 0; k < nk; k++, a += PLANES * MR, b += PLANES * TILE_COLUMNS) {
-#if PLANES == 2
-    const V re = VLOAD(0, b), im = VLOAD(1, b);
-#pragma unroll
-    for (int r = 0; r < MR; r++) {
-      const V x = (V)(a[r]), y = (V)(a[MR + r]);
-      sum[0][r][0] = MULTIPLY_ADD(-y, im, MULTIPLY_ADD(x, re, sum[0][r][0]));
-      sum[1][r][0] = MULTIPLY_ADD(y, re, MULTIPLY_ADD(x, im, sum[1][r][0]));
+// Hints that `count` elements of each of the rows from `first` to `last` are read soon.
+inline void touch_rows(global const T* src, long stride, int first, int last, int count) {
+  for (int i = first; i < last; i++)
+    for (int j = 0; j < count; j += 64 / sizeof(T)) DLB_TOUCH(src + i * stride + j);
+}
+
+// dst[i * pitch + p * plane + j] = the plane p of src[i * si + j * sj], for j below nj; zero up to njp.
+inline void pack(global const T* src, long si, long sj, int ni, int nj, int njp, local E* dst, int pitch, int plane) {
+  if (sj == 1) {
+    for (int i = 0; i < ni; i++, src += si, dst += pitch) {
+      int j = 0;
+      for (; j + W <= nj; j += W) {
+        V x[PLANES];
+        LOAD_PLANES(x, src + j)
+        EACH(p, PLANES) VSTORE(x[p], 0, dst + p * plane + j);
+      }
+      for (; j < nj; j++) PUT(dst + j, plane, src[j]);
+      for (; j < njp; j++)
+        for (int p = 0; p < PLANES; p++) dst[p * plane + j] = 0;
     }
-#else
-    const V b0 = VLOAD(0, b), b1 = VLOAD(1, b);
-#pragma unroll
-    for (int r = 0; r < MR; r++) {
-      const V x = (V)(a[r]);
-      sum[0][r][0] = MULTIPLY_ADD(x, b0, sum[0][r][0]);
-      sum[0][r][1] = MULTIPLY_ADD(x, b1, sum[0][r][1]);
-    }
-#endif
+    return;
   }
-#pragma unroll
-  for (int p = 0; p < PLANES; p++)
-#pragma unroll
-    for (int r = 0; r < MR; r++)
-#pragma unroll
-      for (int v = 0; v < TILE_VECTORS; v++) VSTORE(sum[p][r][v], v, c + p * c_plane + r * c_width);
+  const int whole = si == 1 ? ni / W * W : 0;
+  for (int j = 0; j < njp; j += W) {
+    int i = 0;
+    if (j + W <= nj)
+      for (; i < whole; i += W) {
+        V x[PLANES][W];
+        EACH(q, W) {
+          V of[PLANES];
+          LOAD_PLANES(of, src + (j + q) * sj + i)
+          EACH(p, PLANES) x[p][q] = of[p];
+        }
+        EACH(p, PLANES) {
+          transpose(x[p]);
+          EACH(q, W) VSTORE(x[p][q], 0, dst + (i + q) * pitch + p * plane + j);
+        }
+      }
+    for (; i < ni; i++)
+      for (int q = j; q < min(j + W, njp); q++)
+        if (q < nj) PUT(dst + i * pitch + q, plane, src[i * si + q * sj]);
+        else
+          for (int p = 0; p < PLANES; p++) dst[i * pitch + p * plane + q] = 0;
+  }
+}
+
+// c[MR][N * W] = or += sum over k of a[row[r] + k * step] * b[k][N * W]; planes of a and c lie a_plane and c_plane apart,
+// those of b beside each other.
+#define TILE(N)                                                                                                     \
+  inline void tile##N(local const E* a, const int* row, int step, int a_plane, int nk, local const E* b, local E* c, \
+                      int c_width, int c_plane, int add) {                                                          \
+    V sum[PLANES][MR][N];                                                                                           \
+    EACH(p, PLANES) EACH(r, MR) EACH(v, N) sum[p][r][v] = 0;                                                        \
+    for (int k = 0, i = 0; k < nk; k++, i += step, b += PLANES * N * W) {                                           \
+      V of[PLANES][N];                                                                                              \
+      EACH(p, PLANES) EACH(v, N) of[p][v] = VLOAD(p * N + v, b);                                                    \
+      EACH(r, MR) {                                                                                                 \
+        const V x = (V)(a[row[r] + i]);                                                                             \
+        EACH(p, PLANES) EACH(v, N) sum[p][r][v] = MULTIPLY_ADD(x, of[p][v], sum[p][r][v]);                          \
+        TURNED(N)                                                                                                   \
+      }                                                                                                             \
+    }                                                                                                               \
+    EACH(p, PLANES) EACH(r, MR) EACH(v, N) {                                                                        \
+      local E* to = c + p * c_plane + r * c_width;                                                                  \
+      VSTORE(add ? VLOAD(v, to) + sum[p][r][v] : sum[p][r][v], v, to);                                              \
+    }                                                                                                               \
+  }
+#if PLANES == 2  // the products with the imaginary part
+#define TURNED(N)                                                              \
+  const V y = (V)(a[row[r] + i + a_plane]);                                    \
+  EACH(v, N) {                                                                 \
+    sum[0][r][v] = MULTIPLY_ADD(-y, of[1][v], sum[0][r][v]);                   \
+    sum[1][r][v] = MULTIPLY_ADD(y, of[0][v], sum[1][r][v]);                    \
+  }
+#else
+#define TURNED(N)
+#endif
+
+TILE(1)
+#if NV > 1
+TILE(2)
+#endif
+#if NV > 2
+TILE(3)
+TILE(4)
+#endif
+
+inline void tile(int nv, local const E* a, const int* row, int step, int a_plane, int nk, local const E* b, local E* c,
+                 int c_width, int c_plane, int add) {
+#define TILE_OF(N) \
+  if (nv == N) tile##N(a, row, step, a_plane, nk, b, c, c_width, c_plane, add);
+  TILE_OF(1)
+#if NV > 1
+  TILE_OF(2)
+#endif
+#if NV > 2
+  TILE_OF(3)
+  TILE_OF(4)
+#endif
 }
 
 inline ACC element_of(local const E* c, int plane) {
@@ -138,22 +223,36 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_blocked(
     S beta, int has_d, float low, float high, int M, int N, int K, int mb, int nb, int kb, local E* scratch) {
   const int m0 = get_global_id(0) * mb, n0 = get_global_id(1) * nb;
   const long batch = get_global_id(2);
-  const int mn = min(mb, M - m0), nn = min(nb, N - n0);
-  const int mp = (mn + MR - 1) / MR * MR, np = (nn + NR - 1) / NR * NR, plane = mp * np;
-  local E* sc = scratch;
-  local E* sa = sc + PLANES * plane;
-  local E* sb = sa + PLANES * kb * mp;
+  const int mn = min(mb, M - m0), nn = min(nb, N - n0), np = (nn + W - 1) / W * W, plane = (mn + MR) * np;
+  // an odd number of cache lines between rows, so that the rows of a tile do not compete for one cache set
+  const int k_pitch = kb + 64 / sizeof(E), m_pitch = mb + 64 / sizeof(E);
+  local E* sa = scratch;
+  local E* sb = sa + PLANES * max(mb * k_pitch, kb * m_pitch);
+  local E* sc = sb + kb * BLOCKED_COLUMNS;
   A += oa + batch * sab + m0 * sam;
   B += ob + batch * sbb + n0 * sbn;
   C += oc + batch * scb + m0 * scm + n0 * scn;
   D += od + batch * sdb + m0 * sdm + n0 * sdn;
+  const int along_k = sak == 1 || sam != 1, a_plane = along_k ? k_pitch : m_pitch;
+  const int row_step = along_k ? PLANES * k_pitch : 1, k_step = along_k ? 1 : PLANES * m_pitch;
   for (int k0 = 0; k0 == 0 || k0 < K; k0 += kb) {  // once where K is 0, for the zeros
     const int kn = min(kb, K - k0);
-    pack(A + k0 * sak, sak, sam, kn, mn, mp, MR, sa);
-    pack(B + k0 * sbk, sbk, sbn, kn, nn, np, TILE_COLUMNS, sb);
-    for (int j = 0; j < np; j += TILE_COLUMNS)
-      for (int i = 0; i < mp; i += MR)
-        tile(sa + i * PLANES * kn, sb + j * PLANES * kn, kn, sc + i * np + j, np, plane, k0 > 0);
+    if (along_k) pack(A + k0 * sak, sam, sak, mn, kn, kn, sa, PLANES * a_plane, a_plane);
+    else pack(A + k0 * sak, sak, sam, kn, mn, mn, sa, PLANES * a_plane, a_plane);
+    for (int j = 0; j < nn; j += NV * W) {
+      const int jn = min(NV * W, nn - j), nv = (jn + W - 1) / W;
+      pack(B + k0 * sbk + j * sbn, sbk, sbn, kn, jn, nv * W, sb, PLANES * nv * W, nv * W);
+      // The panel that comes next lies in as many pages as it has rows: each tile fetches its share of them.
+      const int ends = j + NV * W >= nn, rows = sbn == 1 ? kb : NV * W, count = sbn == 1 ? NV * W : kb;
+      global const T* next = ends ? B + (k0 + kb) * sbk : B + k0 * sbk + (j + NV * W) * sbn;
+      const int touches = (sbn == 1 || sbk == 1) && (!ends || k0 + kb < K);
+      for (int i = 0; i < mn; i += MR) {
+        if (touches) touch_rows(next, sbn == 1 ? sbk : sbn, i * rows / mn, min(i + MR, mn) * rows / mn, count);
+        int row[MR];
+        for (int r = 0; r < MR; r++) row[r] = min(i + r, mn - 1) * row_step;
+        tile(nv, sa, row, k_step, a_plane, kn, sb, sc + i * np + j, np, plane, k0 > 0);
+      }
+    }
   }
   if (is_one(alpha) && !has_d && scn == 1 && low == -INFINITY && high == INFINITY) {
     for (int i = 0; i < mn; i++) {

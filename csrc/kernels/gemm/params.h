@@ -4,8 +4,9 @@
 
 PARAMS_BEGIN
 
-// gemm/cpu_blocked.cl: rows of a register tile, and what its columns in every dtype divide.
-enum { BLOCKED_ROWS = 4, BLOCKED_COLUMNS = 32 };
+// gemm/cpu_blocked.cl: rows of a register tile, and the numbers in a row of a panel of B at most: columns
+// times the planes of complex numbers.
+enum { BLOCKED_ROWS = 6, BLOCKED_COLUMNS = 64 };
 enum {
   GEMV_ITEMS = 128,  // gemm/gpu_gemv.cl: work-items of a work-group
   GEMV_WIDE = 2,  // rows of a that a work-item of gemv_along_k takes at once, so that x is read half as often

@@ -3,6 +3,8 @@
 #include "common/philox.clh"
 #include "kernels/random/params.h"
 
+#define INLINE inline __attribute__((always_inline))  // see common/philox.clh
+
 #if WIDE
 #define LANES RANDOM_WIDE_LANES
 #define BITS ulong
@@ -76,14 +78,14 @@ inline T dlb_unit(uint x) { return (T)(x >> 8) * 0x1p-24f; }                // [
 inline T dlb_open(uint x) { return (T)x * 0x1p-32f + 0x1p-33f; }  // (0, 1]
 // ln of a normal number in (0, 1]: u = m 2^e with m about 1, ln m = 2 atanh((m - 1) / (m + 1)) as a power series. Written
 // out because it vectorises where the driver's log does not, and is the same on every device.
-inline T dlb_ln(T u) {
+INLINE T dlb_ln(T u) {
   const int bits = as_int(u), e = (bits - 0x3f3504f3) >> 23;
   const T f = as_float(bits - (e << 23)) - 1.0f, s = f / (2.0f + f), z = s * s;
   const T r = s * (2.0f + z * (2.0f / 3 + z * (2.0f / 5 + z * (2.0f / 7 + z * (2.0f / 9)))));
   return (T)e * 0.693147181f + r;
 }
 // Sine and cosine of x / 2^32 turns: exact reduction to an eighth of a turn, then Taylor series.
-inline void dlb_turn(uint x, T* s, T* c) {
+INLINE void dlb_turn(uint x, T* s, T* c) {
   const uint shifted = x + 0x20000000u, quadrant = shifted >> 30;
   const T t = (T)((int)(shifted & 0x3fffffffu) - 0x20000000) * 1.46291808e-9f, z = t * t;
   const T sine = t * (1.0f - z * (1.0f / 6 - z * (1.0f / 120 - z * (1.0f / 5040 - z * (1.0f / 362880)))));
@@ -97,7 +99,7 @@ inline void dlb_turn(uint x, T* s, T* c) {
 #endif
 
 // Two standard normal numbers from two uniform ones (Box and Muller 1958).
-inline void dlb_normal_pair(BITS x, BITS y, T* p, T* q) {
+INLINE void dlb_normal_pair(BITS x, BITS y, T* p, T* q) {
   const T radius = sqrt(C(-2.0) * dlb_ln(dlb_open(x)));
   T s, c;
   dlb_turn(y, &s, &c);
@@ -128,7 +130,7 @@ kernel void dlb_uniform(RANDOM_ARGUMENTS, uint shift, T unit, T from, T range, T
 }
 
 // Never 0, as `least` is the least positive number of the output's type: numbers are divided by it (multinomial).
-inline T dlb_exponential_of(BITS x, T scale, T least) {
+INLINE T dlb_exponential_of(BITS x, T scale, T least) {
   const T u = dlb_open(x);
   return fmax((u >= C(1.0) - HALF_OF_EPSILON ? HALF_OF_EPSILON : -dlb_ln(u)) * scale, least);
 }

@@ -1,10 +1,12 @@
 // Convolution solver "cpu_direct": vectors along the image, for groups with few output channels (depthwise
 // above all) on CPU-like devices; see conv/cpu_direct.cl.
 #include <cmath>
+#include <numeric>
 
 #include "cl/queue.h"
 #include "cl/rounding.h"
 #include "primitives/common/compute_estimates.h"
+#include "primitives/common/cpu_tile.h"
 #include "primitives/conv/gather.h"
 #include "primitives/conv/solvers.h"
 #include "runtime/element.h"
@@ -13,8 +15,8 @@
 namespace dlb::solver {
 namespace {
 
-constexpr int kVectors =
-    16 * params::DIRECT_VECTORS;                // floats that accumulate() of the kernel handles at once
+constexpr int kRows = params::DIRECT_ROWS;
+constexpr int kSlack = 32;                      // floats behind the planes that vectors may touch
 constexpr int kMostColumns = 16;                // output channels of a group; beyond, a GEMM is better
 constexpr int64_t kScratchFloats = 128 * 1024;  // at most
 constexpr int kTaskCycles = 60000;              // of a work-item: enough to hide what starting it costs
@@ -32,7 +34,7 @@ int64_t padded16(int64_t n) {
 
 // Sizes of conv/cpu_direct.cl's struct Planes.
 struct Planes {
-  int64_t channel = 1, flat = 0;
+  int64_t channel = 1, flat = 0, row = 0;
   explicit Planes(const Gather& g) {
     int64_t size[3];
     for (int i = 0; i < 3; i++) {
@@ -40,17 +42,29 @@ struct Planes {
       size[i] = g.block[i + 1] + reach / g.step[i];
       channel *= size[i] * std::min<int64_t>(g.step[i], reach + 1);
     }
+    row = size[2];
     flat = ((g.block[1] - 1) * size[1] + g.block[2] - 1) * size[2] + g.block[3];
+  }
+};
+
+// Those of its struct Sums, of a block.
+struct Sums {
+  int64_t rows, floats;
+  explicit Sums(const Gather& g) {
+    const int64_t residues = g.dilation[1] / std::gcd(g.dilation[1], g.step[1]);
+    rows = round_up(ceil_div(g.block[2], residues), kRows) * residues;
+    floats = g.block[1] * rows * padded16(g.block[3]);
   }
 };
 
 int64_t scratch_of(const Gather& g, const Planes& planes, bool weight_grad) {
   const int64_t taps = int64_t(g.taps[0]) * g.taps[1] * g.taps[2], table = padded16(taps);
   if (weight_grad)
-    return table + padded16(g.cols * g.red * taps) + padded16(planes.flat) + g.red * planes.channel +
-           2 * kVectors;
-  return table + padded16(g.channels * taps) + g.cols * round_up(planes.flat, kVectors) +
-         g.channels * planes.channel + 2 * kVectors;
+    return table + padded16(g.cols * g.red * taps) + padded16(planes.flat) + g.red * planes.channel + kSlack;
+  // Rows that only fill up a multiple of kRows read behind the planes as well.
+  const Sums sums(g);
+  return table + padded16(g.channels * taps) + g.cols * sums.floats + g.channels * planes.channel +
+         (sums.rows - g.block[2]) * planes.row + kSlack;
 }
 
 // Whole images where they fit, else fewer depths, rows, columns, in this order.
@@ -81,10 +95,11 @@ DirectPlan plan_of(Gather g, bool weight_grad, const cl::Device& device) {
       return plan;
   }
   const Planes planes(g);
+  const Sums sums(g);
   const double taps = double(g.taps[0]) * g.taps[1] * g.taps[2];
   const double per_group =
       g.red * planes.channel * (g.step[2] <= 2 && g.is[4] == 1 ? 0.3 : 1.5) +
-      g.cols * g.red * (taps * (round_up(planes.flat, kVectors) / 16 * 2.2 + 20)) +
+      g.cols * g.red * taps * (weight_grad ? planes.flat / 16.0 * 2.2 + 20 : sums.floats / 16.0 * 1.3 + 2) +
       double(g.cols) * g.block[1] * g.block[2] * (g.block[3] * (g.os[4] == 1 ? 0.2 : 1.5) + 8);
   plan.blocks = int64_t(g.n) * blocks();
   const double blocks_in_task = weight_grad ? double(plan.blocks) : 1.0,
@@ -176,7 +191,7 @@ class Direct final : public ConvSolver {
     const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
     cl::Kernel& kernel = fetch_kernel(
         device, {"common/cpu_tile.clh", "conv/gather.clh", "conv/cpu_direct.cl"},
-        weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct", element_option(p.dtype));
+        weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct", cpu_tile_options(device, p.dtype));
     if (weight_grad) return std::make_unique<WeightGradInvoker>(p, device, kernel);
     return std::make_unique<GatherInvoker>(p, device, kernel);
   }

@@ -3,6 +3,7 @@
 #include "cl/rounding.h"
 #include "kernels/gemm/params.h"
 #include "primitives/common/compute_estimates.h"
+#include "primitives/common/cpu_tile.h"
 #include "primitives/common/factor.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
@@ -12,19 +13,19 @@
 namespace dlb::solver {
 namespace {
 
-constexpr int kRows = params::BLOCKED_ROWS, kColumns = params::BLOCKED_COLUMNS;
+constexpr int kRows = params::BLOCKED_ROWS;
 
-// How the kernel computes: bytes of a number in scratch, of which a complex one has two, and numbers in a
-// vector.
+// How the kernel computes: bytes of a number in scratch, of which a complex one has two, and columns of a
+// register tile.
 struct Computes {
-  int bytes, planes, width;
+  int bytes, planes, columns;
 };
 
 Computes computes(c10::ScalarType type) {
   const int planes = c10::isComplexType(type) ? 2 : 1;
   const bool wide = type == c10::ScalarType::Double || type == c10::ScalarType::ComplexDouble ||
                     type == c10::ScalarType::Long;
-  return {wide ? 8 : 4, planes, wide ? 8 : 16};
+  return {wide ? 8 : 4, planes, (wide ? 32 : 64) / planes};
 }
 
 struct Blocks {
@@ -33,19 +34,23 @@ struct Blocks {
 };
 
 uint64_t scratch_bytes(int m, int n, int k, const Computes& c) {
-  return uint64_t(c.bytes) * c.planes * (int64_t(m) * n + int64_t(k) * (m + n));
+  constexpr int64_t kLine = 64;
+  const int64_t pad = kLine / c.bytes, a = std::max(m * (k + pad), k * (m + pad));
+  return c.bytes * (c.planes * (a + int64_t(m + kRows) * n) + int64_t(k) * params::BLOCKED_COLUMNS);
 }
 
+// Blocks that share a core's second-level cache, but enough of them for every core.
 Blocks choose_blocks(const GemmProblem& p, const cl::Device& device) {
   const Computes c = computes(p.dtype);
-  Blocks b{balanced(p.m, 96, kRows), balanced(p.n, 256, kColumns),
-           balanced(std::max<int64_t>(p.k, 1), 128, 16), 0};
+  const int bytes = c.bytes * c.planes;  // of an element: 4, 8 or 16
+  Blocks b{balanced(p.m, bytes > 8 ? 96 : 192, kRows), balanced(p.n, bytes > 8 ? 128 : 256, c.columns),
+           balanced(std::max<int64_t>(p.k, 1), bytes > 4 ? 192 : 256, 32), 0};
   const auto tasks = [&] { return p.batch * ceil_div(p.m, b.m) * ceil_div(p.n, b.n); };
   while (tasks() < 2 * device.compute_units && b.m > 24) b.m = balanced(p.m, b.m / 2, kRows);
   while (scratch_bytes(b.m, b.n, b.k, c) > device.local_mem && b.m > kRows)
     b.m = balanced(p.m, b.m / 2, kRows);
-  while (scratch_bytes(b.m, b.n, b.k, c) > device.local_mem && b.n > kColumns)
-    b.n = balanced(p.n, b.n / 2, kColumns);
+  while (scratch_bytes(b.m, b.n, b.k, c) > device.local_mem && b.n > c.columns)
+    b.n = balanced(p.n, b.n / 2, c.columns);
   b.scratch = scratch_bytes(b.m, b.n, b.k, c);
   return b;
 }
@@ -58,7 +63,7 @@ class BlockedInvoker final : public GemmInvoker {
         range_(
             cl::Range::grid(ceil_div(problem.m, blocks_.m), ceil_div(problem.n, blocks_.n), problem.batch)),
         kernel_(fetch_kernel(device, {"common/element.clh", "gemm/cpu_blocked.cl"}, "gemm_blocked",
-                             element_option(problem.dtype))) {}
+                             cpu_tile_options(device, problem.dtype))) {}
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
@@ -91,7 +96,7 @@ class Blocked final : public GemmSolver {
     const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;
     if (fp64 && !device.fp64) return Applicability::no("the device has no double precision");
     if (std::max({p.m, p.n, p.k}) > INT32_MAX - 512) return Applicability::no("a dimension of 2^31 or more");
-    if (scratch_bytes(kRows, kColumns, 128, computes(p.dtype)) > device.local_mem)
+    if (scratch_bytes(kRows, params::BLOCKED_COLUMNS, 256, computes(p.dtype)) > device.local_mem)
       return Applicability::no("too little local memory");
     return Applicability::yes();
   }
@@ -101,9 +106,9 @@ class Blocked final : public GemmSolver {
     const double row_blocks = ceil_div(p.m, b.m), column_blocks = ceil_div(p.n, b.n);
     const double tasks = double(p.batch) * row_blocks * column_blocks;
     const double rows = std::min<double>(b.m, round_up(p.m, kRows)),
-                 columns = std::min<double>(b.n, round_up(p.n, kColumns));
-    const double cycles = 1.3 * p.k * rows * columns * c.planes * c.planes / c.width +
-                          p.k * (rows + columns) * c.planes / 2 + rows * columns * 2 + 500;
+                 columns = std::min<double>(b.n, round_up(p.n, c.columns));
+    const double cycles = 1.15 * p.k * rows * columns * c.planes * c.planes * c.bytes / 64 +
+                          p.k * (rows + columns) * c.planes * c.bytes / 16 + rows * columns * 2 + 500;
     return cycles_microseconds(1.5, std::max(tasks / device.compute_units, 1.0) * cycles, device);
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,
