@@ -13,7 +13,7 @@ FindRecord record_of(const Problem& problem, const cl::Device& device,
   record.version = cl::library_version();
   const Preference preference = preference_of(*problem.op);
   for (const AnySolver* solver : problem.op->solvers())
-    if (preference.allows(solver->name()) && solver->can_solve(problem, device))
+    if (preference.allows(*solver) && solver->can_solve(problem, device))
       record.considered.push_back(revision_name(*solver));
   for (const auto& c : candidates)
     if (c.time > 0 && c.state != Candidate::kWrong)

@@ -27,7 +27,7 @@ std::vector<RankedSolver> ranking_of(const Problem& problem, const cl::Device& d
   std::vector<RankedSolver> list;
   list.reserve(solvers.size());
   for (const AnySolver* solver : solvers)
-    if (preference.allows(solver->name()) && solver->can_solve(problem, device))
+    if (preference.allows(*solver) && solver->can_solve(problem, device))
       list.push_back({solver, solver->estimate_for(problem, device)});
   std::stable_sort(list.begin(), list.end(),
                    [](const auto& a, const auto& b) { return a.estimate < b.estimate; });
@@ -77,8 +77,11 @@ std::string reasons(const Problem& problem, const cl::Device& device, const char
   std::string text;
   for (const AnySolver* solver : problem.op->solvers()) {
     const Applicability can = solver->can_solve(problem, device);
-    const char* reason =
-        can ? (preference.allows(solver->name()) ? "applicable" : "applicable, but not allowed") : can.reason;
+    const char* allowed = preference.allows(*solver) ? "applicable"
+                          : solver->only_when_forced() && preference.forced.empty()
+                              ? "only where it is forced"
+                              : "applicable, but not allowed";
+    const char* reason = can ? allowed : can.reason;
     text += separator + std::string(solver->name()) + ": " + reason;
   }
   return text;

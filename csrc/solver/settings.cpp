@@ -248,9 +248,9 @@ bool deterministic_now() {
   return deterministic() || at::globalContext().deterministicAlgorithms();
 }
 
-bool Preference::allows(std::string_view name) const {
-  return (forced.empty() || forced == name) &&
-         std::find(forbidden.begin(), forbidden.end(), name) == forbidden.end();
+bool Preference::allows(const AnySolver& solver) const {
+  return (forced.empty() ? !solver.only_when_forced() : forced == solver.name()) &&
+         std::find(forbidden.begin(), forbidden.end(), solver.name()) == forbidden.end();
 }
 
 Preference preference_of(const Op& op) {

@@ -3,7 +3,6 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "cl/log.h"
@@ -61,7 +60,7 @@ void force(const std::string& specification);
 struct Preference {
   std::string forced;                  // a solver's name, or empty
   std::vector<std::string> forbidden;  // solvers' names
-  bool allows(std::string_view name) const;
+  bool allows(const AnySolver& solver) const;
 };
 // For one op. Reads DLBACKEND_SOLVER on first use; throws c10::Error for a name in it that no solver has.
 Preference preference_of(const Op& op);

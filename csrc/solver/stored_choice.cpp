@@ -21,8 +21,7 @@ bool lacks_solvers(const FindRecord& record, const Problem& problem, const cl::D
   const Preference preference = preference_of(*problem.op);
   const auto& solvers = problem.op->solvers();
   return std::any_of(solvers.begin(), solvers.end(), [&](const AnySolver* solver) {
-    return preference.allows(solver->name()) && solver->can_solve(problem, device) &&
-           !considered(record, *solver);
+    return preference.allows(*solver) && solver->can_solve(problem, device) && !considered(record, *solver);
   });
 }
 
@@ -126,7 +125,7 @@ std::optional<FindRecord> valid_record(const Problem& problem, const cl::Device&
 const AnySolver* usable_solver(const FindResult& result, const Problem& problem, const cl::Device& device,
                                const Preference& preference) {
   for (const AnySolver* solver : problem.op->solvers())
-    if (revision_name(*solver) == result.solver && preference.allows(solver->name()) &&
+    if (revision_name(*solver) == result.solver && preference.allows(*solver) &&
         solver->can_solve(problem, device))
       return solver;
   return nullptr;

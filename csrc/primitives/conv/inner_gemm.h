@@ -68,8 +68,8 @@ inline bool has_inner_gemm_config(const GemmProblem& gemm, const cl::Device& dev
   const auto& solvers = gemm_op.solvers();
   const int32_t id = config.as<InnerGemmConfig>().gemm_solver;
   return std::any_of(solvers.begin(), solvers.end(), [&](const AnySolver* solver) {
-    return inner_gemm_id(*solver) == id && preference.allows(solver->name()) &&
-           solver->can_solve(gemm, device) && solver->has_config_for(gemm, device, inner_gemm(config).config);
+    return inner_gemm_id(*solver) == id && preference.allows(*solver) && solver->can_solve(gemm, device) &&
+           solver->has_config_for(gemm, device, inner_gemm(config).config);
   });
 }
 
@@ -88,7 +88,7 @@ inline bool has_inner_gemm(const GemmProblem& gemm, const cl::Device& device) {
   const Preference preference = preference_of(gemm_op);
   const auto& solvers = gemm_op.solvers();
   return std::any_of(solvers.begin(), solvers.end(), [&](const AnySolver* solver) {
-    return preference.allows(solver->name()) && solver->can_solve(gemm, device);
+    return preference.allows(*solver) && solver->can_solve(gemm, device);
   });
 }
 
