@@ -103,8 +103,26 @@ def _pointwise_cases() -> list[Case]:
         b, out = torch.randn(c, 1).to(device), torch.empty_like(x)
         return lambda: torch.add(x, b, out=out)
 
+    def cached(elements: int, f: Callable[..., Any]) -> Callable[[torch.device], Step]:
+        def build(device: torch.device) -> Step:
+            a, b = torch.randn(elements).to(device), torch.randn(elements).to(device)
+            return lambda: f(a, b)
+
+        return build
+
+    in_cache = [
+        Case(f"{name} f32 {size >> 10}K", "pointwise", cached(size, f), words * 4 * size, "GB/s", 0.9)
+        for size in (1 << 16, 1 << 20, 1 << 22)
+        for name, words, f in (
+            ("relu_", 2, lambda a, b: a.relu_()),
+            ("add_", 3, lambda a, b: a.add_(b, alpha=1e-9)),
+            ("copy_", 2, lambda a, b: a.copy_(b)),
+            ("normal_", 1, lambda a, b: a.normal_()),
+        )
+    ]
     size = n // (64 * 56 * 56) * 64 * 56 * 56
     return [
+        *in_cache,
         Case("add f32", "pointwise", pair(lambda a, b, o: torch.add(a, b, out=o)), 12 * n, "GB/s", 0.9, 0.95),
         Case("relu f32", "pointwise", pair(lambda a, b, o: torch.relu_(a)), 8 * n, "GB/s", 0.9, 0.95),
         Case(
@@ -136,6 +154,8 @@ def _reduce_cases() -> list[Case]:
         Case("sum outer", "reduce", on((rows, cols), lambda x: x.sum(0)), 4 * n, "GB/s", 0.8, 0.9),
         Case("sum N,H,W", "reduce", on((batch, 64, 64, 64), lambda x: x.sum((0, 2, 3))), 4 * n, "GB/s", 0.8, 0.9),
         Case("softmax 1024", "reduce", on((rows, cols), lambda x: torch.softmax(x, 1)), 8 * n, "GB/s", 0.8, 0.9),
+        Case("amax inner 1024", "reduce", on((rows, cols), lambda x: x.amax(1)), 4 * n, "GB/s", 0.8, 0.9),
+        Case("cumsum all", "reduce", on((n,), lambda x: x.cumsum(0)), 8 * n, "GB/s", 0.8),
     ]
 
 
@@ -168,6 +188,8 @@ def _conv_cases() -> list[Case]:
         ("3x3s2 128-256 28", 128, 256, 3, 2, 28, 1),
         ("3x3 512-512 7", 512, 512, 3, 1, 7, 1),
         ("depthwise 3x3 96 56", 96, 96, 3, 1, 56, 96),
+        ("depthwise 3x3 384 14", 384, 384, 3, 1, 14, 384),
+        ("depthwise 5x5 240 28", 240, 240, 5, 1, 28, 240),
     ]
     cases = []
     in_bfloat16 = [("bf16 " + shape[0], *shape[1:]) for shape in shapes[:5]]

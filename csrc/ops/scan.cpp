@@ -150,10 +150,14 @@ void launch_all(Launch& launch, Stream& stream) {
   cl::Range range;
   if (cpu) {
     const int64_t useful = std::clamp<int64_t>(p.outputs * p.count / kCpuGrain, 1, device.compute_units * 4);
-    // Chunks read the input twice, which only several cores make good.
-    split(p, tasks * 2 > useful ? 1 : useful / tasks, std::max<int64_t>(kCpuGrain / p.block, 1));
+    // Chunks read the input twice, which several cores make good, or several chunks of rows side by side.
+    const int64_t chunks = form == ReduceForm::ScanRows ? int64_t{params::SCAN_CHUNKS} : 1;
+    split(p, tasks * 2 > useful ? 1 : round_up(useful / tasks, chunks),
+          std::max<int64_t>(kCpuGrain / p.block / chunks, 1));
     p.per_item = ceil_div(tasks, std::min<int64_t>(tasks, ceil_div(useful, p.splits)));
-    range = {2, {static_cast<size_t>(ceil_div(tasks, p.per_item)), p.splits, 1}, {1, 1, 1}};
+    range = {2,
+             {static_cast<size_t>(ceil_div(tasks, p.per_item)), size_t(ceil_div(p.splits, chunks)), 1},
+             {1, 1, 1}};
   } else {
     const int64_t groups = form == ReduceForm::ScanGroup ? tasks : ceil_div(tasks, 64);
     split(p, device.compute_units * 4 / groups, form == ReduceForm::ScanGroup ? 4 * kGpuTile : 64);

@@ -66,7 +66,14 @@ kernel void resize(global const A_T* x, global A_T* y, const ResizeParams p, con
         in += nearest_of(aw, at.w) * p.lines.xs[4];
         COPY_PIECE(y + base, out_hop, at.lanes, in, j * p.lines.xs[1])
       } else {
+#ifdef DLB_CPU
+        if (at.w != known)
+          DLB_SIMD for (int j = 0; j < at.lanes; ++j) index[0][j] = nearest_of(aw, at.w + j);
+        known = at.w;
+        COPY_PIECE(y + base, out_hop, at.lanes, in, index[0][j] * p.lines.xs[4])
+#else
         COPY_PIECE(y + base, out_hop, at.lanes, in, nearest_of(aw, at.w + j) * p.lines.xs[4])
+#endif
       }
       continue;
     }

@@ -45,11 +45,11 @@ kernel void grid_sample(global const A_T* x, global const A_T* grid, global A_T*
       global const A_T* from = image + c * p.xs[1];
       T sum[GRID_LANES];
       for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
-      for (int k = 0; k < TAPS; ++k)
-        DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
-          const T v = LOAD_A(from, max(index[k][j], 0));
-          sum[j] += index[k][j] >= 0 ? weight[k][j] * v : (T)0;
-        }
+      for (int k = 0; k < TAPS; ++k) {
+        T v[GRID_LANES];
+        GATHER(LOAD_A, from, index[k], at.lanes, v)
+        DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] += index[k][j] >= 0 ? weight[k][j] * v[j] : (T)0;
+      }
       global A_T* results = to + c * p.ys[1];
       if (p.ys[4] == 1) {
         DLB_SIMD for (int j = 0; j < at.lanes; ++j) STORE_A(results, j, sum[j]);
@@ -76,11 +76,12 @@ kernel void grid_sample_backward_grid(global const A_T* x, global const A_T* gri
     for (int c = 0; c < p.channels; ++c) {
       global const A_T* from = x + p.x + at.n * p.xs[0] + c * p.xs[1];
       global const A_T* grad = y + p.y + offset_of(at, p.ys) + c * p.ys[1];
-      for (int k = 0; k < TAPS; ++k)
-        DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
-          const T v = LOAD_A(from, max(index[k][j], 0));
-          sum[k][j] += index[k][j] >= 0 ? LOAD_A(grad, j * p.ys[4]) * v : (T)0;
-        }
+      for (int k = 0; k < TAPS; ++k) {
+        T v[GRID_LANES];
+        GATHER(LOAD_A, from, index[k], at.lanes, v)
+        DLB_SIMD for (int j = 0; j < at.lanes; ++j)
+            sum[k][j] += index[k][j] >= 0 ? LOAD_A(grad, j * p.ys[4]) * v[j] : (T)0;
+      }
     }
     for (int axis = 0; axis < AXES; ++axis)
       for (int j = 0; j < at.lanes; ++j) {

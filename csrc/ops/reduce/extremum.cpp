@@ -19,14 +19,15 @@ using codegen::ReduceBody;
 using codegen::ReduceOp;
 using codegen::ResultType;
 
-// NaN wins over any number, and the first of equals wins.
+// NaN wins over any number, and the first of equals wins. One comparison chooses the better, as an
+// instruction does that vectors have, and one finds NaN.
 constexpr ReduceBody kMaxFloat{.fields = {{{"T", "T_LOWEST"}}},
-                               .step = "a0 = x0 > a0 || isnan(x0) ? x0 : a0;",
-                               .combine = "a0 = b0 > a0 || isnan(b0) ? b0 : a0;",
+                               .step = "const T better = x0 > a0 ? x0 : a0; a0 = isnan(x0) ? x0 : better;",
+                               .combine = "const T better = b0 > a0 ? b0 : a0; a0 = isnan(b0) ? b0 : better;",
                                .finish = "y0 = a0;"};
 constexpr ReduceBody kMinFloat{.fields = {{{"T", "T_HIGHEST"}}},
-                               .step = "a0 = x0 < a0 || isnan(x0) ? x0 : a0;",
-                               .combine = "a0 = b0 < a0 || isnan(b0) ? b0 : a0;",
+                               .step = "const T better = x0 < a0 ? x0 : a0; a0 = isnan(x0) ? x0 : better;",
+                               .combine = "const T better = b0 < a0 ? b0 : a0; a0 = isnan(b0) ? b0 : better;",
                                .finish = "y0 = a0;"};
 constexpr ReduceBody kMaxInt{.fields = {{{"T", "T_LOWEST"}}},
                              .step = "a0 = max(a0, x0);",
@@ -38,11 +39,14 @@ constexpr ReduceBody kMinInt{.fields = {{{"T", "T_HIGHEST"}}},
                              .finish = "y0 = a0;"};
 constexpr ReduceOp kAmax{.name = "amax", .on_float = kMaxFloat, .on_int = kMaxInt, .on_bool = kMaxInt};
 constexpr ReduceOp kAmin{.name = "amin", .on_float = kMinFloat, .on_int = kMinInt, .on_bool = kMinInt};
-constexpr ReduceBody kBothFloat{
-    .fields = {{{"T", "T_HIGHEST"}, {"T", "T_LOWEST"}}},
-    .step = "a0 = x0 < a0 || isnan(x0) ? x0 : a0; a1 = x0 > a1 || isnan(x0) ? x0 : a1;",
-    .combine = "a0 = b0 < a0 || isnan(b0) ? b0 : a0; a1 = b1 > a1 || isnan(b1) ? b1 : a1;",
-    .finish = "y0 = a0; y1 = a1;"};
+constexpr ReduceBody kBothFloat{.fields = {{{"T", "T_HIGHEST"}, {"T", "T_LOWEST"}}},
+                                .step =
+                                    "const T least = x0 < a0 ? x0 : a0, most = x0 > a1 ? x0 : a1; "
+                                    "a0 = isnan(x0) ? x0 : least; a1 = isnan(x0) ? x0 : most;",
+                                .combine =
+                                    "const T least = b0 < a0 ? b0 : a0, most = b1 > a1 ? b1 : a1; "
+                                    "a0 = isnan(b0) ? b0 : least; a1 = isnan(b1) ? b1 : most;",
+                                .finish = "y0 = a0; y1 = a1;"};
 constexpr ReduceBody kBothInt{.fields = {{{"T", "T_HIGHEST"}, {"T", "T_LOWEST"}}},
                               .step = "a0 = min(a0, x0); a1 = max(a1, x0);",
                               .combine = "a0 = min(a0, b0); a1 = max(a1, b1);",

@@ -172,6 +172,7 @@ class WeightGradInvoker final : public ConvInvoker {
 class Direct final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_direct"; }
+  int revision() const override { return 2; }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");

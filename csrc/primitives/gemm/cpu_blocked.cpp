@@ -89,6 +89,7 @@ class BlockedInvoker final : public GemmInvoker {
 class Blocked final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_blocked"; }
+  int revision() const override { return 2; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");

@@ -22,7 +22,8 @@ bool suggests_along_kept_cpu(const ReduceKey& key, const Dimensions& dims) {
 }
 
 void divide_work_cpu(Launch& launch, const Dimensions& dims, const cl::Device& device, const Tuning& tuning) {
-  constexpr int64_t kItemsPerUnit = 4;  // evens out cores that are disturbed
+  constexpr int64_t kItemsPerUnit = 4;                 // evens out cores that are disturbed
+  constexpr int64_t kWorthCombining = 12 * kCpuGrain;  // elements that pay for a second launch
   ReduceKey& key = launch.key;
   ReduceParams& p = launch.params;
   const auto lanes = static_cast<int64_t>(codegen::reduce_lanes(key.compute));
@@ -55,7 +56,8 @@ void divide_work_cpu(Launch& launch, const Dimensions& dims, const cl::Device& d
     p.per_split = inner.size;
     p.splits = static_cast<uint32_t>(runs);
   } else {
-    split(p, ceil_div(useful, tasks), kCpuGrain / std::max<int64_t>(p.block, 1), lanes);
+    split(p, work < kWorthCombining ? 1 : ceil_div(useful, tasks), kCpuGrain / std::max<int64_t>(p.block, 1),
+          lanes);
   }
   const int64_t items = std::min(tasks, ceil_div(useful, p.splits));
   p.per_item = ceil_div(tasks, items);
