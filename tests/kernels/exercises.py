@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,15 +42,15 @@ def both_ways(fn: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]], *input
     result.backward(torch.ones_like(result))
 
 
-def with_solver(solver: str, run: Run, *ops: str) -> Run:
-    """`run` with this solver of these ops forced, for each op that has it for the problem."""
+def with_solver(solver: str, run: Run, *ops: str, beside: str = "") -> Run:
+    """`run` with this solver of these ops forced, for each op that has it for the problem; and what `beside` forces."""
 
     def forced() -> None:
         ran = 0
         for op in ops:
             if solver not in dlbackend.solvers.names(op):
                 continue
-            _C.force_solver(f"{op}:{solver}")
+            _C.force_solver(",".join(filter(None, (f"{op}:{solver}", beside))))
             try:
                 run()
                 ran += 1
@@ -94,11 +95,19 @@ def gemm(solver: str, runs: list[Run] | None = None) -> list[Run]:
 
 def convolution(
     c: int, k: int, size: int, f: int, groups: int = 1, stride: int = 1, padding: int = 1, dtype=torch.float32
-) -> Run:
-    def run() -> None:
-        both_ways(
-            lambda x, w, b: F.conv2d(x, w, b, stride, padding, groups=groups),
-            rand(1, c, size, size + 1, dtype=dtype), rand(k, c // groups, f, f, dtype=dtype), rand(k, dtype=dtype),
+) -> Callable[[str], None]:
+    """Computes one direction, named by its op."""
+
+    def run(op: str) -> None:
+        x, w = rand(1, c, size, size + 1, dtype=dtype), rand(k, c // groups, f, f, dtype=dtype)
+        if op == "conv_fwd":
+            F.conv2d(x, w, rand(k, dtype=dtype), stride, padding, groups=groups)
+            return
+        height, width = ((n + 2 * padding - f) // stride + 1 for n in x.shape[2:])
+        mask = op == "conv_bwd_data", op == "conv_bwd_weight", False
+        torch.ops.aten.convolution_backward(
+            rand(1, k, height, width, dtype=dtype), x, w, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0],
+            groups, mask,
         )  # fmt: skip
 
     return run
@@ -112,9 +121,11 @@ def convolution_kept() -> None:
     )  # fmt: skip
 
 
-def conv(solver: str, *runs: Run) -> list[Run]:
-    """Of these calls each direction alone."""
-    return [with_solver(solver, run, op) for run in runs for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")]
+CONV_OPS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
+
+
+def conv(solver: str, *runs: Callable[[str], None], ops: tuple[str, ...] = CONV_OPS) -> list[Run]:
+    return [with_solver(solver, partial(run, op), op) for run in runs for op in ops]
 
 
 SMALL = convolution(5, 7, 6, 3)
@@ -136,28 +147,51 @@ def softmax(solver: str) -> list[Run]:
     return [with_solver(solver, run, "softmax", "softmax_bwd") for run in runs]
 
 
-def attention(solver: str, queries: int = 9, dtype: torch.dtype = torch.float32) -> list[Run]:
-    """With and without a causal mask, a bias with a gradient, dropout, and groups of heads."""
+def attend(
+    dim: int,
+    queries: int = 9,
+    dropout: float = 0,
+    causal: bool = False,
+    biased: bool = False,
+    groups: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> Callable[[bool], None]:
+    """Attention of two heads to a group, one where there is a bias, whose gradient is wanted too."""
 
-    def run(dim: int, dropout: float = 0, causal: bool = False, biased: bool = False, groups: int = 1) -> Run:
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-            return F.scaled_dot_product_attention(q, k, v, bias, dropout, causal, enable_gqa=True)
+    def run(backward: bool) -> None:
+        sizes = ((groups if biased else 2 * groups, queries), (groups, 21), (groups, 21))
+        heads = [rand(1, n, length, dim, dtype=dtype) for n, length in sizes]
+        bias = [rand(queries, 21, dtype=dtype)] if biased else []
 
-        def call() -> None:
-            sizes = ((2 * groups, queries), (groups, 21), (groups, 21))
-            heads = [rand(1, n, length, dim, dtype=dtype) for n, length in sizes]
-            both_ways(attend, *heads, *([rand(queries, 21, dtype=dtype)] if biased else []))
+        def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, b, dropout, causal, enable_gqa=True)
 
-        return call
+        if backward:
+            both_ways(call, *heads, *bias)
+        else:
+            call(*heads, *bias)
 
-    runs = [run(20, causal=True), run(64, dropout=0.5), run(16, biased=True)]
-    if "decode" in solver:
-        return [with_solver(solver, run, "attention") for run in (runs[0], runs[2])]
-    if solver == "gpu_mma":  # emulated, one takes a minute
-        runs = [run(20, dropout=0.5, causal=True)]
-    if solver == "cpu_flash":  # heads enough for one kernel to make all gradients
-        runs.append(run(16, groups=8))
-    return [with_solver(solver, run, "attention", "attention_bwd") for run in runs]
+    return run
+
+
+# Every head size up to 32 is one program.
+ATTENTION = [attend(20, causal=True, dropout=0.5), attend(18, biased=True)]
+ATTENTION_MMA = [
+    attend(20, causal=True, dropout=0.5, dtype=torch.float16),
+    attend(18, dtype=torch.float16, biased=True),
+]
+
+
+def attention(solver: str, runs: list[Callable[[bool], None]] = ATTENTION) -> list[Run]:
+    return [with_solver(solver, partial(run, False), "attention") for run in runs]
+
+
+def attention_backward(solver: str, runs: list[Callable[[bool], None]] = ATTENTION) -> list[Run]:
+    """The gradients of what the reference has computed."""
+    return [with_solver(solver, partial(run, True), "attention_bwd", beside="attention:reference") for run in runs]
+
+
+DECODED = [attend(20, 2, causal=True), attend(16, 2, biased=True)]
 
 
 def batch_norm(*size: int, last: bool = False, training: bool = True) -> Run:
@@ -192,24 +226,30 @@ def norm_pass(solver: str) -> list[Run]:
     return norm(solver, "norm_stats", "norm_sums")
 
 
-POOLS: list[Callable[[torch.Tensor], torch.Tensor]] = [
-    lambda x: F.max_pool2d(x, 3, 2, 1),
-    lambda x: F.max_pool2d(x, 2, 2),
-    lambda x: F.avg_pool2d(x, 3, 2, 1),
-    lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
-    lambda x: F.adaptive_avg_pool2d(x, (4, 3)),
-    lambda x: F.adaptive_max_pool2d(x, (4, 3)),
-]
+POOLS: dict[str, list[Callable[[torch.Tensor], torch.Tensor]]] = {
+    "max_pool": [
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        lambda x: F.max_pool2d(x, 2, 2),
+        lambda x: F.adaptive_max_pool2d(x, (4, 3)),
+    ],
+    "avg_pool": [
+        lambda x: F.avg_pool2d(x, 3, 2, 1),
+        lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
+        lambda x: F.adaptive_avg_pool2d(x, (4, 3)),
+    ],
+}
 
 
 def pool(solver: str) -> list[Run]:
-    runs = [
-        lambda fn=fn, last=last: both_ways(fn, rand(2, 5, 9, 8).contiguous(memory_format=last))
-        for fn in POOLS
-        for last in (torch.contiguous_format, torch.channels_last)
+    def run(fn: Callable[[torch.Tensor], torch.Tensor], layout: torch.memory_format) -> None:
+        both_ways(fn, rand(2, 5, 9, 8).contiguous(memory_format=layout))
+
+    return [
+        with_solver(solver, partial(run, fn, layout), op, f"{op}_bwd")
+        for op, fns in POOLS.items()
+        for fn in fns
+        for layout in (torch.contiguous_format, torch.channels_last)
     ]
-    ops = ("max_pool", "avg_pool", "max_pool_bwd", "avg_pool_bwd")
-    return [with_solver(solver, run, op) for run in runs for op in ops]
 
 
 def transforms() -> None:
@@ -233,11 +273,16 @@ def fft(solver: str) -> Run:
     return with_solver(solver, transforms, "fft")
 
 
-def long_transforms() -> None:
-    """What does not fit a tile, real numbers in pairs and odd numbers of them."""
-    for n in (4096 * 3, 3**7):
+def split_transforms() -> None:
+    """Real numbers in pairs and odd numbers of them."""
+    for n in (192, 81):
         torch.fft.fft(rand(1, n, dtype=torch.complex64))
         torch.fft.irfft(torch.fft.rfft(rand(1, n)), n)
+
+
+def long_prime() -> None:
+    """What does not fit a tile of a GPU."""
+    torch.fft.fft(rand(1, 797, dtype=torch.complex128))
 
 
 # --- Indices ---------------------------------------------------------------------------------------------------------
@@ -335,16 +380,16 @@ def cholesky() -> None:
 
 
 def lu() -> None:
-    for n in (7, 37):
-        torch.linalg.solve(rand(2, n, n), rand(2, n, 3))
-        torch.linalg.det(rand(2, n, n))
-        torch.lu_unpack(*torch.linalg.lu_factor(rand(2, n, n)))
+    torch.linalg.solve(rand(2, 7, 7), rand(2, 7, 3))
+    torch.linalg.det(rand(2, 7, 7))
+    torch.lu_unpack(*torch.linalg.lu_factor(rand(2, 7, 7)))
+    torch.linalg.solve(rand(1, 37, 37), rand(1, 37, 3))
     torch.linalg.inv(rand(2, 6, 6, dtype=torch.complex64))
 
 
 def lu_in_blocks() -> None:
-    torch.linalg.lu_factor(rand(2, 70, 70))
-    torch.linalg.lu_factor(rand(1, 300, 20))
+    torch.linalg.lu_factor(rand(1, 67, 67))
+    torch.linalg.lu_factor(rand(1, 300, 18))
 
 
 def small_matrices() -> None:
@@ -355,14 +400,14 @@ def small_matrices() -> None:
 
 
 def triangular_in_blocks() -> None:
-    a = definite(70).tril()
-    torch.linalg.solve_triangular(a, rand(70, 3), upper=False)
-    torch.linalg.solve_triangular(a.mT, rand(70, 66), upper=True)
+    a = definite(67)[:1].tril()
+    torch.linalg.solve_triangular(a, rand(67, 3), upper=False)
+    torch.linalg.solve_triangular(a.mT, rand(67, 35), upper=True)
 
 
 def qr() -> None:
     torch.linalg.qr(rand(2, 9, 7))
-    torch.linalg.qr(rand(2, 40, 37))
+    torch.linalg.qr(rand(1, 40, 35))
 
 
 def ldl() -> None:
@@ -383,18 +428,28 @@ def eigh() -> None:
     torch.linalg.eigvalsh(definite(20))
 
 
+def near_diagonal(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Jacobi's method is done with it after few sweeps."""
+    diagonal = torch.arange(1, columns + 1).diag().to(dtype)
+    return F.pad(diagonal, (0, 0, 0, rows - columns)) + 1e-4 * torch.randn(rows, columns, dtype=dtype)
+
+
 def eigh_in_blocks() -> None:
     """What does not fit a work-group's local memory."""
-    torch.linalg.eigh(definite(48, torch.complex64)[:1])
+    a = near_diagonal(56, 56, torch.complex64)
+    torch.linalg.eigh((a + a.mH)[None].to("ocl"))
 
 
 def svd_in_blocks() -> None:
-    torch.linalg.svd(rand(1, 60, 48, dtype=torch.complex64), full_matrices=False)
+    torch.linalg.svd(near_diagonal(60, 48, torch.complex64)[None].to("ocl"), full_matrices=False)
 
 
 def svd() -> None:
     torch.linalg.svd(rand(2, 9, 6))
     torch.linalg.svdvals(rand(1, 6, 11))
+
+
+def svd_of_panels() -> None:
     torch.linalg.svd(rand(1, 40, 36))
 
 
@@ -554,7 +609,7 @@ def trials() -> set[str]:
     compared = True
     for op, run in (
         ("softmax", lambda: torch.softmax(rand(5, 29), 1)),
-        ("max_pool_bwd", lambda: both_ways(POOLS[0], rand(1, 2, 5, 4))),
+        ("max_pool_bwd", lambda: both_ways(POOLS["max_pool"][0], rand(1, 2, 5, 4))),
     ):
         _C.force_solver(f"{op}:reference")
         run()
@@ -583,17 +638,17 @@ EXERCISES: dict[str, Run | list[Run]] = {
         *conv("cpu_implicit", SMALL, STRIDED, GROUPED, convolution(20, 40, 12, 3)),
         with_solver("cpu_implicit", convolution_kept, "conv_fwd"),
     ],
-    "attention/combine.cl": attention("cpu_decode", 2) + attention("gpu_decode", 2),
-    "attention/cpu_decode.cl": attention("cpu_decode", 2),
-    "attention/cpu_flash.cl": attention("cpu_flash"),
-    "attention/cpu_flash_backward.cl": attention("cpu_flash"),
-    "attention/delta.cl": attention("reference"),
-    "attention/gpu_decode.cl": attention("gpu_decode", 2),
-    "attention/gpu_flash.cl": attention("gpu_flash"),
-    "attention/gpu_flash_backward.cl": attention("gpu_flash"),
-    "attention/gpu_mma.cl": attention("gpu_mma", dtype=torch.float16),
-    "attention/gpu_mma_backward.cl": attention("gpu_mma", dtype=torch.float16),
-    "attention/reference.cl": attention("reference"),
+    "attention/combine.cl": attention("cpu_decode", DECODED) + attention("gpu_decode", DECODED),
+    "attention/cpu_decode.cl": attention("cpu_decode", DECODED),
+    "attention/cpu_flash.cl": attention("cpu_flash", [*ATTENTION, attend(64)]),
+    "attention/cpu_flash_backward.cl": attention_backward("cpu_flash", [*ATTENTION, attend(64), attend(16, groups=8)]),
+    "attention/delta.cl": attention_backward("reference", [attend(18)]),
+    "attention/gpu_decode.cl": attention("gpu_decode", DECODED),
+    "attention/gpu_flash.cl": attention("gpu_flash", [*ATTENTION, attend(64)]),
+    "attention/gpu_flash_backward.cl": attention_backward("gpu_flash", [*ATTENTION, attend(64)]),
+    "attention/gpu_mma.cl": attention("gpu_mma", ATTENTION_MMA),
+    "attention/gpu_mma_backward.cl": attention_backward("gpu_mma", ATTENTION_MMA),
+    "attention/reference.cl": attention("reference") + attention_backward("reference"),
     "conv/cpu_winograd.cl": conv("cpu_winograd", SMALL, convolution(20, 18, 9, 3)),
     "conv/fft.cl": conv("fft", convolution(2, 3, 8, 5, padding=2)),
     "conv/gpu_depthwise.cl": conv("gpu_depthwise", DEPTHWISE, convolution(4, 8, 6, 5, groups=4, padding=2)),
@@ -601,11 +656,11 @@ EXERCISES: dict[str, Run | list[Run]] = {
         *conv("gpu_implicit", SMALL, STRIDED, POINT, GROUPED),
         *conv("gpu_mma", convolution(8, 16, 6, 3, dtype=torch.float16)),
     ],
-    "conv/gpu_winograd.cl": conv("gpu_winograd", SMALL, convolution(8, 8, 8, 3)),
+    "conv/gpu_winograd.cl": conv("gpu_winograd", SMALL, convolution(8, 8, 5, 3)),
     "conv/reference.cl": conv("reference", SMALL, STRIDED),
     "conv/unfold.cl": conv("unfold", SMALL, STRIDED),
     "distance/distance.cl": distances,
-    "fft/edges.cl": [long_transforms, with_solver("bluestein", lambda: torch.fft.fft(rand(1, 1009)), "fft")],
+    "fft/edges.cl": [with_solver("four_step", split_transforms, "fft"), with_solver("bluestein", long_prime, "fft")],
     "fft/reference.cl": fft("reference"),
     "fft/registers.cl": powers_of_two,
     "fft/stockham.cl": [fft("stockham"), transforms],
@@ -625,11 +680,11 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "index/isin.cl": membership,
     "index/search.cl": places,
     "index/unique.cl": unique,
-    "linalg/bidiagonal.cl": svd,
+    "linalg/bidiagonal.cl": [svd, svd_of_panels],
     "linalg/cholesky.cl": cholesky,
     "linalg/eigh.cl": eigh,
     "linalg/eigh_jacobi.cl": [eigh, eigh_in_blocks],
-    "linalg/gpu_cholesky.cl": lambda: torch.linalg.cholesky(definite(70)),
+    "linalg/gpu_cholesky.cl": lambda: torch.linalg.cholesky(definite(67)[:1]),
     "linalg/gpu_lu.cl": lu_in_blocks,
     "linalg/gpu_lu_columns.cl": lu_in_blocks,
     "linalg/gpu_small.cl": small_matrices,
@@ -638,7 +693,7 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "linalg/ldl.cl": ldl,
     "linalg/lu.cl": lu,
     "linalg/qr.cl": qr,
-    "linalg/svd.cl": svd,
+    "linalg/svd.cl": [svd, svd_of_panels],
     "linalg/svd_jacobi.cl": [svd, svd_in_blocks],
     "linalg/triangular.cl": triangular,
     "loss/ctc.cl": ctc,
@@ -695,6 +750,18 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "vision/nms.cl": lambda: vision.nms(*boxes(), 0.3),
     "vision/roi.cl": roi,
     "vision/roi_backward.cl": roi,
+}
+
+# Files for one class of devices alone that are not named for it: on the other, their exercises would take long in vain.
+ONE_CLASS = {
+    "fft/edges.cl": "gpu",
+    "fft/registers.cl": "gpu",
+    "linalg/bidiagonal.cl": "cpu",
+    "linalg/eigh.cl": "cpu",
+    "linalg/eigh_jacobi.cl": "gpu",
+    "linalg/jacobi_apply.cl": "gpu",
+    "linalg/svd.cl": "cpu",
+    "linalg/svd_jacobi.cl": "gpu",
 }
 
 # Files that have no exercise, and why.

@@ -3,10 +3,11 @@ each kernel ran:
 
     python tests/kernels/run.py [--uninitialized] [--keep FOLDER] [FILE...]   # files of csrc/kernels, or parts of names
 
-It is a process for each device class, so that a device has the kernels of both, and another one where the driver ends a
-process. Under Oclgrind (scripts/oclgrind.sh) what it reports is counted. Prints a row for each file; the exit status is
-1 where a kernel did not run, a call failed or Oclgrind reported anything. The programs that were built are in FOLDER;
-where there is a clang, those of GPUs, generated kernels among them, must be strict OpenCL C 1.2 (strict.py).
+It is a process for each device class, so that a device has the kernels of both; the two run at the same time, and
+another takes over where the driver ends one. Under Oclgrind (scripts/oclgrind.sh) what it reports is counted. Prints a
+row for each file, with the processor's seconds; the exit status is 1 where a kernel did not run, a call failed or
+Oclgrind reported anything. The programs that were built are in FOLDER; where there is a clang, those of GPUs, generated
+kernels among them, must be strict OpenCL C 1.2 (strict.py).
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -42,7 +45,7 @@ class Outcome:
 
     file: str
     launched: list[str] = field(default_factory=list)  # of the file's kernels
-    seconds: float = 0
+    seconds: float = 0  # of processors
     errors: list[str] = field(default_factory=list)  # of calls
     reports: str = ""  # Oclgrind's
 
@@ -50,24 +53,23 @@ class Outcome:
 # --- The process of one class ----------------------------------------------------------------------------------------
 
 
-def launched_by(calls: Iterable, errors: list[str]) -> set[str]:
-    """The kernels that these calls launch; what they raise is added to the errors."""
+def launched_by(call: Callable[[], object], errors: list[str]) -> set[str]:
+    """The kernels that this call launches; what it raises is added to the errors."""
     import torch
     from kernels.exercises import NotHere
     from torch.profiler import ProfilerActivity, profile
 
     named: set[str] = set()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as profiled:
-        for call in calls:
-            torch.manual_seed(0)
-            try:
-                result = call()
-                named |= result if isinstance(result, set) else set()
-                torch.ocl.synchronize()
-            except NotHere:
-                pass
-            except Exception as error:
-                errors.append(f"{type(error).__name__}: {error}"[:1500])
+        torch.manual_seed(0)
+        try:
+            result = call()
+            named |= result if isinstance(result, set) else set()
+            torch.ocl.synchronize()
+        except NotHere:
+            pass
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}"[:1500])
     device = torch.autograd.DeviceType.PrivateUse1
     names = {event.key for event in profiled.key_averages() if event.device_type == device}
     return named | {name.partition(" ")[0] for name in names}  # kernels of solvers: "name [solver]"
@@ -79,13 +81,18 @@ def work(files: list[str]) -> None:
     from kernels.exercises import EXERCISES
 
     seen = 0
+    launched: dict[Callable[[], object], set[str]] = {}  # a call that several files name is made once
     for file in files:
         print(json.dumps(file), flush=True)
-        outcome, began = Outcome(file), time.monotonic()
+        outcome, began = Outcome(file), time.process_time()
         calls = EXERCISES[file]
-        names = launched_by(calls if isinstance(calls, list) else [calls], outcome.errors)
+        names: set[str] = set()
+        for call in calls if isinstance(calls, list) else [calls]:
+            if call not in launched:
+                launched[call] = launched_by(call, outcome.errors)
+            names |= launched[call]
         outcome.launched = sorted(kernels_of(file) & names)
-        outcome.seconds = time.monotonic() - began
+        outcome.seconds = time.process_time() - began
         text = log.read_text(errors="replace") if log.is_file() else ""
         outcome.reports, seen = text[seen:], len(text)
         print(json.dumps(asdict(outcome)), flush=True)
@@ -150,6 +157,40 @@ def outcomes(device_class: str, files: list[str], folder: Path, uninitialized: b
             yield Outcome(current, errors=[f"the process ended with status {process.returncode}"])
 
 
+def side_by_side(files: list[str], folder: Path, uninitialized: bool) -> Iterator[tuple[str, Outcome]]:
+    """The outcomes of both classes, whose processes run at the same time."""
+    done: queue.SimpleQueue[tuple[str, Outcome] | None] = queue.SimpleQueue()
+
+    def run(device_class: str) -> None:
+        try:
+            for outcome in outcomes(device_class, meant_for(device_class, files), folder, uninitialized):
+                done.put((device_class, outcome))
+        finally:
+            done.put(None)
+
+    with ThreadPoolExecutor(len(CLASSES)) as pool:
+        runs = []
+        for device_class in CLASSES:
+            shutil.rmtree(folder / device_class, ignore_errors=True)
+            runs.append(pool.submit(run, device_class))
+        for _ in CLASSES:
+            yield from iter(done.get, None)
+        for ended in runs:
+            ended.result()
+
+
+def meant_for(device_class: str, files: list[str]) -> list[str]:
+    """Without what is for another class; such exercises would take long to find that out."""
+    from kernels.exercises import ONE_CLASS
+
+    others = tuple(f"{other}_" for other in CLASSES if other != device_class)
+    return [
+        file
+        for file in files
+        if not Path(file).name.startswith(others) and ONE_CLASS.get(file, device_class) == device_class
+    ]
+
+
 def check_language(programs: Path) -> int:
     """How many programs of this store are not strict OpenCL C 1.2; prints what clang says of them."""
     from kernels import strict
@@ -188,19 +229,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for device_class in CLASSES:
-            shutil.rmtree(folder / device_class, ignore_errors=True)
-            # Solvers named for a class are for it alone; their exercises would take long to find that out.
-            others = tuple(f"{other}_" for other in CLASSES if other != device_class)
-            meant = [file for file in files if not Path(file).name.startswith(others)]
-            for outcome in outcomes(device_class, meant, folder, arguments.uninitialized):
-                launched[outcome.file] |= set(outcome.launched)
-                wrong = bool(outcome.errors or outcome.reports)
-                bad += wrong
-                names = " ".join(outcome.launched) or "-"
-                print(f"{device_class} {outcome.file}: {names}, {outcome.seconds:.1f} s{', WRONG' * wrong}", flush=True)
-                for text in filter(None, (*outcome.errors, outcome.reports)):
-                    print("\n".join(f"    {line}" for line in text.splitlines()[:40]), flush=True)
+        for device_class, outcome in side_by_side(files, folder, arguments.uninitialized):
+            launched[outcome.file] |= set(outcome.launched)
+            wrong = bool(outcome.errors or outcome.reports)
+            bad += wrong
+            names = " ".join(outcome.launched) or "-"
+            print(f"{device_class} {outcome.file}: {names}, {outcome.seconds:.1f} s{', WRONG' * wrong}", flush=True)
+            for text in filter(None, (*outcome.errors, outcome.reports)):
+                print("\n".join(f"    {line}" for line in text.splitlines()[:40]), flush=True)
         bad += check_language(folder / CLASSES[-1] / "programs")
     missed = {file: sorted(kernels_of(file) - launched[file]) for file in files}
     for file, lacking in missed.items():

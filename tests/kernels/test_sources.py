@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from kernels import run, strict
-from kernels.exercises import EXERCISES, KERNELS, LEFT_OUT
+from kernels.exercises import EXERCISES, KERNELS, LEFT_OUT, ONE_CLASS
 
 VARIADIC = re.compile(r"#\s*define\s+\w+\([^)]*\.\.\.\s*\)")
 FOR_CPUS = re.compile(r"__clang__|\bDLB_CPU\b")  # conditions that hold for compilers made of clang, or on CPUs alone
@@ -34,6 +34,7 @@ def test_every_file_has_an_exercise() -> None:
     files = {file.relative_to(KERNELS).as_posix() for file in KERNELS.rglob("*.cl")}
     assert set(EXERCISES) | set(LEFT_OUT) == files
     assert not set(EXERCISES) & set(LEFT_OUT)
+    assert set(ONE_CLASS) <= set(EXERCISES)
 
 
 def test_kernels_are_found_by_name() -> None:
