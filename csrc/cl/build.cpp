@@ -79,6 +79,12 @@ cl_program build(Device& device, const std::string& source, const std::string& o
   return built.program;
 }
 
+bool is_stored(const Device& device, const std::string& source, const std::string& options) {
+  return program_disk_cache()
+      .load(program_key(device, with_device_options(device, options), source))
+      .has_value();
+}
+
 bool builds(Device& device, const std::string& source) try {
   const std::string& options = device.build_options;
   api().clReleaseProgram(find_or_compile(device, source, options, hash128(options + "\n" + source)).program);

@@ -15,6 +15,10 @@ std::string with_device_options(const Device& device, const std::string& options
 // the file of the numbered source of one that does not build. Throws Error.
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key);
 
+// Whether a store or a pack has the program with these options (the device's own are added), so that nothing
+// is compiled for it.
+bool is_stored(const Device& device, const std::string& source, const std::string& options);
+
 // Whether the driver builds the source with the device's own options. The program is stored as others are,
 // but kernel_stats() does not count it. Throws Error where something else than the source is at fault.
 bool builds(Device& device, const std::string& source);

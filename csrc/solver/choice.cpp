@@ -40,10 +40,11 @@ BucketChoices& bucket_choices() {
 
 }  // namespace
 
-ChoicePtr make_choice(SolutionPtr taken, SolutionPtr reusable, std::shared_ptr<Search> search) {
+ChoicePtr make_choice(SolutionPtr taken, SolutionPtr reusable, std::shared_ptr<Search> search,
+                      bool makeshift) {
   auto choice = std::make_shared<Choice>();
   choice->taken = std::move(taken), choice->reusable = std::move(reusable);
-  choice->search = std::move(search);
+  choice->search = std::move(search), choice->makeshift = makeshift;
   return choice;
 }
 

@@ -20,11 +20,15 @@ struct Choice {
   mutable std::atomic<int64_t> runs_to_search{0};
   // Taken from another size of its bucket, without asking the store.
   bool from_bucket = false;
+  // Taken because it was built already. When the problem comes again, what has the lowest estimate is built
+  // in the background, and then takes its place.
+  bool makeshift = false;
   mutable std::atomic<uint32_t> last_run{0};  // in rounds, see run_round()
 };
 using ChoicePtr = std::shared_ptr<const Choice>;
 
-ChoicePtr make_choice(SolutionPtr taken, SolutionPtr reusable, std::shared_ptr<Search> search = nullptr);
+ChoicePtr make_choice(SolutionPtr taken, SolutionPtr reusable, std::shared_ptr<Search> search = nullptr,
+                      bool makeshift = false);
 
 // The choice of the process's find mode, or null.
 ChoicePtr known_choice(const Problem& problem);

@@ -8,7 +8,9 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "cl/build.h"
 #include "cl/recording.h"
+#include "solver/background.h"
 #include "solver/budget.h"
 #include "solver/candidate_record.h"
 #include "solver/measure.h"
@@ -18,6 +20,7 @@
 #include "solver/shape_classes.h"
 #include "solver/stats.h"
 #include "solver/stored_choice.h"
+#include "solver/trial.h"
 #include "solver/verify.h"
 
 namespace dlb::solver {
@@ -26,7 +29,9 @@ namespace {
 // When a shape class has met more sizes than networks have layers, a new size runs what another of its bucket
 // runs, or a solution that is built already if its estimate is at most kMostForBuilt times the lowest.
 constexpr size_t kSizesOfLayers = 2;
-constexpr double kMostForBuilt = 3;
+// So it is where a first launch compiles. There a program takes a second, so that what is built may also take
+// at most so many microseconds more.
+constexpr double kMostForBuilt = 3, kMostBehindBuild = 0.1e6;
 // A network runs one problem at most so often for one input. A problem with more runs has come again.
 constexpr int64_t kRunsOfOneInput = 4;
 
@@ -62,12 +67,13 @@ SolutionPtr if_built(const Problem& problem, cl::Device& device, const AnySolver
   }
 }
 
-// For sizes that change from call to call: the first solution whose programs are built, unless its estimate
-// is far above the lowest. Null when there is none.
+// The first solution whose programs are built, unless its estimate is far above the lowest. Null when there
+// is none.
 SolutionPtr first_built(const Problem& problem, cl::Device& device,
                         const std::vector<RankedSolver>& ranking) {
   for (const auto& [solver, estimate] : ranking) {
-    if (estimate > kMostForBuilt * ranking.front().estimate) break;
+    const double lowest = ranking.front().estimate;
+    if (estimate > kMostForBuilt * lowest || estimate > lowest + kMostBehindBuild) break;
     for (const Config& config : solver->configs_for(problem, device))
       if (SolutionPtr solution = if_built(problem, device, *solver, config)) return solution;
   }
@@ -115,6 +121,33 @@ SolutionPtr choose_by_estimate(const Problem& problem, cl::Device& device,
   throw_no_solver(problem, device);
 }
 
+// Whether a store has all programs of the solution with the lowest estimate.
+bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solver) {
+  cl::Recording recording;
+  try {
+    make_solution(problem, device, solver, solver.first_config_for(problem, device));
+  } catch (const std::exception& error) {
+    log(2, std::string("not stored,") + solver.name() + "," + error.what());
+    return false;
+  }
+  const auto& programs = recording.programs();
+  return std::all_of(programs.begin(), programs.end(), [&](const cl::ProgramSource& program) {
+    return cl::is_stored(device, program.source, program.options);
+  });
+}
+
+// Whether a first run had better not wait for the solution with the lowest estimate: where kernels' first
+// launches compile too, a few of them are most of a program's first iteration.
+bool takes_makeshift(const Problem& problem, cl::Device& device, const RankedSolver& lowest) {
+  return device.late_code && searches(find_mode()) && !problem.op->trusts_first_choice() &&
+         !is_stored(problem, device, *lowest.solver);
+}
+
+// The run with which the search behind a solution begins.
+uint32_t run_to_search(const Problem& problem, const cl::Device& device, const Solution& taken) {
+  return run_to_search_at(device, taken.solver->estimate_for(problem, device));
+}
+
 // What a problem of the same size bucket runs, if that is built for this one too; else null. When the problem
 // comes again, it is chosen for.
 ChoicePtr choose_by_bucket(const Problem& problem, cl::Device& device) {
@@ -140,13 +173,12 @@ ChoicePtr choose_on_miss(const Problem& problem, cl::Device& device, const std::
     choice = choose_by_measuring(problem, device, text, most_estimate(device).before);
   if (!choice) {
     const auto ranking = ranking_for(problem, device);
-    const SolutionPtr first = choose_by_estimate(problem, device, ranking, sizes > kSizesOfLayers);
-    choice = make_choice(first, first);
-    if (searches(mode)) {
-      const auto it = std::find_if(ranking.begin(), ranking.end(),
-                                   [&](const auto& ranked) { return ranked.solver == first->solver; });
-      choice->runs_to_search = run_to_search_at(device, it->estimate);
-    }
+    const bool sizes_change = sizes > kSizesOfLayers;
+    const bool hurries = !sizes_change && takes_makeshift(problem, device, ranking.front());
+    const SolutionPtr first = choose_by_estimate(problem, device, ranking, sizes_change || hurries);
+    const bool makeshift = hurries && first->solver != ranking.front().solver;
+    choice = make_choice(first, first, nullptr, makeshift);
+    if (searches(mode)) choice->runs_to_search = makeshift ? 2 : run_to_search(problem, device, *first);
   }
   if (verbosity() >= 1) log_found("miss", device, text, *choice->taken, reasons(problem, device, ","));
   return choice;
@@ -168,6 +200,45 @@ ChoicePtr choose_new(const Problem& problem, cl::Device& device) {
   return choose_alone(problem, device, sizes);
 }
 
+// Builds what has the lowest estimate, and checks it, which compiles its machine code. To be called in the
+// background.
+SolutionPtr best_by_estimate(const Problem& problem, cl::Device& device, const AnySolver* but) {
+  for (const auto& [solver, estimate] : ranking_of(problem, device)) {
+    if (solver == but) break;
+    try {
+      const SolutionPtr solution =
+          make_solution(problem, device, *solver, solver->first_config_for(problem, device));
+      std::lock_guard<std::mutex> lock(measuring_queue(device).mutex);
+      if (!is_trusted(problem, device, solution)) continue;
+      Trial(problem, device).time(*solution, 1);  // the check may have been made by another process
+      return solution;
+    } catch (const std::exception& error) {
+      log(1, std::string("not in place of what was built,") + solver->name() + "," + error.what());
+    }
+  }
+  return nullptr;
+}
+
+// Has the lowest estimate take over from a makeshift as soon as it is ready. Returns what runs until then.
+ChoicePtr replace_in_background(const Problem& problem, cl::Device& device, const ChoicePtr& choice) {
+  const AnySolver* built = choice->taken->solver;
+  const ChoicePtr next = make_choice(choice->taken, choice->reusable);
+  next->runs_to_search = run_to_search(problem, device, *choice->taken);
+  if (!replace_choice(problem, choice, next)) return next;
+  in_background([stored = StoredProblem(problem), &device, next, built] {
+    wait_while_program_starts(device);
+    if (background_stopping() || known_choice(*stored) != next) return;
+    const SolutionPtr best = best_by_estimate(*stored, device, built);
+    if (!best) return;
+    const ChoicePtr taken = make_choice(best, best);
+    taken->runs_to_search = std::max<int64_t>(1, next->runs_to_search);
+    if (!replace_choice(*stored, next, taken)) return;
+    note_bucket_choice(*stored, *best);
+    if (verbosity() >= 1) log_found("built", device, key(*stored), *best);
+  });
+  return next;
+}
+
 // The search for something faster than what an estimate chose, or null when there is nothing to try. Where
 // sizes change from call to call, it is only for what takes no time to build.
 std::shared_ptr<Search> search_behind(const Problem& problem, cl::Device& device, const SolutionPtr& taken) {
@@ -180,7 +251,7 @@ std::shared_ptr<Search> search_behind(const Problem& problem, cl::Device& device
     });
   }
   return make_search(problem, device, key(problem), taken, std::move(others),
-                     run_to_search_at(device, taken->solver->estimate_for(problem, device)));
+                     run_to_search(problem, device, *taken));
 }
 
 }  // namespace
@@ -232,6 +303,7 @@ ChoicePtr choose_deterministic(const Problem& problem, cl::Device& device) {
 }
 
 ChoicePtr reconsider(const Problem& problem, cl::Device& device, const ChoicePtr& choice) {
+  if (choice->makeshift) return replace_in_background(problem, device, choice);
   const ChoicePtr next = choice->from_bucket ? choose_alone(problem, device, sizes_met(problem))
                                              : make_choice(choice->taken, choice->reusable,
                                                            search_behind(problem, device, choice->taken));

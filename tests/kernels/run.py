@@ -3,7 +3,7 @@ each kernel ran:
 
     python tests/kernels/run.py [--uninitialized] [--keep FOLDER] [FILE...]   # files of csrc/kernels, or parts of names
 
-It is a process for each device class, so that a device has the kernels of both; the two run at the same time, and
+There are two processes for each device class, so that a device has the kernels of both; they run side by side, and
 another takes over where the driver ends one. Under Oclgrind (scripts/oclgrind.sh) what it reports is counted. Prints a
 row for each file, with the processor's seconds; the exit status is 1 where a kernel did not run, a call failed or
 Oclgrind reported anything. The programs that were built are in FOLDER; where there is a clang, those of GPUs, generated
@@ -101,9 +101,8 @@ def work(files: list[str]) -> None:
 # --- The parent ------------------------------------------------------------------------------------------------------
 
 
-def environment_of(device_class: str, folder: Path, uninitialized: bool) -> dict[str, str]:
-    log = folder / f"{device_class}.log"
-    log.write_text("")
+def environment_of(name: str, device_class: str, folder: Path, uninitialized: bool) -> dict[str, str]:
+    log = folder / f"{name}.log"
     oclgrind = {
         "OCLGRIND_LOG": str(log),
         "OCLGRIND_DATA_RACES": "1",
@@ -137,11 +136,11 @@ def environment_of(device_class: str, folder: Path, uninitialized: bool) -> dict
     }
 
 
-def outcomes(device_class: str, files: list[str], folder: Path, uninitialized: bool) -> Iterator[Outcome]:
+def outcomes(files: list[str], environment: dict[str, str]) -> Iterator[Outcome]:
     """Of each file, the process being started again behind one that ended it."""
-    left = list(files)
+    left, log = list(files), Path(environment["OCLGRIND_LOG"])
     while left:
-        environment = environment_of(device_class, folder, uninitialized)
+        log.write_text("")
         command = [sys.executable, __file__, "--work", *left]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout
@@ -159,22 +158,25 @@ def outcomes(device_class: str, files: list[str], folder: Path, uninitialized: b
 
 
 def side_by_side(files: list[str], folder: Path, uninitialized: bool) -> Iterator[tuple[str, Outcome]]:
-    """The outcomes of both classes, whose processes run at the same time."""
+    """The outcomes of both classes. Each has two processes, for half of the files; as many run as there are cores."""
     done: queue.SimpleQueue[tuple[str, Outcome] | None] = queue.SimpleQueue()
 
-    def run(device_class: str) -> None:
+    def run(name: str, device_class: str, part: list[str]) -> None:
         try:
-            for outcome in outcomes(device_class, meant_for(device_class, files), folder, uninitialized):
+            for outcome in outcomes(part, environment_of(name, device_class, folder, uninitialized)):
                 done.put((device_class, outcome))
         finally:
             done.put(None)
 
-    with ThreadPoolExecutor(len(CLASSES)) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = []
-        for device_class in CLASSES:
+        for device_class in reversed(CLASSES):  # what takes longest comes first
             shutil.rmtree(folder / device_class, ignore_errors=True)
-            runs.append(pool.submit(run, device_class))
-        for _ in CLASSES:
+            meant = meant_for(device_class, files)
+            half = (len(meant) + 1) // 2
+            for i, part in enumerate((meant[:half], meant[half:])):
+                runs.append(pool.submit(run, f"{device_class}{i}", device_class, part))
+        for _ in runs:
             yield from iter(done.get, None)
         for ended in runs:
             ended.result()

@@ -1,0 +1,66 @@
+"""Where a kernel's first launch compiles it, a problem's first run takes a solution that is built already, and the one
+with the lowest estimate takes over when it was built in the background.
+"""
+
+import json
+
+import pytest
+import torch
+from fresh_process import forked_python
+
+pytestmark = pytest.mark.skipif(
+    not torch.ocl.get_device_properties(0).late_code, reason="kernels are compiled when their programs are built"
+)
+
+# Two convolutions of a network: for the second one another solver has the lowest estimate than for the first.
+CODE = """
+import json, torch, dlbackend
+import torch.nn.functional as F
+torch.manual_seed(0)
+dlbackend.solvers.force("conv_fwd:-cpu_bf16,conv_fwd:-cpu_direct")
+inputs = [(torch.randn(4, c, 12, 12), torch.randn(32, c, 3, 3)) for c in (1, 32)]
+on_device = [(x.to("ocl"), w.to("ocl")) for x, w in inputs]
+def run():
+    for (x, w), (x_ocl, w_ocl) in zip(inputs, on_device):
+        exact = F.conv2d(x.double(), w.double(), padding=1)
+        got = F.conv2d(x_ocl, w_ocl, padding=1).cpu()
+        assert (got - exact).norm() < 1e-5 * exact.norm()
+def taken():
+    second, = (p for p in dlbackend.solvers.problems() if " c=32 " in p)
+    solution, = (s for s in dlbackend.solvers.solutions(second) if s.taken)
+    return solution.solver.split("@")[0]
+def again():
+    run()
+    dlbackend.solvers.wait()
+    return taken()
+run()
+"""
+BUILT, LOWEST = "cpu_implicit", "cpu_winograd"
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Runs code behind two convolutions in a fresh process, whose caches begin empty; what it prints as JSON."""
+
+    def run(code: str, before: str = "", cache: str = "cache", **environment: str):
+        settings = {"DLBACKEND_CACHE_DIR": str(tmp_path / cache), "DLBACKEND_PACKS": "", **environment}
+        result = forked_python(before + CODE + f"print(json.dumps({code}))", **settings)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout.splitlines()[-1])
+
+    return run
+
+
+def test_what_is_built_runs_until_the_lowest_estimate_is(process):
+    # Nothing is built for what runs once.
+    assert process("[dlbackend.solvers.wait(), taken(), again(), again()]") == [None, BUILT, LOWEST, LOWEST]
+    # The store of programs now has what was built behind: to load it takes no time.
+    assert process("[taken(), dlbackend.kernel_stats()['compiled']]") == [LOWEST, 0]
+
+
+def test_choices_by_estimate_alone_wait_for_it(process):
+    """So that every process gives the same bits."""
+    fast, compiled = process("[taken(), dlbackend.kernel_stats()['compiled']]", DLBACKEND_FIND_MODE="fast")
+    assert fast == LOWEST
+    deterministic = "import torch\ntorch.use_deterministic_algorithms(True)\n"
+    assert process("dlbackend.kernel_stats()['compiled']", deterministic, "another") == compiled
