@@ -242,7 +242,9 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
     const GemmProblem p = oriented(problem);
     const auto along_rows = [](const Side& side) { return side.lines() == Lines::kAlongRows ? "1" : "0"; };
     return fetch_kernel(
-        device, {"common/gpu_tile.clh", "common/wgmma.clh", "gemm/gpu_wgmma.cl", "common/split_reduce.cl"},
+        device,
+        {"common/gpu_tile.clh", "common/wgmma.clh", "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl",
+         "common/split_reduce.cl"},
         name,
         gpu_options(device, p.dtype) + " -DTILE_N=" + std::to_string(config.as<WgmmaConfig>().columns) +
             " -DSPLIT=" + (is_split(p) ? "1" : "0") + " -DA_ALONG_ROWS=" + along_rows(left_side(p)) +
