@@ -22,8 +22,7 @@ int between(int low, int high) {
   return std::uniform_int_distribution<int>(low, high)(generator);
 }
 
-// --- Problems
-// ---------------------------------------------------------------------------------------------------------
+// --- Problems --------------------------------------------------------------------------------------------
 
 // Strides of sizes in that order of dimensions, the last the fastest, with gaps now and then.
 void lay_out(int64_t (&strides)[5], const int64_t (&sizes)[5], const int (&order)[5], int gap) {
@@ -45,11 +44,11 @@ ConvProblem random_problem(Direction direction) {
   ConvProblem p;
   p.direction = direction;
   const int dims = between(1, 3);
-  p.dtype = direction == Direction::kWeightGrad || between(0, 1) ? c10::ScalarType::BFloat16
-                                                                 : c10::ScalarType::Float;
+  p.dtype = between(0, 1) ? c10::ScalarType::BFloat16 : c10::ScalarType::Float;
+  const bool over_images = direction == Direction::kWeightGrad && p.dtype == c10::ScalarType::Float;
   const int channels[] = {1, 3, 8, 16, 24, 33, 64, 72, 130};
-  p.groups = dims < 3 && between(0, 3) == 0 ? between(2, 3) : 1;
-  p.n = between(1, 5);
+  p.groups = dims < 3 && !over_images && between(0, 3) == 0 ? between(2, 3) : 1;
+  p.n = between(1, over_images ? 40 : 5);
   p.c = p.groups * (p.groups > 1 ? 16 + 4 * between(0, 3) : channels[between(0, 8)]);
   p.k = p.groups * (p.groups > 1 ? 16 + 4 * between(0, 3) : channels[between(0, 8)]);
   for (int i = 3 - dims; i < 3; i++) {
@@ -107,8 +106,7 @@ void each_product(const ConvProblem& p, Visit&& visit) {
   });
 }
 
-// --- The device
-// -------------------------------------------------------------------------------------------------------
+// --- The device ------------------------------------------------------------------------------------------
 
 Values packed(const Values& from, const ConvWgmmaCopy& copy, int64_t bytes) {
   const PackChannels& a = copy.arguments;
@@ -261,8 +259,7 @@ struct Simulation {
   }
 };
 
-// --- Comparison
-// -------------------------------------------------------------------------------------------------------
+// --- Comparison ------------------------------------------------------------------------------------------
 
 struct Tensors {
   Values x, w, y;

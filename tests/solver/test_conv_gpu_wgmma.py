@@ -31,9 +31,9 @@ def dtype_of(precision: str) -> torch.dtype:
     return torch.float32 if precision == "tf32" else getattr(torch, precision)
 
 
-def ops_of(precision: str) -> tuple[str, ...]:
-    """The weight gradient is for 16 bits: operands along the rows are."""
-    return OPS if precision.endswith("16") else OPS[:2]
+def ops_of(precision: str, groups: int = 1) -> tuple[str, ...]:
+    """The weight gradient of groups is for 16 bits."""
+    return OPS if groups == 1 or precision.endswith("16") else OPS[:2]
 
 
 def force(ops: tuple[str, ...]) -> None:
@@ -77,12 +77,13 @@ def run(case, precision: str, channels_last: bool, offset: int = 0) -> None:
     grad = torch.randn(expected.shape).to(dtype)
     grad = grad.contiguous(memory_format=layout) if layout else grad
     expected.backward(grad.double())
-    force(ops_of(precision))
+    ops = ops_of(precision, groups)
+    force(ops)
     got = [shifted(t, offset).requires_grad_() for t in inputs]
     y = conv(*got, *geometry, groups)
     y.backward(shifted(grad, offset))
     pairs = [("y", y, expected), ("x", got[0].grad, want[0].grad), ("w", got[1].grad, want[1].grad)]
-    errors = {name: relative_error(a, b.detach()) for name, a, b in pairs[: len(ops_of(precision))]}
+    errors = {name: relative_error(a, b.detach()) for name, a, b in pairs[: len(ops)]}
     assert max(errors.values()) < TOLERANCE[precision], errors
 
 
@@ -164,14 +165,14 @@ def test_infinities_and_nan_stay_where_they_are(precision, channels_last):
     grad = torch.randn(2, 24, 9, 11).to(dtype)
     grad[1, 7, 4, 5] = math.inf  # where no tap is in the padding
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    force(ops_of(precision))
+    force(OPS)
     leaves = [t.contiguous(memory_format=layout).to("ocl").requires_grad_() for t in (x, w)]
     want = [t.double().requires_grad_() for t in (x, w)]
     y, expected = F.conv2d(*leaves, padding=1), F.conv2d(*want, padding=1)
     y.backward(grad.contiguous(memory_format=layout).to("ocl"))
     expected.backward(grad.double())
     pairs = [(y.detach(), expected.detach()), *zip((t.grad for t in leaves), (t.grad for t in want), strict=True)]
-    for result, right in pairs[: len(ops_of(precision))]:
+    for result, right in pairs:
         got = result.cpu().double()
         finite = right.isfinite()
         assert not finite.all()

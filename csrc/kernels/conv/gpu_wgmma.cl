@@ -5,8 +5,9 @@
 // channels: the tensor map has the axes of the image, so one copy brings a box of pixels as that tap sees them; what is
 // outside the image, its padding, the copy engine fills with zeros, and a convolution's stride is the map's own. The
 // other operand are the weights as lines [output channel][tap][channel]. The input gradient is the same with the taps
-// turned round, for each phase of its stride by itself. In the weight gradient the reduction runs over pixels: a stage
-// is a box of at most 64 of them, of y and of x, both with lines along the rows.
+// turned round, for each phase of its stride by itself. In the weight gradient of 16 bits the reduction runs over pixels:
+// a stage is a box of at most 64 of them, of y and of x, both with lines along the rows. That of float32 comes as a
+// forward pass in which images and channels have changed places.
 //
 // A tile has the pixels of one box, or for the weight gradient 64 channels of x at one tap after another (FORM,
 // gpu_wgmma.h); rows of it that no box fills are zeros. As in gemm/gpu_wgmma.cl work-groups stay, and their last warp
@@ -14,6 +15,7 @@
 #include "kernels/conv/gpu_wgmma.h"
 
 #define WEIGHTS (FORM == CONV_WGMMA_WEIGHTS)
+#define BLOCKS (WEIGHTS ? TILE_N / CONV_WGMMA_BLOCK : 1)  // of 64 columns of the weight gradient
 #define PIXELS (FORM == CONV_WGMMA_PIXEL_ROWS ? WGMMA_ROWS : WEIGHTS ? WGMMA_LINE_ELEMENTS : TILE_N)  // of a box, at most
 #define PLACES (FORM == CONV_WGMMA_PIXEL_ROWS ? WGMMA_ROWS : TILE_N)  // rows or columns whose place a table holds
 
@@ -35,36 +37,28 @@ INLINE void make_maps(uint maps, global const T* image, global const T* lines, c
 
 INLINE void copy_box_to(uint to, ulong map, ConvWgmmaBox box, uint barrier) { copy_box5(to, map, box.x, barrier); }
 
-#if WEIGHTS
-#define BLOCKS (TILE_N / CONV_WGMMA_BLOCK)
-
 INLINE void copy_stage(uint to, ulong map, const ConvWgmma* p, const ConvWgmmaTile* t, const ConvWgmmaReach* r,
                        const ConvWgmmaStages* s, const ConvWgmmaColumns* columns, uint ready) {
+  const uint second = to + A_BYTES;
+  if (!WEIGHTS) {
+    copy_box_to(FORM == CONV_WGMMA_PIXEL_ROWS ? to : second, map,
+                conv_wgmma_image_box(p, t, r, s, WGMMA_LINE_ELEMENTS), ready);
+    copy_box_to(FORM == CONV_WGMMA_PIXEL_ROWS ? second : to, map + WGMMA_MAP,
+                conv_wgmma_weight_box(p, t, r, s, WGMMA_LINE_ELEMENTS), ready);
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < WGMMA_ROWS; i += CONV_WGMMA_BLOCK)
     copy_box_to(to + i * WGMMA_LINE, map + WGMMA_MAP, conv_wgmma_y_box(p, t, s, t->channel + i), ready);
 #pragma unroll
   for (int i = 0; i < BLOCKS; i++)
-    copy_box_to(to + A_BYTES + i * CONV_WGMMA_BLOCK * WGMMA_LINE, map, conv_wgmma_x_box(p, t, s, columns + i), ready);
-}
-
-INLINE int stage_bytes(const ConvWgmma* p) { return (WGMMA_ROWS / CONV_WGMMA_BLOCK + BLOCKS) * conv_wgmma_box_pixels(p) * WGMMA_LINE; }
-#else
-#define BLOCKS 1
-
-INLINE void copy_stage(uint to, ulong map, const ConvWgmma* p, const ConvWgmmaTile* t, const ConvWgmmaReach* r,
-                       const ConvWgmmaStages* s, const ConvWgmmaColumns* columns, uint ready) {
-  const uint second = to + A_BYTES;
-  copy_box_to(FORM == CONV_WGMMA_PIXEL_ROWS ? to : second, map,
-              conv_wgmma_image_box(p, t, r, s, WGMMA_LINE_ELEMENTS), ready);
-  copy_box_to(FORM == CONV_WGMMA_PIXEL_ROWS ? second : to, map + WGMMA_MAP,
-              conv_wgmma_weight_box(p, t, r, s, WGMMA_LINE_ELEMENTS), ready);
+    copy_box_to(second + i * CONV_WGMMA_BLOCK * WGMMA_LINE, map, conv_wgmma_x_box(p, t, s, columns + i), ready);
 }
 
 INLINE int stage_bytes(const ConvWgmma* p) {
-  return (conv_wgmma_box_pixels(p) + (FORM == CONV_WGMMA_PIXEL_ROWS ? TILE_N : WGMMA_ROWS)) * WGMMA_LINE;
+  const int pixels = conv_wgmma_box_pixels(p), weights = FORM == CONV_WGMMA_PIXEL_ROWS ? TILE_N : WGMMA_ROWS;
+  return (WEIGHTS ? (WGMMA_ROWS / CONV_WGMMA_BLOCK + BLOCKS) * pixels : pixels + weights) * WGMMA_LINE;
 }
-#endif
 
 // The tile's phases, from the table of all.
 INLINE void reaches_of(ConvWgmmaReach* r, local const ConvWgmmaReach* all, const ConvWgmmaTile* t) {

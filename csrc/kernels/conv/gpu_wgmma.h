@@ -70,8 +70,7 @@ static inline dlb_int conv_wgmma_digit(dlb_uint* number, Divider d) {
   return (dlb_int)(all - *number * d.divisor);
 }
 
-// --- Tensor maps
-// ------------------------------------------------------------------------------------------------------
+// --- Tensor maps -----------------------------------------------------------------------------------------
 
 // Elements of each dimension; of a box, those included that are passed over because of the steps.
 typedef struct {
@@ -116,8 +115,7 @@ static inline dlb_int conv_wgmma_box_pixels(const ConvWgmma* p) {
   return p->axis[0].box * p->axis[1].box * p->axis[2].box * p->image_box;
 }
 
-// --- Tiles
-// ------------------------------------------------------------------------------------------------------------
+// --- Tiles -----------------------------------------------------------------------------------------------
 
 typedef struct {
   dlb_int channel;   // the first of the result in its group (weight gradient: of y)
@@ -176,8 +174,7 @@ static inline ConvWgmmaReach conv_wgmma_reach(const ConvWgmma* p, int axis, int 
   return r;
 }
 
-// --- Stages
-// -----------------------------------------------------------------------------------------------------------
+// --- Stages ----------------------------------------------------------------------------------------------
 
 // Where a reduction is: line of channels, then taps by axis; of the weight gradient boxes by axis, then by
 // image.
@@ -276,8 +273,7 @@ static inline ConvWgmmaBox conv_wgmma_x_box(const ConvWgmma* p, const ConvWgmmaT
   return b;
 }
 
-// --- Results
-// ----------------------------------------------------------------------------------------------------------
+// --- Results ---------------------------------------------------------------------------------------------
 
 // The place of a box's pixel in the box, a byte each: width, height, depth, image; all ones beyond the last.
 static inline dlb_uint conv_wgmma_pixel(const ConvWgmma* p, int i) {

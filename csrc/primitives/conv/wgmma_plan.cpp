@@ -37,6 +37,26 @@ int64_t element_bytes(const ConvProblem& p) {
   return static_cast<int64_t>(c10::elementSize(p.dtype));
 }
 
+// The weight gradient as a forward pass: the channels of x are its images, and the images, which are summed
+// over, its channels; y has the weights, one tap a pixel, and the results' pixels are the taps.
+ConvProblem as_forward(const ConvProblem& p) {
+  ConvProblem q = p;
+  q.direction = ConvDirection::kForward;
+  q.n = p.c, q.c = p.n, q.has_bias = 0;
+  const auto exchange = [](const int64_t(&from)[5], int64_t(&to)[5]) {
+    std::copy_n(from, 5, to), std::swap(to[0], to[1]);
+  };
+  exchange(p.xs, q.xs), exchange(p.ys, q.ws), exchange(p.ws, q.ys);
+  std::copy_n(p.out, 3, q.filter), std::copy_n(p.filter, 3, q.out);
+  std::copy_n(p.dilation, 3, q.stride), std::copy_n(p.stride, 3, q.dilation);
+  return q;
+}
+
+// What is computed in a form: the weight gradient in the forms of pixels as a forward pass.
+ConvProblem in_form(const ConvProblem& p, int form) {
+  return weight_grad(p) && form != params::CONV_WGMMA_WEIGHTS ? as_forward(p) : p;
+}
+
 // A tensor of pixels: x or y. Axes are in the problem's order here.
 struct Pixels {
   const int32_t* size;
@@ -79,33 +99,61 @@ int64_t map_stride(int64_t size, int64_t stride, int64_t bytes) {
   return size == 1 ? kWgmmaUnit : stride * bytes;
 }
 
+// A copy's lines are a tensor's pixels or taps, or its images or output channels where those are contiguous,
+// so that work-items read neighbours.
+void lines_by_axis(params::PackChannels& a, const int32_t* size, const int64_t* strides, int64_t inner) {
+  for (int i = 0; i < 3; i++) a.from_line[i] = strides[4 - i];
+  a.lines = size[0] * size[1] * size[2];
+  a.width = divider(size[2]), a.height = divider(size[1]), a.inner = divider(inner);
+}
+void lines_in_a_row(params::PackChannels& a, int64_t lines, int64_t stride, int64_t inner) {
+  a.from_line[0] = stride, a.lines = static_cast<int>(lines);
+  a.width = divider(lines), a.height = divider(1), a.inner = divider(inner);
+}
+
+int64_t copying_groups(const params::PackChannels& a, int64_t outer) {
+  return outer * a.inner.divisor * ceil_div(a.lines, int{params::PACK_CHANNELS_TILE}) *
+         ceil_div(a.channels, int{params::PACK_CHANNELS_TILE});
+}
+
+// Whether a pixel's strides make one dimension, and its stride.
+bool is_even(const Pixels& t, int64_t& stride) {
+  const int32_t sizes[3] = {t.size[0], t.size[1], t.size[2]};
+  const int64_t strides[5] = {0, 0, t.strides[2], t.strides[3], t.strides[4]};
+  return evenly_spaced(sizes, strides, stride);
+}
+
 ConvWgmmaCopy copy_of_pixels(const ConvProblem& p, const Pixels& t, int64_t (&strides)[4]) {
   const int64_t bytes = element_bytes(p), pitch = round_up(t.channels * bytes, kWgmmaUnit) / bytes;
-  const int64_t pixel = pitch * p.groups, lines = int64_t(t.size[0]) * t.size[1] * t.size[2];
+  const int64_t pixel = pitch * p.groups, pixels = int64_t(t.size[0]) * t.size[1] * t.size[2];
   ConvWgmmaCopy copy;
   params::PackChannels& a = copy.arguments;
-  a.from_outer = t.strides[0], a.from_inner = t.channels * t.strides[1], a.from_channel = t.strides[1];
-  for (int i = 0; i < 3; i++) a.from_line[i] = t.strides[4 - i];
-  a.to_outer = lines * pixel, a.to_inner = pitch, a.to_line = pixel;
-  a.inner = divider(p.groups), a.width = divider(t.size[2]), a.height = divider(t.size[1]);
-  a.lines = static_cast<int>(lines), a.channels = static_cast<int>(t.channels);
+  a.from_channel = t.strides[1], a.channels = static_cast<int>(t.channels);
   a.channels_fast = t.strides[1] == 1 && t.channels > 1;
-  copy.bytes = p.n * lines * pixel * bytes;
-  copy.groups = int64_t(p.n) * p.groups * ceil_div(lines, params::PACK_CHANNELS_TILE) *
-                ceil_div(t.channels, params::PACK_CHANNELS_TILE);
+  int64_t even = 0;
+  if (t.strides[0] == 1 && p.groups == 1 && is_even(t, even)) {
+    lines_in_a_row(a, p.n, 1, pixels);
+    a.from_inner = even, a.to_inner = pixel, a.to_line = pixels * pixel;
+    copy.groups = copying_groups(a, 1);
+  } else {
+    lines_by_axis(a, t.size, t.strides, p.groups);
+    a.from_outer = t.strides[0], a.from_inner = t.channels * t.strides[1];
+    a.to_outer = pixels * pixel, a.to_inner = pitch, a.to_line = pixel;
+    copy.groups = copying_groups(a, p.n);
+  }
+  copy.bytes = p.n * pixels * pixel * bytes;
   const int64_t row = pixel * t.size[2], plane = row * t.size[1];
-  const int64_t packed[4] = {pixel, row, is_grouped(p) ? pitch : plane, lines * pixel};
+  const int64_t packed[4] = {pixel, row, is_grouped(p) ? pitch : plane, pixels * pixel};
   for (int i = 0; i < 4; i++) copy.strides[i] = packed[i] * bytes;
 
-  const int64_t depths = is_grouped(p) ? p.groups : t.size[0];
   const int64_t depth = is_grouped(p) ? t.channels * t.strides[1] : t.strides[2];
-  const bool together = t.strides[1] == 1 || t.channels == 1;
-  copy.always = !together || !whole_units(t.size[2], t.strides[4], bytes) ||
-                !whole_units(t.size[1], t.strides[3], bytes) || !whole_units(depths, depth, bytes) ||
-                !whole_units(p.n, t.strides[0], bytes);
-  strides[0] = map_stride(t.size[2], t.strides[4], bytes),
-  strides[1] = map_stride(t.size[1], t.strides[3], bytes);
-  strides[2] = map_stride(depths, depth, bytes), strides[3] = map_stride(p.n, t.strides[0], bytes);
+  const int64_t sizes[4] = {t.size[2], t.size[1], is_grouped(p) ? p.groups : t.size[0], p.n};
+  const int64_t given[4] = {t.strides[4], t.strides[3], depth, t.strides[0]};
+  copy.always = t.strides[1] != 1 && t.channels > 1;
+  for (int i = 0; i < 4; i++) {
+    copy.always = copy.always || !whole_units(sizes[i], given[i], bytes);
+    strides[i] = map_stride(sizes[i], given[i], bytes);
+  }
   return copy;
 }
 
@@ -114,27 +162,23 @@ ConvWgmmaCopy copy_of_weights(const ConvProblem& p, int64_t red, int64_t cols, i
   const Weights w = weights_of(p);
   ConvWgmmaCopy copy;
   params::PackChannels& a = copy.arguments;
-  a.from_outer = w.group, a.from_channel = w.red, a.to_outer = cols * taps * pitch;
-  int64_t lines = taps, inner = cols;
-  if (taps == 1) {  // lines of a tile are output channels then
-    a.from_line[0] = w.column, a.to_line = pitch;
-    a.width = divider(cols), a.height = divider(1);
-    lines = cols, inner = 1;
-  } else {
-    a.from_inner = w.column, a.to_inner = taps * pitch, a.to_line = pitch;
-    for (int i = 0; i < 3; i++) a.from_line[i] = p.ws[4 - i];
-    a.width = divider(p.filter[2]), a.height = divider(p.filter[1]);
-  }
-  a.inner = divider(inner), a.lines = static_cast<int>(lines), a.channels = static_cast<int>(red);
+  a.from_channel = w.red, a.channels = static_cast<int>(red);
   a.channels_fast = red > 1 && w.red == 1;
+  a.from_outer = w.group, a.to_outer = cols * taps * pitch;
+  int64_t tap = 0;
+  const bool even = evenly_spaced(p.filter, p.ws, tap);
+  if (taps == 1 || (w.column == 1 && even)) {
+    lines_in_a_row(a, cols, w.column, taps);
+    a.from_inner = tap, a.to_inner = pitch, a.to_line = taps * pitch;
+  } else {
+    lines_by_axis(a, p.filter, p.ws, cols);
+    a.from_inner = w.column, a.to_inner = taps * pitch, a.to_line = pitch;
+  }
+  copy.groups = copying_groups(a, p.groups);
   copy.bytes = p.groups * cols * taps * pitch * bytes;
-  copy.groups = p.groups * inner * ceil_div(lines, params::PACK_CHANNELS_TILE) *
-                ceil_div(red, params::PACK_CHANNELS_TILE);
   copy.strides[0] = pitch * bytes, copy.strides[1] = taps * pitch * bytes;
   copy.strides[2] = copy.strides[3] = kWgmmaUnit;
 
-  int64_t tap = 0;
-  const bool even = evenly_spaced(p.filter, p.ws, tap);
   const bool groups_follow = p.groups == 1 || w.group == cols * w.column;
   copy.always = !even || !groups_follow || (w.red != 1 && red > 1) || !whole_units(taps, tap, bytes) ||
                 !whole_units(p.groups * cols, w.column, bytes);
@@ -143,8 +187,7 @@ ConvWgmmaCopy copy_of_weights(const ConvProblem& p, int64_t red, int64_t cols, i
   return copy;
 }
 
-// --- Boxes
-// ------------------------------------------------------------------------------------------------------------
+// --- Boxes -----------------------------------------------------------------------------------------------
 
 struct Box {
   int64_t size[3], images;  // width, height, depth
@@ -211,8 +254,7 @@ Box box_of(const ConvProblem& p, const ConvWgmmaConfig& config) {
   return best_box(grid_of(p), most_pixels(p, config), weight_grad(p), in_eights);
 }
 
-// --- Arguments
-// --------------------------------------------------------------------------------------------------------
+// --- Arguments -------------------------------------------------------------------------------------------
 
 void set_axes(ConvWgmma& a, const ConvProblem& p, const Box& box) {
   const Positions grid = grid_of(p);
@@ -331,12 +373,14 @@ bool conv_wgmma_is_split(const ConvProblem& p) {
 }
 
 const char* conv_wgmma_refuses(const ConvProblem& p) {
+  const bool floats = p.dtype == c10::ScalarType::Float;
   if (!is_float_storage(p.dtype)) return "for float32, float16 and bfloat16";
-  if (weight_grad(p) && p.dtype == c10::ScalarType::Float) return "the weight gradient in 16 bits only";
   if (std::min({p.n, p.c, p.k}) == 0 || p.in_pixels() == 0 || p.out_pixels() == 0 || p.taps() == 0)
     return "nothing to compute";
-  if (*std::max_element(p.stride, p.stride + 3) > params::CONV_WGMMA_STRIDE) return "a stride above 8";
+  const int32_t* steps = weight_grad(p) && floats ? p.dilation : p.stride;
+  if (*std::max_element(steps, steps + 3) > params::CONV_WGMMA_STRIDE) return "a stride or dilation above 8";
   if (p.groups > 1) {
+    if (weight_grad(p) && floats) return "the weight gradient of groups in 16 bits only";
     if (std::min(p.c, p.k) / p.groups < kFewestChannels) return "fewer than 16 channels per group";
     if (p.in[0] != 1 || p.out[0] != 1 || p.filter[0] != 1 || p.padding[0] != 0)
       return "groups in three dimensions";
@@ -346,16 +390,17 @@ const char* conv_wgmma_refuses(const ConvProblem& p) {
       span(p.ys, {p.n, p.k, p.out[0], p.out[1], p.out[2]}) > limit ||
       span(p.ws, {p.k, p.c / p.groups, p.filter[0], p.filter[1], p.filter[2]}) > limit)
     return "a tensor of 2^30 elements or more";
-  double positions = double(p.n) * p.groups;  // of all phases
-  for (int i = 0; i < 3; i++) positions *= input_grad(p) ? round_up(p.in[i], p.stride[i]) : p.out[i];
-  if (positions * ceil_div(std::max(p.c, p.k) / p.groups, 64) * p.taps() > INT32_MAX)
-    return "2^31 tiles or more";
+  double pixels = double(p.n) * p.groups;  // of all phases
+  for (int i = 0; i < 3; i++) pixels *= input_grad(p) ? round_up(p.in[i], p.stride[i]) : p.out[i];
+  if (pixels * ceil_div(std::max(p.c, p.k) / p.groups, 64) > INT32_MAX) return "2^31 tiles or more";
   return nullptr;
 }
 
 std::vector<int> conv_wgmma_forms(const ConvProblem& p) {
-  if (weight_grad(p)) return {params::CONV_WGMMA_WEIGHTS};
-  const bool last = positions_of(p).strides[1] == 1;
+  // the instructions take floats along the reduction only
+  if (weight_grad(p) && p.dtype != c10::ScalarType::Float) return {params::CONV_WGMMA_WEIGHTS};
+  const ConvProblem q = in_form(p, params::CONV_WGMMA_PIXEL_ROWS);
+  const bool last = positions_of(q).strides[1] == 1;
   if (last) return {params::CONV_WGMMA_PIXEL_ROWS, params::CONV_WGMMA_PIXEL_COLUMNS};
   return {params::CONV_WGMMA_PIXEL_COLUMNS, params::CONV_WGMMA_PIXEL_ROWS};
 }
@@ -371,7 +416,8 @@ bool conv_wgmma_can_split(const ConvProblem& p) {
                          : evenly_spaced(p.out, p.ys, stride);
 }
 
-ConvWgmmaPlan conv_wgmma_plan(const ConvProblem& p, const ConvWgmmaConfig& config) {
+ConvWgmmaPlan conv_wgmma_plan(const ConvProblem& problem, const ConvWgmmaConfig& config) {
+  const ConvProblem p = in_form(problem, config.form);
   const Box box = box_of(p, config);
   ConvWgmmaPlan plan = plan_of(p, config, box);
   ConvWgmma& a = plan.arguments;
