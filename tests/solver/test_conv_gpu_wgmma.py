@@ -181,13 +181,16 @@ def test_infinities_and_nan_stay_where_they_are(precision, channels_last):
         assert relative_error(got[finite], right[finite]) < TOLERANCE[precision]
 
 
-def test_bounds_and_transposed():
+def test_bounds_constant_weights_and_transposed():
     dlbackend.solvers.force("conv_fwd:gpu_wgmma,conv_bwd_data:gpu_wgmma")
     x, w, bias = torch.randn(2, 24, 9, 10), torch.randn(40, 24, 3, 3), torch.randn(40)
     arguments = ([1, 1], [1, 1], [1, 1], 1, -1.0, 2.0)
-    got = torch.ops.dlbackend.convolution_bounded(x.to("ocl"), w.to("ocl"), bias.to("ocl"), *arguments).cpu()
-    assert (got.min(), got.max()) == (-1, 2)
-    assert relative_error(got, F.conv2d(x.double(), w.double(), bias.double(), padding=1).clamp(-1, 2)) < 1e-5
+    want = F.conv2d(x.double(), w.double(), bias.double(), padding=1).clamp(-1, 2)
+    on_device = [t.to("ocl") for t in (x, w, bias)]
+    for constant in (False, True, True):  # the second of those reads what the first has kept
+        got = torch.ops.dlbackend.convolution_bounded(*on_device, *arguments, constant).cpu()
+        assert (got.min(), got.max()) == (-1, 2)
+        assert relative_error(got, want) < 1e-5
     y, more = torch.randn(2, 40, 5, 6), torch.randn(24)
     got = F.conv_transpose2d(y.to("ocl"), w.to("ocl"), more.to("ocl"), 2, 1, 1)
     assert relative_error(got, F.conv_transpose2d(y.double(), w.double(), more.double(), 2, 1, 1)) < 1e-5

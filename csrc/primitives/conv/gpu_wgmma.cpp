@@ -3,6 +3,7 @@
 // not lie together are copied first.
 #include <algorithm>
 
+#include "cl/hash.h"
 #include "cl/rounding.h"
 #include "primitives/common/gpu_tile.h"
 #include "primitives/common/wgmma.h"
@@ -32,7 +33,7 @@ struct Layout {
     maps = 0;
     image = after(maps, groups_of(plan, device) * 2 * params::WGMMA_MAP);
     lines = after(image, plan.image.always ? plan.image.bytes : 0);
-    partial = after(lines, plan.lines.always ? plan.lines.bytes : 0);
+    partial = after(lines, plan.lines.always && !plan.keeps_lines ? plan.lines.bytes : 0);
     end =
         after(partial, plan.arguments.splits > 1 ? plan.arguments.splits * plan.outputs * sizeof(float) : 0);
   }
@@ -59,7 +60,8 @@ double time_of(const ConvProblem& p, const ConvWgmmaConfig& config, const WgmmaT
   double time =
       kGpuTileLaunches * rates.launch_us + rounds * (store + plan.stages / plan.tiles * flops / rate);
   for (const ConvWgmmaCopy* copy : {&plan.image, &plan.lines})
-    if (copy->always) time += rates.launch_us + 2.0 * copy->bytes / rates.bytes;
+    if (copy->always && !(copy == &plan.lines && plan.keeps_lines))
+      time += rates.launch_us + 2.0 * copy->bytes / rates.bytes;
   if (config.splits > 1)
     time += rates.launch_us + (2 * config.splits + 1) * plan.outputs * sizeof(float) / rates.bytes;
   return time;
@@ -112,7 +114,8 @@ class WgmmaInvoker final : public ConvInvoker {
         options_(gpu_options(device, p.dtype)),
         kernel_(kernel(p, config, "conv_wgmma")),
         reduce_(config.splits > 1 ? &kernel(p, config, "split_reduce") : nullptr),
-        range_(cl::Range::linear(Layout::groups_of(plan_, device), params::WGMMA_ITEMS)) {
+        range_(cl::Range::linear(Layout::groups_of(plan_, device), params::WGMMA_ITEMS)),
+        form_(form_of(plan_.lines)) {
     if (plan_.image.always || plan_.lines.always) pack_kernel();
   }
 
@@ -127,8 +130,11 @@ class WgmmaInvoker final : public ConvInvoker {
     // freed when this returns, which the allocator orders behind what is enqueued
     const c10::DataPtr image_memory =
         bring(stream, plan_.image, image, a.image_strides, place(layout_.image));
-    const c10::DataPtr lines_memory =
-        bring(stream, plan_.lines, lines, a.lines_strides, place(layout_.lines));
+    c10::DataPtr lines_memory;
+    if (plan_.keeps_lines)
+      lines = in_elements({o.prepared.mem, static_cast<uint64_t>(o.prepared.offset)});
+    else
+      lines_memory = bring(stream, plan_.lines, lines, a.lines_strides, place(layout_.lines));
     a.image_offset = image.offset, a.lines_offset = lines.offset;
     a.out_offset = out.offset, a.bias_offset = bias.offset;
     a.maps_offset = floats(place(layout_.maps)), a.partial_offset = floats(place(layout_.partial));
@@ -140,7 +146,18 @@ class WgmmaInvoker final : public ConvInvoker {
                           Factor{}, has_bias_ ? Factor{} : Factor{0, 0, 0}, bounds);
   }
 
+  void prepare(Stream& stream, const ConvProblem::Operands& o, MemRef to) override {
+    pack(stream, plan_.lines, o.w, to);
+  }
+  uint64_t form() const override { return form_; }
+
  private:
+  // All that decides where a weight comes from and goes to.
+  static uint64_t form_of(const ConvWgmmaCopy& copy) {
+    const auto* bytes = reinterpret_cast<const char*>(&copy.arguments);
+    return cl::hash128("conv_gpu_wgmma" + std::string(bytes, sizeof(copy.arguments))).low;
+  }
+
   static int64_t floats(MemRef place) { return static_cast<int64_t>(place.offset / sizeof(float)); }
 
   cl::Kernel& kernel(const ConvProblem& p, const ConvWgmmaConfig& config, const char* name) const {
@@ -171,12 +188,21 @@ class WgmmaInvoker final : public ConvInvoker {
       place = resolve(memory, memory.get());
       std::copy_n(copy.strides, 4, strides);
     }
-    params::PackChannels a = copy.arguments;
-    a.from_offset = buffer.offset, a.to_offset = static_cast<int64_t>(place.offset) / element;
-    pack_kernel().launch(stream.queue(), cl::Range::linear(copy.groups, params::PACK_CHANNELS_ITEMS),
-                         buffer.mem, place.mem, a);
-    buffer.mem = place.mem, buffer.offset = a.to_offset;
+    buffer = pack(stream, copy, buffer, place);
     return memory;
+  }
+
+  Buffer in_elements(MemRef place) const {
+    return {place.mem, static_cast<int64_t>(place.offset / c10::elementSize(dtype_))};
+  }
+
+  Buffer pack(Stream& stream, const ConvWgmmaCopy& copy, const Buffer& from, MemRef place) const {
+    const Buffer to = in_elements(place);
+    params::PackChannels a = copy.arguments;
+    a.from_offset = from.offset, a.to_offset = to.offset;
+    pack_kernel().launch(stream.queue(), cl::Range::linear(copy.groups, params::PACK_CHANNELS_ITEMS),
+                         from.mem, place.mem, a);
+    return to;
   }
 
   const ConvDirection direction_;
@@ -190,6 +216,7 @@ class WgmmaInvoker final : public ConvInvoker {
   cl::Kernel& kernel_;
   cl::Kernel* const reduce_;  // where there are parts
   const cl::Range range_;
+  const uint64_t form_;  // of weights that are kept
 };
 
 class Wgmma final : public ConvSolver {
@@ -203,6 +230,10 @@ class Wgmma final : public ConvSolver {
   }
   uint64_t workspace(const ConvProblem& p, const cl::Device& device, const Config& config) const override {
     return Layout(conv_wgmma_plan(p, config.as<ConvWgmmaConfig>()), device).end;
+  }
+  uint64_t prepared(const ConvProblem& p, const cl::Device&, const Config& config) const override {
+    const ConvWgmmaPlan plan = conv_wgmma_plan(p, config.as<ConvWgmmaConfig>());
+    return plan.keeps_lines ? plan.lines.bytes : 0;
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
     const std::vector<TimedConfig> all = timed_configs(p, device);

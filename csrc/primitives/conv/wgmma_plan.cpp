@@ -425,6 +425,7 @@ ConvWgmmaPlan conv_wgmma_plan(const ConvProblem& problem, const ConvWgmmaConfig&
   a.runs = has_runs(p, config);
   a.has_bias = p.has_bias && config.splits == 1 && !weight_grad(p);
   a.part_size = static_cast<int64_t>(plan.outputs);
+  plan.keeps_lines = p.constant_w && plan.lines.always;
   double all;
   int64_t most;
   count_stages(plan, config.form, all, most);

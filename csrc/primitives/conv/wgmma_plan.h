@@ -30,6 +30,7 @@ struct ConvWgmmaPlan {
   ConvWgmmaCopy image, lines;
   double tiles = 0, stages = 0;  // stages of all tiles together
   double outputs = 0;            // elements of a part
+  bool keeps_lines = false;      // constant weights are copied once, not in every run
   bool neighbours = false;       // results that lie together are stored together
 };
 
