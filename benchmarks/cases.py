@@ -192,9 +192,12 @@ def _conv_cases() -> list[Case]:
         ("depthwise 5x5 240 28", 240, 240, 5, 1, 28, 240),
     ]
     cases = []
-    in_bfloat16 = [("bf16 " + shape[0], *shape[1:]) for shape in shapes[:5]]
-    for name, cin, cout, k, s, size, groups in shapes + in_bfloat16:
+    kinds = ("tf32", "tf32 channels-last", "bf16", "bf16 channels-last")
+    others = [(f"{kind} {shape[0]}", *shape[1:]) for kind in kinds for shape in shapes[:5]]
+    for name, cin, cout, k, s, size, groups in shapes + others:
         dtype = torch.bfloat16 if name.startswith("bf16") else torch.float32
+        layout = torch.channels_last if "channels-last" in name else torch.contiguous_format
+        precision = "tf32" if name.startswith("tf32") else "none"
 
         def operands(
             device: torch.device,
@@ -205,9 +208,12 @@ def _conv_cases() -> list[Case]:
             size: int = size,
             groups: int = groups,
             dtype: torch.dtype = dtype,
+            layout: torch.memory_format = layout,
+            precision: str = precision,
         ) -> Any:
-            x = torch.randn(batch, cin, size, size).to(device, dtype)
-            w = torch.randn(cout, cin // groups, k, k).to(device, dtype)
+            torch.backends.fp32_precision = precision  # type: ignore[attr-defined]  # of the process, until the next case
+            x = torch.randn(batch, cin, size, size).to(device, dtype, memory_format=layout)
+            w = torch.randn(cout, cin // groups, k, k).to(device, dtype, memory_format=layout)
             return x, w, dict(stride=s, padding=k // 2, groups=groups)
 
         def forward(device: torch.device, operands: Callable[[torch.device], Any] = operands) -> Step:
@@ -216,7 +222,7 @@ def _conv_cases() -> list[Case]:
 
         def backward(device: torch.device, operands: Callable[[torch.device], Any] = operands) -> Step:
             x, w, options = operands(device)
-            grad = torch.randn(torch.nn.functional.conv2d(x, w, **options).shape).to(device, x.dtype)
+            grad = torch.randn_like(torch.nn.functional.conv2d(x, w, **options))
             arguments = (
                 [0],
                 [options["stride"]] * 2,

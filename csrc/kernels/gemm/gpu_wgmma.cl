@@ -3,50 +3,13 @@
 //   c[b,m,n] = alpha * sum_k a[b,m,k] * b[b,k,n] + beta * d[b,m,n], within bounds
 //
 // A work-group stays and computes tile after tile. Its last warp copies stages of both operands to local memory by
-// the copy engine (cp.async.bulk.tensor), as far ahead as there are stages; two warpgroups multiply them, each 64 rows of
-// the tile. Barriers in local memory say which stages are full and which are empty. What the copy engine needs to know
-// of an operand, its tensor map, the work-group makes itself in the workspace, so the host needs no other API.
-//
-// Build-time macros besides common/gpu_tile.clh's storage type: columns of a tile (TILE_N, 64, 128 or 256; 256 not with
-// SPLIT), and for each operand whether its lines lie along the rows (A_ALONG_ROWS, B_ALONG_ROWS; else along k; only in
-// 16 bits). SPLIT multiplies float32 to the precision of float32: every operand is the sum of what TF32 holds of it and a rest,
-// three products of these are added, and the sums of each instruction's k leave the tensor cores, which round towards
-// zero, for sums in registers (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while
-// surpassing the FP32 theoretical peak performance", 2022).
+// the copy engine (cp.async.bulk.tensor), as far ahead as there are stages; two warpgroups multiply them
+// (common/wgmma_loop.clh, which names the build-time macros). What the copy engine needs to know of an operand, its
+// tensor map, the work-group makes itself in the workspace, so the host needs no other API.
 #include "kernels/gemm/gpu_wgmma.h"
-
-#if defined(T_FLOAT)
-#define MAJORS
-#else
-#define MAJORS ", " TEXT(A_ALONG_ROWS) ", " TEXT(B_ALONG_ROWS)
-#endif
-
-#define CONSUMERS 256  // work-items that multiply
-#define A_BYTES (WGMMA_ROWS * WGMMA_LINE)
-#define B_BYTES (TILE_N * WGMMA_LINE)
-#define STAGE_BYTES (A_BYTES + B_BYTES)
-#define RESTS (SPLIT ? 3 : 0)  // stages of what TF32 does not hold
-#define STAGES (WGMMA_STAGE_BYTES / STAGE_BYTES - RESTS)
-#define BARRIERS (STAGE_BYTES * (STAGES + RESTS))
-#define MAPS (BARRIERS + 128)
-#define LOCAL_BYTES (MAPS + 2 * WGMMA_MAP)
-#define SUMS (TILE_N / 2)  // of a work-item
 
 // Tiles that run together are some rows by some columns, so that what they read is still in the cache.
 #define GROUP_TILES 16
-
-#if TILE_N == 64
-#define NAMES NAMES32
-#define SUM_OPERANDS SUMS32(0)
-#define EACH EACH32
-#elif TILE_N == 128
-#define NAMES NAMES64
-#define SUM_OPERANDS SUMS32(0), SUMS32(32)
-#define EACH EACH64
-#else
-#define NAMES NAMES128
-#define SUM_OPERANDS SUMS32(0), SUMS32(32), SUMS32(64), SUMS32(96)
-#endif
 
 INLINE void map_operand(uint map, global const T* start, const WgmmaOperand* o, int length, int lines, int batch,
                         int box_lines) {
@@ -122,140 +85,7 @@ INLINE void copy_tiles(local uchar* memory, global const T* a, global const T* b
   }
 }
 
-// --- Products ---------------------------------------------------------------------------------------------------------
-
-#define A_STEP (A_ALONG_ROWS ? 128 : 2)  // from one instruction's k to the next, in units of 16 bytes
-#define B_STEP (B_ALONG_ROWS ? 128 : 2)
-
-#define MULTIPLY(registers, x, y, adds)                                                                         \
-  "//@wgmma.mma_async.sync.aligned.m64n" TEXT(TILE_N) WGMMA_K "." WGMMA_TYPE " {" registers "}, " x ", " y ", " adds ", 1, 1" MAJORS ";\n"
-#define WAIT_FULL(label)                                                                                        \
-  "shl.b32 o, %[stage], 3; add.s32 w, %[full], o; add.s32 e, %[empty], o;\n" label                              \
-  ": mbarrier.try_wait.parity.shared.b64 q, [w], %[parity]; @!q bra " label ";\n"
-#define WAIT_FULL_IF(label, needed)                                                                             \
-  "shl.b32 o, %[stage], 3; add.s32 w, %[full], o; add.s32 e, %[empty], o;\n" label                              \
-  ": mbarrier.try_wait.parity.shared.b64 q, [w], %[parity]; not.pred none, " needed "; or.pred q, q, none;\n"   \
-  "@!q bra " label ";\n"
-#define NEXT_STAGE                                                                                              \
-  "add.s32 %[stage], %[stage], 1; setp.eq.s32 q, %[stage], %[stages];\n"                                        \
-  "@q mov.b32 %[stage], 0; @q xor.b32 %[parity], %[parity], 1;\n"
-
-// Where a warpgroup is in the turns of the stages; they go on from tile to tile.
-typedef struct {
-  uint stage, parity;
-  uint rest;  // the stage of rests
-} Progress;
-
-#if !SPLIT
-#define STEP(k)                                                                                                 \
-  "add.s64 x, da, %[a_step] * " k "; add.s64 y, db, %[b_step] * " k ";\n" MULTIPLY(NAMES("%"), "x", "y", "p") "setp.eq.b32 p, 0, 0;\n"
-
-// sums = the product of one tile: a loop in one statement, since the compiler must not move sums that are in flight.
-INLINE void multiply(float* sums, uint memory, ulong a, ulong b, int count, Progress* at) {
-  const uint full = memory + BARRIERS, empty = full + 8 * STAGES;
-  uint stage = at->stage, parity = at->parity;
-  asm volatile(
-      "{ .reg .pred p, q, elected; .reg .b64 x, y, da, db; .reg .b32 i, o, w, e, last;\n"
-      "mov.b32 i, 0; mov.b32 e, 0; setp.ne.b32 p, 0, 0; setp.eq.s32 elected, %[lane], 0;\n"
-      "LOOP:\n"
-      "mov.b32 last, e;\n" WAIT_FULL("FULL")
-      "mul.lo.s32 o, %[stage], %[bytes]; cvt.u64.u32 x, o; add.s64 da, %[a], x; add.s64 db, %[b], x;\n"
-      "//@wgmma.fence.sync.aligned;\n"
-      STEP("0") STEP("1") STEP("2") STEP("3")
-      "//@wgmma.commit_group.sync.aligned;\n"
-      "//@wgmma.wait_group.sync.aligned 1;\n"
-      "setp.gt.s32 q, i, 0; and.pred q, q, elected; @q mbarrier.arrive.shared.b64 _, [last];\n"
-      NEXT_STAGE
-      "add.s32 i, i, 1; setp.lt.s32 q, i, %[count]; @q bra LOOP;\n"
-      "//@wgmma.wait_group.sync.aligned 0;\n"
-      "@elected mbarrier.arrive.shared.b64 _, [e]; }"
-      : SUM_OPERANDS, [stage] "+r"(stage), [parity] "+r"(parity)
-      : [full] "r"(full), [empty] "r"(empty), [a] "l"(a), [b] "l"(b), [count] "r"(count),
-        [lane] "r"((int)get_local_id(0) % 32), [bytes] "n"(STAGE_BYTES / 16), [stages] "n"(STAGES),
-        [a_step] "n"(A_STEP), [b_step] "n"(B_STEP)
-      : "memory");
-  at->stage = stage, at->parity = parity;
-}
-#else
-// Splits a float: v becomes what TF32 holds of it, w the rest, to which half of TF32's last place is added, as the hardware
-// then cuts off. Of a, which stays as it is, the hardware's cut is what TF32 holds; b is rounded to nearest. So the
-// product of both rests, which is left out, has no sign that it tends to. Infinities and NaN have no rest.
-#define REST_OF(v, w)                                                                                           \
-  "mov.b32 g, " v "; sub.f32 f, g, f; abs.f32 g, g; setp.lt.f32 q, g, 0f7F800000;\n"                            \
-  "selp.f32 f, f, 0f00000000, q; mov.b32 " w ", f; add.s32 " w ", " w ", 0x1000;\n"
-#define SPLIT_A(v, w) "and.b32 u, " v ", 0xffffe000; mov.b32 f, u;\n" REST_OF(v, w)
-#define SPLIT_B(v, w)                                                                                           \
-  "add.s32 u, " v ", 0x1000; and.b32 u, u, 0xffffe000; mov.b32 f, u;\n" REST_OF(v, w) "selp.b32 " v ", u, " v ", q;\n"
-#define EACH4(split) split("v0", "w0") split("v1", "w1") split("v2", "w2") split("v3", "w3")
-#define LOAD4(i) "@more ld.shared.v4.b32 {v0, v1, v2, v3}, [r + 4096 * " i "];\n"
-#define STORE4(at, i, v) "@more st.shared.v4.b32 [" at " + 4096 * " i "], {" v "0, " v "1, " v "2, " v "3};\n"
-#define RESTS_OF_A(i) LOAD4(i) EACH4(SPLIT_A) STORE4("l", i, "w")
-#define RESTS_OF_B(i) LOAD4(i) EACH4(SPLIT_B) STORE4("l", i, "w") STORE4("r", i, "v")
-#define RESTS_1 RESTS_OF_A("0") RESTS_OF_A("1") RESTS_OF_A("2")
-#if TILE_N == 64  // half as many of b
-#define RESTS_2 RESTS_OF_A("3") RESTS_OF_B("4")
-#define RESTS_3 RESTS_OF_B("5")
-#else
-#define RESTS_2 RESTS_OF_A("3") RESTS_OF_B("4") RESTS_OF_B("5")
-#define RESTS_3 RESTS_OF_B("6") RESTS_OF_B("7")
-#endif
-#define PLACES_OF_RESTS                                                                                         \
-  "mad.lo.s32 r, %[stage], %[bytes] * 16, %[mine]; mad.lo.s32 l, %[buffer], %[bytes] * 16, %[mine];\n"             \
-  "add.s32 l, l, %[rests];\n"
-// The three products of one instruction's k, the small ones first.
-#define CHAIN(set, k)                                                                                           \
-  "//@wgmma.fence.sync.aligned;\n"                                                                              \
-  "add.s64 x, ra, 2 * " k "; add.s64 y, db, 2 * " k ";\n" MULTIPLY(NAMES(set), "x", "y", "no")                  \
-  "add.s64 x, da, 2 * " k "; add.s64 z, rb, 2 * " k ";\n" MULTIPLY(NAMES(set), "x", "z", "yes")                 \
-  MULTIPLY(NAMES(set), "x", "y", "yes") "//@wgmma.commit_group.sync.aligned;\n"
-#define ADD_CHAIN "//@wgmma.wait_group.sync.aligned 0;\n" EACH(ADD, s)
-
-// sums = the product of one tile. While one warpgroup adds its chain to the sums in registers, which rounds to nearest, the
-// tensor cores have the other's. Meanwhile the rests of the next stage are made, for both warpgroups: they meet before
-// the last chain of a stage ends. Three stages of rests are enough, since who has been at that meeting has no chain
-// of the stage before any more.
-INLINE void multiply(float* sums, uint memory, ulong a, ulong b, int count, Progress* at) {
-  const uint full = memory + BARRIERS, empty = full + 8 * STAGES;
-  uint stage = at->stage, parity = at->parity, buffer = at->rest;
-#pragma unroll
-  for (int i = 0; i < SUMS; i++) sums[i] = 0;
-  asm volatile(
-      "{ .reg .pred yes, no, more, none, q, elected; .reg .b64 x, y, z, da, db, ra, rb;\n"
-      ".reg .b32 i, o, w, e, last, r, l, u, v<4>, w<4>; .reg .f32 f, g, s<64>;\n"
-      "mov.b32 i, 0; setp.eq.s32 elected, %[lane], 0; setp.eq.b32 yes, 0, 0; setp.ne.b32 no, 0, 0;\n"
-      "setp.eq.b32 more, 0, 0;\n"
-      WAIT_FULL("FIRST")
-      PLACES_OF_RESTS RESTS_1 RESTS_2 RESTS_3
-      "fence.proxy.async; bar.sync 1, 256;\n"
-      "LOOP:\n"
-      "mul.lo.s32 o, %[stage], %[bytes]; cvt.u64.u32 x, o; add.s64 da, %[a], x; add.s64 db, %[b], x;\n"
-      "mul.lo.s32 o, %[buffer], %[bytes]; add.s32 o, o, %[bytes] * %[stages]; cvt.u64.u32 x, o;\n"
-      "add.s64 ra, %[a], x; add.s64 rb, %[b], x;\n"
-      CHAIN("s", "0")
-      "mov.b32 last, e; add.s32 i, i, 1; setp.lt.s32 more, i, %[count];\n"
-      "add.s32 %[buffer], %[buffer], 1; setp.eq.s32 q, %[buffer], 3; @q mov.b32 %[buffer], 0;\n"
-      NEXT_STAGE
-      WAIT_FULL_IF("FULL", "more")
-      PLACES_OF_RESTS RESTS_1 ADD_CHAIN
-      CHAIN("s", "1") RESTS_2 ADD_CHAIN
-      CHAIN("s", "2") RESTS_3 "fence.proxy.async;\n" ADD_CHAIN
-      CHAIN("s", "3") "bar.sync 1, 256;\n" ADD_CHAIN
-      "@elected mbarrier.arrive.shared.b64 _, [last];\n"
-      "@more bra.uni LOOP; }"
-      : SUM_OPERANDS, [stage] "+r"(stage), [parity] "+r"(parity), [buffer] "+r"(buffer)
-      : [full] "r"(full), [empty] "r"(empty), [a] "l"(a), [b] "l"(b), [count] "r"(count),
-        [lane] "r"((int)get_local_id(0) % 32), [bytes] "n"(STAGE_BYTES / 16), [stages] "n"(STAGES),
-        [mine] "r"(memory + (uint)get_local_id(0) * 16), [rests] "n"(STAGES * STAGE_BYTES)
-      : "memory");
-  at->stage = stage, at->parity = parity, at->rest = buffer;
-}
-#endif
-
 // --- Results ----------------------------------------------------------------------------------------------------------
-
-// Of a work-item's sums, i / 4 counts columns by eights; of these it has two neighbours in each of two rows.
-INLINE int row_of(int item, int i) { return item / 128 * 64 + item % 128 / 32 * 16 + item % 32 / 4 + i / 2 % 2 * 8; }
-INLINE int column_of(int item, int i) { return i / 4 * 8 + item % 4 * 2 + i % 2; }
 
 INLINE void finish(float* sums, const GemmWgmma* p, Tile t, int item, global const T* d, float alpha, float beta) {
 #pragma unroll
@@ -272,26 +102,6 @@ INLINE void finish(float* sums, const GemmWgmma* p, Tile t, int item, global con
     for (int i = 0; i < SUMS; i++) sums[i] = bounded1(sums[i], p->low, p->high);
   }
 }
-
-#if !defined(T_FLOAT)
-INLINE void exchange(uint* x, uint* y, bool second, int distance) {
-  const uint got = other_lane(second ? *x : *y, distance);
-  if (second)
-    *x = got;
-  else
-    *y = got;
-}
-
-// Four lanes have two neighbours each of four groups of eight columns: each gets one group.
-INLINE uint4 gather_columns(const float* sums, int item) {
-  uint w[4];
-#pragma unroll
-  for (int j = 0; j < 4; j++) w[j] = pair(sums[4 * j], sums[4 * j + 1]);
-  exchange(w, w + 1, item & 1, 1), exchange(w + 2, w + 3, item & 1, 1);
-  exchange(w, w + 2, item & 2, 2), exchange(w + 1, w + 3, item & 2, 2);
-  return (uint4)(w[0], w[1], w[2], w[3]);
-}
-#endif
 
 INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, global T* c) {
   if (!p->c_vector) {
@@ -338,15 +148,6 @@ INLINE void store_partial(const float* sums, const GemmWgmma* p, Tile t, int ite
 }
 
 #if SPLIT
-// Products of infinities are NaN where a rest is zero. Where anything became infinite or NaN, the work-item's results are
-// summed again as floats; a NaN ends the sum.
-INLINE bool any_infinite_or_nan(const float* sums) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < SUMS; i++) sum += sums[i] * 0;
-  return sum != 0 || isnan(sum);
-}
-
 INLINE float sum_again(global const T* a, global const T* b, const GemmWgmma* p, Tile t, int row, int column) {
   global const T* x = a + p->a.offset + (t.batch * p->a.batch + row * p->a.pitch) / (long)sizeof(T);
   global const T* y = b + p->b.offset + (t.batch * p->b.batch + column * p->b.pitch) / (long)sizeof(T);
@@ -380,8 +181,7 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_wgmma(
   const int item = get_local_id(0);
   const uint base = local_address(memory);
   if (item == 0) {
-    for (int i = 0; i < STAGES; i++) make_barrier(base + BARRIERS + 8 * i, 1);
-    for (int i = STAGES; i < 2 * STAGES; i++) make_barrier(base + BARRIERS + 8 * i, CONSUMERS / 32);
+    make_stage_barriers(base);
     asm volatile("fence.proxy.async;" ::: "memory");
   }
   barrier(CLK_LOCAL_MEM_FENCE);

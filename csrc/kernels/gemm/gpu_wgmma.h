@@ -4,12 +4,6 @@
 
 PARAMS_BEGIN
 
-enum {
-  WGMMA_ROWS = 128,              // of a tile: 64 for each of two warpgroups that multiply
-  WGMMA_ITEMS = 288,             // of a work-group: those two warpgroups, and the warp that copies
-  WGMMA_STAGE_BYTES = 192 << 10  // of local memory for stages
-};
-
 // An operand in memory as lines of contiguous elements: along k, or along the rows where its macro says so.
 typedef struct {
   dlb_long offset;  // of its first element, which lies at a multiple of 16 bytes

@@ -28,6 +28,7 @@ std::vector<const ConvSolver*> conv_solvers() {
       conv_cpu_implicit(),   // everything else on CPU-like devices
       conv_gpu_depthwise(),  // one channel per group: too little reuse for a product
       conv_gpu_winograd(),   // 3x3 of stride 1 with many channels on GPU-class devices
+      conv_gpu_wgmma(),      // Hopper's tensor cores, for float32 at its own precision too
       conv_gpu_mma(),        // 16 bits and TF32 on tensor cores
       conv_gpu_implicit(),   // everything else on GPU-class devices
       conv_fft(),            // large filters of stride 1: a result's cost does not depend on their size

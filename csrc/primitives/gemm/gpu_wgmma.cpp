@@ -5,6 +5,7 @@
 #include "cl/rounding.h"
 #include "kernels/gemm/pack_lines.h"
 #include "primitives/common/gpu_tile.h"
+#include "primitives/common/wgmma.h"
 #include "primitives/gemm/gpu_invoker.h"
 #include "primitives/gemm/solvers.h"
 #include "runtime/element.h"
@@ -16,8 +17,6 @@ namespace {
 using params::GemmWgmma;
 using params::WgmmaOperand;
 
-constexpr int64_t kUnit = 16;  // bytes: lines and matrices begin at multiples of it
-constexpr int64_t kWorkspaceAlign = 512;
 constexpr int64_t kShortestPart = 4;  // stages of a part of the reduction
 constexpr size_t kMostConfigs = 6;
 constexpr double kHopeless = 1.6;  // times the first config's expected time
@@ -26,16 +25,6 @@ struct WgmmaConfig {
   int32_t columns = 0, splits = 0;  // of a tile; parts of the reduction
   static constexpr const char* kNames[] = {"columns", "splits"};
 };
-
-// Tiles by their columns, and the share of the rate of mma instructions (DeviceRates::matrix16, matrix_tf32)
-// that they reach, also in the three products of a float32: seen on an H100, where these instructions are
-// faster than mma.
-struct WgmmaTile {
-  int columns;
-  double speed, split_speed;
-};
-constexpr WgmmaTile kTiles[] = {{256, 1.1, 0}, {128, 1.0, 0.65}, {64, 0.6, 0.48}};
-constexpr double kTileTime = 2.5;  // microseconds in which a compute unit begins and stores a tile
 
 bool is_split(const GemmProblem& p) {
   return p.dtype == c10::ScalarType::Float && !p.tf32;
@@ -57,7 +46,7 @@ struct Side {
   int64_t batch_stride, row_stride, k_stride;  // in elements
   int64_t bytes;                               // of an element
   Lines lines() const {
-    const auto whole = [&](int64_t stride) { return stride * bytes % kUnit == 0; };
+    const auto whole = [&](int64_t stride) { return stride * bytes % kWgmmaUnit == 0; };
     if (!whole(batch_stride)) return Lines::kPacked;
     if ((k_stride == 1 || k == 1) && (rows == 1 || (row_stride > 0 && whole(row_stride))))
       return Lines::kAlongK;
@@ -86,7 +75,7 @@ struct Copy {
   explicit Copy(const Side& side) {
     const bool along_rows = side.lines() == Lines::kAlongRows;
     const int64_t lines_ = along_rows ? side.k : side.rows, length = along_rows ? side.rows : side.k;
-    lines.pitch = round_up(length * side.bytes, kUnit);
+    lines.pitch = round_up(length * side.bytes, kWgmmaUnit);
     lines.batch = side.matrices() > 1 ? lines_ * lines.pitch : 0;
     bytes = side.matrices() * lines_ * lines.pitch;
     params::PackLines& a = arguments;
@@ -118,7 +107,7 @@ int64_t packed_bytes(const Side& side) {
 struct Layout {
   uint64_t maps, left, right, partial, end;
   Layout(const GemmProblem& p, const cl::Device& device, const WgmmaConfig& config) {
-    const auto after = [](uint64_t start, int64_t bytes) { return start + round_up(bytes, kWorkspaceAlign); };
+    const auto after = [](uint64_t start, int64_t bytes) { return start + round_up(bytes, kWgmmaAlign); };
     maps = 0;
     left = after(maps, groups_of(p, device, config) * 2 * params::WGMMA_MAP);
     right = after(left, packed_bytes(left_side(p)));
@@ -148,7 +137,7 @@ WgmmaPlan assess(const GemmProblem& p, const WgmmaTile& tile, int splits, const 
   const double flops =
       2.0 * int(params::WGMMA_ROWS) * tile.columns * part_depth(p, splits) * (is_split(p) ? 3 : 1);
   const int64_t rounds = ceil_div(tiles_of(p, tile.columns) * splits, device.compute_units);
-  double time = kGpuTileLaunches * rates.launch_us + rounds * (kTileTime + flops / rate);
+  double time = kGpuTileLaunches * rates.launch_us + rounds * (kWgmmaTileTime + flops / rate);
   for (const Side& side : {left_side(p), right_side(p)})
     if (side.lines() == Lines::kPacked) time += rates.launch_us + 2 * packed_bytes(side) / rates.bytes;
   if (splits > 1)
@@ -166,7 +155,7 @@ int64_t most_splits(const GemmProblem& p) {
 std::vector<WgmmaPlan> plans(const GemmProblem& p, const cl::Device& device) {
   const DeviceRates& rates = rates_of(device);
   std::vector<WgmmaPlan> list;
-  for (const WgmmaTile& tile : kTiles) {
+  for (const WgmmaTile& tile : kWgmmaTiles) {
     if (is_split(p) && tile.split_speed == 0) continue;  // whose sums need more registers than there are
     int64_t previous = 0;
     for (int rounds : {0, 1, 2, 3}) {  // tiles that a compute unit shall have
@@ -242,7 +231,9 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
     const GemmProblem p = oriented(problem);
     const auto along_rows = [](const Side& side) { return side.lines() == Lines::kAlongRows ? "1" : "0"; };
     return fetch_kernel(
-        device, {"common/gpu_tile.clh", "common/wgmma.clh", "gemm/gpu_wgmma.cl", "common/split_reduce.cl"},
+        device,
+        {"common/gpu_tile.clh", "common/wgmma.clh", "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl",
+         "common/split_reduce.cl"},
         name,
         gpu_options(device, p.dtype) + " -DTILE_N=" + std::to_string(config.as<WgmmaConfig>().columns) +
             " -DSPLIT=" + (is_split(p) ? "1" : "0") + " -DA_ALONG_ROWS=" + along_rows(left_side(p)) +
@@ -267,7 +258,7 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
                      MemRef place) const {
     const int64_t element = int64_t(c10::elementSize(dtype_));
     lines.offset = buffer.offset;
-    if (!operand.packs && buffer.offset * element % kUnit == 0) return {};
+    if (!operand.packs && buffer.offset * element % kWgmmaUnit == 0) return {};
     c10::DataPtr memory;
     if (!operand.packs) {
       memory = allocate_bytes(operand.copy.bytes, index_);
@@ -305,7 +296,7 @@ class Wgmma final : public GemmSolver {
     for (const Side& side : {left_side(q), right_side(q)})
       if (const WgmmaOperand o = operand(side); std::max(o.pitch, o.batch) >= int64_t(1) << 40)
         return Applicability::no("rows or matrices 2^40 bytes apart");
-    if (double(tiles_of(q, kTiles[2].columns)) * most_splits(q) > INT32_MAX ||
+    if (double(tiles_of(q, kWgmmaTiles[2].columns)) * most_splits(q) > INT32_MAX ||
         std::max(Copy(left_side(q)).groups, Copy(right_side(q)).groups) > INT32_MAX)
       return Applicability::no("2^31 tiles or more");
     return Applicability::yes();
@@ -326,7 +317,7 @@ class Wgmma final : public GemmSolver {
     const auto [columns, splits] = config.as<WgmmaConfig>();
     if (config != Config::of(WgmmaConfig{columns, splits})) return false;
     const GemmProblem p = oriented(problem);
-    for (const WgmmaTile& tile : kTiles)
+    for (const WgmmaTile& tile : kWgmmaTiles)
       if (tile.columns == columns && !(is_split(p) && tile.split_speed == 0))
         return splits >= 1 && splits <= most_splits(p) && splits == filled_parts(p, splits);
     return false;
