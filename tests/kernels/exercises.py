@@ -700,6 +700,8 @@ EXERCISES: dict[str, Run | list[Run]] = {
 # Files that have no exercise, and why.
 LEFT_OUT = {
     "conv/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
+    "attention/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs: test_wgmma.py interprets it",
+    "attention/gpu_wgmma_backward.cl": "made of PTX instructions of Hopper GPUs: test_wgmma.py interprets it",
     "gemm/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs",
     "gemm/pack_lines.cl": "launched for gemm/gpu_wgmma.cl only",
     "gemm/cpu_bf16.cl": "made of clang's built-in functions for x86-64",

@@ -253,17 +253,13 @@ INLINE void multiply(float* sums, uint memory, ulong a, ulong b, int count, Prog
 
 // --- Results ----------------------------------------------------------------------------------------------------------
 
-// Of a work-item's sums, i / 4 counts columns by eights; of these it has two neighbours in each of two rows.
-INLINE int row_of(int item, int i) { return item / 128 * 64 + item % 128 / 32 * 16 + item % 32 / 4 + i / 2 % 2 * 8; }
-INLINE int column_of(int item, int i) { return i / 4 * 8 + item % 4 * 2 + i % 2; }
-
 INLINE void finish(float* sums, const GemmWgmma* p, Tile t, int item, global const T* d, float alpha, float beta) {
 #pragma unroll
   for (int i = 0; i < SUMS; i++) sums[i] *= alpha;
   if (beta != 0) {
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
-      const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+      const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
       if (row < p->m && column < p->n) sums[i] += beta * load1(d + row * p->d_m + column * p->d_n);
     }
   }
@@ -273,31 +269,11 @@ INLINE void finish(float* sums, const GemmWgmma* p, Tile t, int item, global con
   }
 }
 
-#if !defined(T_FLOAT)
-INLINE void exchange(uint* x, uint* y, bool second, int distance) {
-  const uint got = other_lane(second ? *x : *y, distance);
-  if (second)
-    *x = got;
-  else
-    *y = got;
-}
-
-// Four lanes have two neighbours each of four groups of eight columns: each gets one group.
-INLINE uint4 gather_columns(const float* sums, int item) {
-  uint w[4];
-#pragma unroll
-  for (int j = 0; j < 4; j++) w[j] = pair(sums[4 * j], sums[4 * j + 1]);
-  exchange(w, w + 1, item & 1, 1), exchange(w + 2, w + 3, item & 1, 1);
-  exchange(w, w + 2, item & 2, 2), exchange(w + 1, w + 3, item & 2, 2);
-  return (uint4)(w[0], w[1], w[2], w[3]);
-}
-#endif
-
 INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, global T* c) {
   if (!p->c_vector) {
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
-      const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+      const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
       if (row < p->m && column < p->n) store1(c + row * p->c_m + column * p->c_n, sums[i]);
     }
     return;
@@ -305,7 +281,7 @@ INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, globa
 #if defined(T_FLOAT)
 #pragma unroll
   for (int i = 0; i < SUMS; i += 2) {
-    const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+    const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
     if (row < p->m && column < p->n)
       *(global float2*)(c + row * p->c_m + column) = (float2)(sums[i], sums[i + 1]);
   }
@@ -315,7 +291,7 @@ INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, globa
 #pragma unroll
     for (int half_ = 0; half_ < 4; half_ += 2) {
       const uint4 v = gather_columns(sums + i + half_, item);
-      const int row = t.row + row_of(item, half_), column = t.column + i / 4 * 8 + item % 4 * 8;
+      const int row = t.row + wgmma_row(item, half_), column = t.column + i / 4 * 8 + item % 4 * 8;
       if (row < p->m && column < p->n) *(global uint4*)(c + row * p->c_m + column) = v;
     }
   }
@@ -325,7 +301,7 @@ INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, globa
 INLINE void store_partial(const float* sums, const GemmWgmma* p, Tile t, int item, global float* to) {
 #pragma unroll
   for (int i = 0; i < SUMS; i += 2) {
-    const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+    const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
     if (row >= p->m || column >= p->n) continue;
     global float* o = to + (long)row * p->n + column;
     if (p->n % 2 == 0) {
@@ -358,7 +334,7 @@ INLINE float sum_again(global const T* a, global const T* b, const GemmWgmma* p,
 void store_again(global const T* a, global const T* b, global T* c, global const T* d, global float* partial,
                  float alpha, float beta, const GemmWgmma* p, Tile t, int item) {
   for (int i = 0; i < SUMS; i++) {
-    const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+    const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
     if (row >= p->m || column >= p->n) continue;
     float sum = sum_again(a, b, p, t, row, column);
     if (p->splits > 1) {
