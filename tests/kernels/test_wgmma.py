@@ -230,7 +230,7 @@ def test_gradients(problem):
 
 FAULTS = {
     "never gives values back": ("arrive_if(elected, base + VALUES_EMPTY + 8 * before.stage);", ""),
-    "keeps the queries": ("arrive_if(elected && k0 + STEP >= end, base + QUERIES_EMPTY);", ""),
+    "keeps the queries": ("arrive_if(elected && k0 + STEP >= end &&", "arrive_if(0 &&"),
     "keeps the turn": ("give_turn(group);\n      wait_products(PROD", "wait_products(PROD"),
     "does not wait for products": ("wait_products(0);\n      settle_sums(sums);", "settle_sums(sums);"),
     "gives keys back too early": (

@@ -131,10 +131,10 @@ INLINE void exponentials(float* scores, Rows* rows, float* old) {
 
 INLINE void drop(float* scores, const Rows* rows, int k0, const AttentionParams* p, int item) {
 #pragma unroll
-  for (int i = 0; i < SCORES; i += 2) {
-    const float4 f = dropout_factors(p, rows->row[i / 2 % 2], k0 + wgmma_column(item, i));
-    const float2 factors = item % 2 ? f.zw : f.xy;
-    scores[i] *= factors.x, scores[i + 1] *= factors.y;
+  for (int i = 0; i < SCORES; i += 4) {
+    const uint kept = kept_pairs(p, rows->row[0], k0 + wgmma_column(item, i), item);
+#pragma unroll
+    for (int j = 0; j < 4; j++) scores[i + j] *= kept >> j & 1 ? p->kept_scale : 0.f;
   }
 }
 
@@ -235,8 +235,9 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma(
       wait_products(PRODUCTS_UNDER_WAY);
       settle_scores(scores);
       arrive_if(elected, base + KEYS_EMPTY + 8 * t.stage);
-      arrive_if(elected && k0 + STEP >= end, base + QUERIES_EMPTY);
       make_probabilities(scores, &rows, old, k0, end, &p, bias, item);
+      // always true of sums; without it the assembler would put the exponentials behind the wait that follows
+      arrive_if(elected && k0 + STEP >= end && !(rows.sum[0] < 0 || rows.sum[1] < 0), base + QUERIES_EMPTY);
       wait_products(0);
       settle_sums(sums);
       arrive_if(elected, base + VALUES_EMPTY + 8 * before.stage);

@@ -89,7 +89,7 @@ INLINE void begin_scores(float* scores, float* grads, uint kept, uint stage) {
 
 // A probability that dropout drops has its sign changed until the gradient is made.
 #if DROPOUT
-INLINE float dropped(float prob, float factor) { return factor == 0.f ? -prob : prob; }
+INLINE float dropped(float prob, uint kept) { return kept ? prob : -prob; }
 INLINE float kept_part(float prob, float scale) { return fmax(prob, 0.f) * scale; }
 INLINE float gradient(float prob, float grad, float less, float scale) {
   return fabs(prob) * ((prob < 0 ? 0.f : grad * scale) - less);
@@ -143,25 +143,23 @@ INLINE void finish_scores(float* scores, const Queries* x, int k0, const Attenti
   const float unit = UNIT(p);
   const int first = k0 + wgmma_column(item, 0);
 #pragma unroll
-  for (int i = 0; i < SCORES; i += 2) {
-    const int r = i / 2 % 2, query = x->query[r], column = wgmma_column(0, i);
-    const int left = (p->causal ? min(p->keys, query + 1) : p->keys) - first;
+  for (int i = 0; i < SCORES; i += 4) {
 #if DROPOUT
-    const float4 f = dropout_factors(p, x->row[r], first + column);
-    const float factors[2] = {item % 2 ? f.z : f.x, item % 2 ? f.w : f.y};
+    const uint kept = kept_pairs(p, x->row[0], k0 + wgmma_column(item, i), item);
 #endif
 #pragma unroll
-    for (int c = 0; c < 2; c++) {
-      float s = scores[i + c];
+    for (int j = 0; j < 4; j++) {
+      const int r = j / 2, query = x->query[r], column = wgmma_column(0, i + j);
+      const int left = (p->causal ? min(p->keys, query + 1) : p->keys) - first;
+      float s = scores[i + j];
       if (BIAS) {
         s *= p->scale;
-        if (first + column + c < p->keys && query < p->queries)
-          s += bias_of(bias, p, x->bias, query, first + column + c);
+        if (first + column < p->keys && query < p->queries) s += bias_of(bias, p, x->bias, query, first + column);
       }
       const float prob = probability(s, x->values[r].x, x->values[r].y, unit);
-      scores[i + c] = column + c < left ? prob : 0.f;
+      scores[i + j] = column < left ? prob : 0.f;
 #if DROPOUT
-      scores[i + c] = dropped(scores[i + c], factors[c]);
+      scores[i + j] = dropped(scores[i + j], kept >> j & 1);
 #endif
     }
   }
@@ -295,27 +293,27 @@ INLINE void finish_transposed_scores(float* scores, const Transposed* x, const A
   const int key = x->key + wgmma_row(item, 0), query = x->query + wgmma_column(item, 0);
   const int masks = p->causal && x->query < x->key + KEPT;
 #pragma unroll
-  for (int i = 0; i < SCORES; i += 4)
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-      const int column = wgmma_column(0, i + c), at = wgmma_column(item, i + c);
-      const float most = x->values[at], rest = BIAS ? x->values[STEP + at] : 0;
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        float s = scores[i + 2 * r + c];
-        if (BIAS) {
-          s *= p->scale;
-          if (key + 8 * r < p->keys && query + column < p->queries)
-            s += bias_of(bias, p, x->bias, query + column, key + 8 * r);
-        }
-        float prob = probability(s, most, rest, unit);
-        if (masks) prob = key + 8 * r <= query + column ? prob : 0.f;
+  for (int i = 0; i < SCORES; i += 4) {
 #if DROPOUT
-        prob = dropped(prob, dropout_factor(p, x->row + query + column, key + 8 * r));
+    const uint kept = kept_quads(p, x->row + query + wgmma_column(0, i), key, item);
 #endif
-        scores[i + 2 * r + c] = prob;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const int column = wgmma_column(0, i + j), at = wgmma_column(item, i + j), below = j / 2 * 8;
+      float s = scores[i + j];
+      if (BIAS) {
+        s *= p->scale;
+        if (key + below < p->keys && query + column < p->queries)
+          s += bias_of(bias, p, x->bias, query + column, key + below);
       }
+      float prob = probability(s, x->values[at], BIAS ? x->values[STEP + at] : 0, unit);
+      if (masks) prob = key + below <= query + column ? prob : 0.f;
+#if DROPOUT
+      prob = dropped(prob, kept >> j & 1);
+#endif
+      scores[i + j] = prob;
     }
+  }
 }
 
 // What gradients are made of becomes the gradients of scores.
