@@ -231,11 +231,11 @@ def test_gradients(problem):
 FAULTS = {
     "never gives values back": ("arrive_if(elected, base + VALUES_EMPTY + 8 * before.stage);", ""),
     "keeps the queries": ("arrive_if(elected && k0 + STEP >= end &&", "arrive_if(0 &&"),
-    "keeps the turn": ("give_turn(group);\n      wait_products(PROD", "wait_products(PROD"),
-    "does not wait for products": ("wait_products(0);\n      settle_sums(sums);", "settle_sums(sums);"),
+    "keeps the turn": ("give_turn(group);\n    wait_products(PROD", "wait_products(PROD"),
+    "does not wait for products": ("wait_products(0);\n    settle_sums(sums);", "settle_sums(sums);"),
     "gives keys back too early": (
-        "give_turn(group);\n      wait_products(PRODUCTS_UNDER_WAY);",
-        "arrive_if(elected, base + KEYS_EMPTY + 8 * t.stage);\n give_turn(group);\n wait_products(PRODUCTS_UNDER_WAY);",
+        "give_turn(group);\n    wait_products(PRODUCTS_UNDER_WAY);",
+        "arrive_if(elected, base + KEYS_EMPTY + 8 * t->stage);\n give_turn(group);\n wait_products(PRODUCTS_UNDER_WAY);",
     ),
     "does not wait for values": ("wait_for(base + VALUES_FULL + 8 * t->stage, t->parity);", ""),
     "another lane's column": ("wgmma_column(item, 0);", "wgmma_column(item + 1, 0);"),

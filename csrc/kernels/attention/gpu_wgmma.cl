@@ -1,4 +1,4 @@
-// Attention in 16 bits on the tensor cores of NVIDIA's Hopper GPUs, in one pass over the keys as in attention/gpu_mma.cl.
+// Attention in 16 bits on the tensor cores of NVIDIA's Hopper GPUs, in one pass over the keys (attention/gpu_mma.cl).
 // A work-group keeps 128 queries. A warpgroup's products of one step's queries with keys begin together with those of
 // the step before with values; with OVERLAP the exponentials of the step do not wait for the latter.
 #include "attention/gpu_wgmma.clh"
@@ -169,12 +169,85 @@ INLINE void begin_sums(float* sums, const uint* words, uint base, const Turn* t)
 #define PRODUCTS_UNDER_WAY 0
 #endif
 
+INLINE Rows start_rows(const Block* x, const AttentionParams* p, int item) {
+  Rows rows;
+  rows.scaled = BIAS || !(p->scale > 1e-30f);
+  rows.unit = rows.scaled ? LOG2_E : p->scale * LOG2_E;
+  rows.first = x->first + item / 128 * 64;
+  rows.bias = HEAD_AT(p->bias, x->b, x->h);
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    rows.query[r] = x->first + wgmma_row(item, 2 * r);
+    rows.row[r] = ROW_AT(*p, x->b, x->h) + rows.query[r];
+    rows.most[r] = -INFINITY, rows.sum[r] = 0;
+  }
+  return rows;
+}
+
+// sums = a block's queries by all keys up to `end`, whose stages begin with `t`, and the values.
+INLINE void go_through(float* sums, Rows* rows, uint base, Turn* t, int end, const AttentionParams* p,
+                       global const T* bias, int item) {
+  const int group = item / 128, elected = item % 32 == 0;
+  const ulong queries = descriptor_of(base + group * 64 * WGMMA_LINE, 0, KEPT);
+  float scores[SCORES], old[2];
+  uint words[SCORES / 2];
+#pragma unroll
+  for (int i = 0; i < SUMS; i++) sums[i] = 0;
+  wait_turn(group);
+  begin_scores(scores, queries, base, t);
+  give_turn(group);
+  wait_products(0);
+  settle_scores(scores);
+  arrive_if(elected, base + KEYS_EMPTY + 8 * t->stage);
+  arrive_if(elected && end <= STEP, base + QUERIES_EMPTY);
+  make_probabilities(scores, rows, old, 0, end, p, bias, item);
+  pack_words(words, scores);
+  for (int k0 = STEP; k0 < end; k0 += STEP) {
+    const Turn before = *t;
+    next_turn(t);
+    wait_turn(group);
+    begin_scores(scores, queries, base, t);
+    begin_sums(sums, words, base, &before);
+    give_turn(group);
+    wait_products(PRODUCTS_UNDER_WAY);
+    settle_scores(scores);
+    arrive_if(elected, base + KEYS_EMPTY + 8 * t->stage);
+    make_probabilities(scores, rows, old, k0, end, p, bias, item);
+    // always true of sums; without it the assembler would put the exponentials behind the wait that follows
+    arrive_if(elected && k0 + STEP >= end && !(rows->sum[0] < 0 || rows->sum[1] < 0), base + QUERIES_EMPTY);
+    wait_products(0);
+    settle_sums(sums);
+    arrive_if(elected, base + VALUES_EMPTY + 8 * before.stage);
+    scale_sums(sums, old);
+    pack_words(words, scores);
+  }
+  begin_sums(sums, words, base, t);
+  wait_products(0);
+  settle_sums(sums);
+  arrive_if(elected, base + VALUES_EMPTY + 8 * t->stage);
+  next_turn(t);
+}
+
+INLINE void store_results(float* sums, const Rows* rows, const Block* x, global T* out, global float* lse,
+                          const AttentionParams* p, int item) {
+  float factors[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const float sum = of_four(rows->sum[r], 1);
+    factors[r] = sum == 0.f ? 0.f : 1.f / sum;
+    if (item % 4 == 0 && rows->query[r] < p->queries)
+      store_sums(lse, p, rows->row[r], rows->scaled ? rows->most[r] : rows->most[r] * p->scale, sum);
+  }
+  global T* to = out + HEAD_AT(p->out, x->b, x->h) + x->first * p->out.row;
+  store_rows(sums, factors, to, &p->out, p->queries - x->first, item, p);
+}
+
 // Global size: {work-groups * ITEMS}, as many as there are compute units or blocks of queries.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p, global uchar* workspace, AttentionWgmma w) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));
-  const int item = get_local_id(0), group = item / 128, elected = item % 32 == 0;
+  const int item = get_local_id(0);
   const uint base = local_address(memory);
   if (item == 0) {
     make_barriers(base + QUERIES_FULL, base + QUERIES_EMPTY, 1, 1);
@@ -189,8 +262,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma(
     return;
   }
   many_registers();
-  if (group == 1) give_turn(group);
-  const ulong queries = descriptor_of(base + group * 64 * WGMMA_LINE, 0, KEPT);
+  if (item / 128 == 1) give_turn(1);
   Turn t = {0, 0};
   uint kept_parity = 0;
   const int all = block_count(p.queries, p.heads, w.batch);
@@ -198,66 +270,11 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma(
     const int n = block_in_round(round);
     if (n >= all) continue;
     const Block x = block_of(n, p.queries, p.heads, &p, &w, 1);
-    const int end = end_of(&x, &p);
-    float sums[SUMS], scores[SCORES], old[2];
-    uint words[SCORES / 2];
-    Rows rows;
-    rows.scaled = BIAS || p.scale <= 0;
-    rows.unit = rows.scaled ? LOG2_E : p.scale * LOG2_E;
-    rows.first = x.first + group * 64;
-    rows.bias = HEAD_AT(p.bias, x.b, x.h);
-    for (int r = 0; r < 2; r++) {
-      rows.query[r] = x.first + wgmma_row(item, 2 * r);
-      rows.row[r] = ROW_AT(p, x.b, x.h) + rows.query[r];
-      rows.most[r] = -INFINITY, rows.sum[r] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < SUMS; i++) sums[i] = 0;
-
+    float sums[SUMS];
+    Rows rows = start_rows(&x, &p, item);
     wait_for(base + QUERIES_FULL, kept_parity);
     kept_parity ^= 1;
-    wait_turn(group);
-    begin_scores(scores, queries, base, &t);
-    give_turn(group);
-    wait_products(0);
-    settle_scores(scores);
-    arrive_if(elected, base + KEYS_EMPTY + 8 * t.stage);
-    arrive_if(elected && end <= STEP, base + QUERIES_EMPTY);
-    make_probabilities(scores, &rows, old, 0, end, &p, bias, item);
-    pack_words(words, scores);
-    for (int k0 = STEP; k0 < end; k0 += STEP) {
-      const Turn before = t;
-      next_turn(&t);
-      wait_turn(group);
-      begin_scores(scores, queries, base, &t);
-      begin_sums(sums, words, base, &before);
-      give_turn(group);
-      wait_products(PRODUCTS_UNDER_WAY);
-      settle_scores(scores);
-      arrive_if(elected, base + KEYS_EMPTY + 8 * t.stage);
-      make_probabilities(scores, &rows, old, k0, end, &p, bias, item);
-      // always true of sums; without it the assembler would put the exponentials behind the wait that follows
-      arrive_if(elected && k0 + STEP >= end && !(rows.sum[0] < 0 || rows.sum[1] < 0), base + QUERIES_EMPTY);
-      wait_products(0);
-      settle_sums(sums);
-      arrive_if(elected, base + VALUES_EMPTY + 8 * before.stage);
-      scale_sums(sums, old);
-      pack_words(words, scores);
-    }
-    begin_sums(sums, words, base, &t);
-    wait_products(0);
-    settle_sums(sums);
-    arrive_if(elected, base + VALUES_EMPTY + 8 * t.stage);
-    next_turn(&t);
-
-    float factors[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const float sum = of_four(rows.sum[r], 1);
-      factors[r] = sum == 0.f ? 0.f : 1.f / sum;
-      if (item % 4 == 0 && rows.query[r] < p.queries)
-        store_sums(lse, &p, rows.row[r], rows.scaled ? rows.most[r] : rows.most[r] * p.scale, sum);
-    }
-    store_rows(sums, factors, out + HEAD_AT(p.out, x.b, x.h) + x.first * p.out.row, &p.out, p.queries - x.first, item, &p);
+    go_through(sums, &rows, base, &t, end_of(&x, &p), &p, bias, item);
+    store_results(sums, &rows, &x, out, lse, &p, item);
   }
 }

@@ -177,13 +177,47 @@ INLINE void finish_gradients(float* scores, const float* grads, const Queries* x
   }
 }
 
+INLINE Queries start_queries(const Block* x, global const float* lse, global const float* delta,
+                             const AttentionParams* p, int item) {
+  Queries mine;
+  mine.bias = HEAD_AT(p->bias, x->b, x->h);
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    mine.query[r] = x->first + wgmma_row(item, 2 * r);
+    mine.row[r] = ROW_AT(*p, x->b, x->h) + mine.query[r];
+    mine.values[r] = row_values(mine.query[r] < p->queries, lse, delta, p, mine.row[r]);
+  }
+  return mine;
+}
+
+// sums += the gradients of scores times the keys of the stage of that turn.
+INLINE void add_keys(float* sums, const Queries* mine, uint base, const Turn* t, int k0, const AttentionParams* p,
+                     global const T* bias, global float* scores_grad, int item) {
+  const uint stage = base + STAGES_AT + t->stage * STAGE_BYTES;
+  float scores[SCORES], grads[SCORES];
+  uint words[SCORES / 2];
+  wait_for(base + STEP_FULL + 8 * t->stage, t->parity);
+  begin_scores(scores, grads, base + item / 128 * 64 * WGMMA_LINE, stage);
+  wait_products(1);
+  settle_scores(scores);
+  finish_scores(scores, mine, k0, p, bias, item);
+  wait_products(0);
+  settle_scores(grads);
+  finish_gradients(scores, grads, mine, k0, p, scores_grad, item);
+  pack_words(words, scores);
+  multiply_words(sums, words, descriptor_of(stage, 1, STEP));
+  wait_products(0);
+  settle_sums(sums);
+  arrive_if(item % 32 == 0, base + STEP_EMPTY + 8 * t->stage);
+}
+
 // Global size: {work-groups * ITEMS}, as many as there are compute units or blocks of queries.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p,
     global uchar* workspace, AttentionWgmma w) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));
-  const int item = get_local_id(0), group = item / 128, elected = item % 32 == 0;
+  const int item = get_local_id(0);
   const uint base = local_address(memory);
   if (item == 0) make_all_barriers(base, 1);
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -203,38 +237,17 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma_d
     if (n >= all) continue;
     const Block x = block_of(n, p.queries, p.heads, &p, &w, 1);
     const int end = end_of(&x, &p);
-    Queries mine;
-    mine.bias = HEAD_AT(p.bias, x.b, x.h);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      mine.query[r] = x.first + wgmma_row(item, 2 * r);
-      mine.row[r] = ROW_AT(p, x.b, x.h) + mine.query[r];
-      mine.values[r] = row_values(mine.query[r] < p.queries, lse, delta, &p, mine.row[r]);
-    }
-    float sums[SUMS], scores[SCORES], grads[SCORES];
-    uint words[SCORES / 2];
+    const Queries mine = start_queries(&x, lse, delta, &p, item);
+    float sums[SUMS];
 #pragma unroll
     for (int i = 0; i < SUMS; i++) sums[i] = 0;
     wait_for(base + KEPT_FULL, kept_parity);
     kept_parity ^= 1;
     for (int k0 = 0; k0 < end; k0 += STEP) {
-      const uint stage = base + STAGES_AT + t.stage * STAGE_BYTES;
-      wait_for(base + STEP_FULL + 8 * t.stage, t.parity);
-      begin_scores(scores, grads, base + group * 64 * WGMMA_LINE, stage);
-      wait_products(1);
-      settle_scores(scores);
-      finish_scores(scores, &mine, k0, &p, bias, item);
-      wait_products(0);
-      settle_scores(grads);
-      finish_gradients(scores, grads, &mine, k0, &p, scores_grad, item);
-      pack_words(words, scores);
-      multiply_words(sums, words, descriptor_of(stage, 1, STEP));
-      wait_products(0);
-      settle_sums(sums);
-      arrive_if(elected, base + STEP_EMPTY + 8 * t.stage);
+      add_keys(sums, &mine, base, &t, k0, &p, bias, scores_grad, item);
       next_turn(&t);
     }
-    arrive_if(elected, base + KEPT_EMPTY);
+    arrive_if(item % 32 == 0, base + KEPT_EMPTY);
     const float factors[2] = {p.scale, p.scale};
     store_rows(sums, factors, grad_q + HEAD_AT(p.grad_q, x.b, x.h) + x.first * p.grad_q.row, &p.grad_q,
                p.queries - x.first, item, &p);
@@ -278,8 +291,8 @@ INLINE void copy_for_keys(local uchar* memory, global uchar* workspace, const Pa
   }
 }
 
-// A block of keys by a step's queries: the first ones, the place of the head's first query in tensors [batch, heads,
-// queries] and of its first element in the bias, and what is known of the queries.
+// A block of keys by a step's queries: the first ones, the place of that query in tensors [batch, heads, queries] and of
+// its head's first element in the bias, and what is known of the queries.
 typedef struct {
   int key, query;
   long row, bias;
@@ -291,11 +304,14 @@ INLINE void finish_transposed_scores(float* scores, const Transposed* x, const A
                                      int item) {
   const float unit = UNIT(p);
   const int key = x->key + wgmma_row(item, 0), query = x->query + wgmma_column(item, 0);
+#if DROPOUT
+  const long row = x->row + wgmma_column(item, 0);
+#endif
   const int masks = p->causal && x->query < x->key + KEPT;
 #pragma unroll
   for (int i = 0; i < SCORES; i += 4) {
 #if DROPOUT
-    const uint kept = kept_quads(p, x->row + query + wgmma_column(0, i), key, item);
+    const uint kept = kept_quads(p, row + wgmma_column(0, i), key, item);
 #endif
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -333,13 +349,37 @@ INLINE void pack_kept(uint* words, const float* scores, float scale) {
   }
 }
 
+// dv += probabilities times gradients of the result, dk += gradients of scores times queries, of that turn's stage.
+INLINE void add_queries(float* dk, float* dv, const Transposed* x, uint base, const Turn* t, const AttentionParams* p,
+                        global const T* bias, int item) {
+  const uint stage = base + STAGES_AT + t->stage * STAGE_BYTES;
+  float scores[SCORES], grads[SCORES];
+  uint words[SCORES / 2], grad_words[SCORES / 2];
+  wait_for(base + STEP_FULL + 8 * t->stage, t->parity);
+  begin_scores(scores, grads, base + item / 128 * 64 * WGMMA_LINE, stage);
+  wait_products(1);
+  settle_scores(scores);
+  finish_transposed_scores(scores, x, p, bias, item);
+  pack_kept(words, scores, p->kept_scale);
+  multiply_words(dv, words, descriptor_of(stage + STEP_BYTES, 1, STEP));
+  wait_products(1);
+  settle_scores(grads);
+  finish_transposed_gradients(scores, grads, x, p, item);
+  pack_words(grad_words, grads);
+  multiply_words(dk, grad_words, descriptor_of(stage, 1, STEP));
+  wait_products(0);
+  settle_sums(dv);
+  settle_sums(dk);
+  arrive_if(item % 32 == 0, base + STEP_EMPTY + 8 * t->stage);
+}
+
 // Global size: {work-groups * ITEMS}, as many as there are compute units or blocks of keys.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p,
     global uchar* workspace, AttentionWgmma w) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));
-  const int item = get_local_id(0), group = item / 128, elected = item % 32 == 0;
+  const int item = get_local_id(0);
   const uint base = local_address(memory);
   if (item == 0) make_all_barriers(base, 32);
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -358,37 +398,20 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma_d
     const int n = block_in_round(round);
     if (n >= all) continue;
     const Block x = block_of(n, p.keys, kv_heads, &p, &w, 0);
-    float dk[SUMS], dv[SUMS], scores[SCORES], grads[SCORES];
-    uint words[SCORES / 2], grad_words[SCORES / 2];
+    float dk[SUMS], dv[SUMS];
 #pragma unroll
     for (int i = 0; i < SUMS; i++) dk[i] = 0, dv[i] = 0;
     wait_for(base + KEPT_FULL, kept_parity);
     kept_parity ^= 1;
     for (int h = x.h * p.group; h < (x.h + 1) * p.group; h++) {
       for (int q0 = first_query(&x, &p); q0 < p.queries; q0 += STEP) {
-        const uint stage = base + STAGES_AT + t.stage * STAGE_BYTES;
-        wait_for(base + STEP_FULL + 8 * t.stage, t.parity);
-        const Transposed x_step = {x.first, q0, ROW_AT(p, x.b, h), HEAD_AT(p.bias, x.b, h),
-                                   (local const float*)(memory + ROWS_AT + t.stage * ROWS_BYTES)};
-        begin_scores(scores, grads, base + group * 64 * WGMMA_LINE, stage);
-        wait_products(1);
-        settle_scores(scores);
-        finish_transposed_scores(scores, &x_step, &p, bias, item);
-        pack_kept(words, scores, p.kept_scale);
-        multiply_words(dv, words, descriptor_of(stage + STEP_BYTES, 1, STEP));
-        wait_products(1);
-        settle_scores(grads);
-        finish_transposed_gradients(scores, grads, &x_step, &p, item);
-        pack_words(grad_words, grads);
-        multiply_words(dk, grad_words, descriptor_of(stage, 1, STEP));
-        wait_products(0);
-        settle_sums(dv);
-        settle_sums(dk);
-        arrive_if(elected, base + STEP_EMPTY + 8 * t.stage);
+        const Transposed step = {x.first, q0, ROW_AT(p, x.b, h) + q0, HEAD_AT(p.bias, x.b, h),
+                                 (local const float*)(memory + ROWS_AT + t.stage * ROWS_BYTES)};
+        add_queries(dk, dv, &step, base, &t, &p, bias, item);
         next_turn(&t);
       }
     }
-    arrive_if(elected, base + KEPT_EMPTY);
+    arrive_if(item % 32 == 0, base + KEPT_EMPTY);
     const float once[2] = {1.f, 1.f}, scaled[2] = {p.scale, p.scale};
     store_rows(dv, once, grad_v + HEAD_AT(p.grad_v, x.b, x.h) + x.first * p.grad_v.row, &p.grad_v, p.keys - x.first, item,
                &p);
