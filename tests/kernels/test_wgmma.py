@@ -235,7 +235,7 @@ FAULTS = {
     "does not wait for products": ("wait_products(0);\n    settle_sums(sums);", "settle_sums(sums);"),
     "gives keys back too early": (
         "give_turn(group);\n    wait_products(PRODUCTS_UNDER_WAY);",
-        "arrive_if(elected, base + KEYS_EMPTY + 8 * t->stage);\n give_turn(group);\n wait_products(PRODUCTS_UNDER_WAY);",
+        "arrive_if(elected, base + KEYS_EMPTY + 8 * t->stage); give_turn(group); wait_products(PRODUCTS_UNDER_WAY);",
     ),
     "does not wait for values": ("wait_for(base + VALUES_FULL + 8 * t->stage, t->parity);", ""),
     "another lane's column": ("wgmma_column(item, 0);", "wgmma_column(item + 1, 0);"),
