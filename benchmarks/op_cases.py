@@ -288,12 +288,12 @@ def math_cases() -> list[Case]:
 
 
 def attention_cases() -> list[Case]:
-    """scaled_dot_product_attention of 4 x 8 heads of 64, forward and with its gradients, and of one query."""
+    """scaled_dot_product_attention, forward and with its gradients: 4 x 8 heads of 64, 2 x 8 of 128, and one query."""
     import torch
     import torch.nn.functional as F
 
-    def heads(queries: int, keys: int, dtype: Any) -> Make:
-        return lambda: [torch.randn(4, 8, n, 64, dtype=dtype) for n in (queries, keys, keys)]
+    def heads(queries: int, keys: int, dtype: Any, dim: int = 64) -> Make:
+        return lambda: [torch.randn(256 // dim, 8, n, dim, dtype=dtype) for n in (queries, keys, keys)]
 
     def forward(causal: bool) -> Callable[..., Any]:
         return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -315,6 +315,11 @@ def attention_cases() -> list[Case]:
                 rows.append((f"attention {what}", heads(n, n, dtype), forward(causal)))
                 rows.append((f"attention and gradients {what}", heads(n, n, dtype), both(causal)))
         rows.append((f"attention 1 x 4096 {name}", heads(1, 4096, dtype), forward(False)))
+    for n in (2048, 8192):
+        for causal in (False, True):
+            what = f"{n} heads of 128{' causal' if causal else ''} bf16"
+            rows.append((f"attention {what}", heads(n, n, torch.bfloat16, 128), forward(causal)))
+            rows.append((f"attention and gradients {what}", heads(n, n, torch.bfloat16, 128), both(causal)))
     return _cases("attention", rows, goal=1.0, goal_cuda=0.5)
 
 

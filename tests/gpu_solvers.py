@@ -36,7 +36,7 @@ def check_products(m: int, n: int, k: int, dtype: torch.dtype, tolerance: float)
                 assert difference.norm() < tolerance * (0.5 * d.double().abs() + 2 * product.abs()).norm()
 
 
-OPS = ("gemm:", "conv_")
+OPS = ("gemm:", "conv_", "attention:")
 
 
 def check_configs(solver: str, run, least: int) -> set[str]:

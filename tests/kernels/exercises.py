@@ -769,6 +769,8 @@ LEFT_OUT = {
     "conv/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
     "conv/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs",
     "conv/pack_channels.cl": "launched for conv/gpu_wgmma.cl only",
+    "attention/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs: test_wgmma.py interprets it",
+    "attention/gpu_wgmma_backward.cl": "made of PTX instructions of Hopper GPUs: test_wgmma.py interprets it",
     "gemm/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs",
     "gemm/pack_lines.cl": "launched for gemm/gpu_wgmma.cl only",
     "gemm/cpu_bf16.cl": "made of clang's built-in functions for x86-64",

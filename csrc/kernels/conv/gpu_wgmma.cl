@@ -124,7 +124,7 @@ INLINE void finish(float* sums, int i, const ConvWgmma* p, int item, int group, 
 #pragma unroll
     for (int j = i; j < i + PIECE; j++)
       sums[j] += bias_of(p, bias, group,
-                         channel + (FORM == CONV_WGMMA_PIXEL_ROWS ? column_of(item, j) : row_of(item, j)));
+                         channel + (FORM == CONV_WGMMA_PIXEL_ROWS ? wgmma_column(item, j) : wgmma_row(item, j)));
   }
   if (bounding(p->low, p->high)) {
 #pragma unroll
@@ -136,7 +136,7 @@ INLINE void store_floats(const float* sums, int i, const ConvWgmma* p, int item,
                          global float* out) {
 #pragma unroll
   for (int j = i; j < i + PIECE; j += 2) {
-    const int row = row_of(item, j), column = column_of(item, j);
+    const int row = wgmma_row(item, j), column = wgmma_column(item, j);
     const int first = place_of(p, places, channel, row, column), second = place_of(p, places, channel, row, column + 1);
     global float* o = out + first;
     if (first >= 0 && second == first + 1 && ((ulong)o & 7) == 0) {
@@ -154,7 +154,7 @@ INLINE void store_narrow(const float* sums, int i, const ConvWgmma* p, int item,
 #pragma unroll
   for (int half_ = 0; half_ < 4; half_ += 2) {
     const uint4 v = gather_columns(sums + i + half_, item);
-    const int row = row_of(item, half_), column = i / 4 * 8 + item % 4 * 8;
+    const int row = wgmma_row(item, half_), column = i / 4 * 8 + item % 4 * 8;
     const int first = place_of(p, places, channel, row, column), last = place_of(p, places, channel, row, column + 7);
     global T* o = out + first;
     if (p->runs && first >= 0 && last == first + 7 && ((ulong)o & 15) == 0) {
@@ -213,7 +213,7 @@ INLINE float sum_again(global const T* image, global const T* lines, const ConvW
 INLINE void store_again(global const T* image, global const T* lines, global const T* bias, const ConvWgmma* p,
                  local const ConvWgmmaReach* all, const ConvWgmmaTile* t, int item, local const int* places, global float* out) {
   for (int i = 0; i < SUMS; i++) {
-    const int row = row_of(item, i), column = column_of(item, i);
+    const int row = wgmma_row(item, i), column = wgmma_column(item, i);
     const int place = place_of(p, places, t->channel, row, column);
     if (place < 0) continue;
     const int channel = FORM == CONV_WGMMA_PIXEL_ROWS ? column : row;

@@ -93,7 +93,7 @@ INLINE void finish(float* sums, const GemmWgmma* p, Tile t, int item, global con
   if (beta != 0) {
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
-      const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+      const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
       if (row < p->m && column < p->n) sums[i] += beta * load1(d + row * p->d_m + column * p->d_n);
     }
   }
@@ -107,7 +107,7 @@ INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, globa
   if (!p->c_vector) {
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
-      const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+      const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
       if (row < p->m && column < p->n) store1(c + row * p->c_m + column * p->c_n, sums[i]);
     }
     return;
@@ -115,7 +115,7 @@ INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, globa
 #if defined(T_FLOAT)
 #pragma unroll
   for (int i = 0; i < SUMS; i += 2) {
-    const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+    const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
     if (row < p->m && column < p->n)
       *(global float2*)(c + row * p->c_m + column) = (float2)(sums[i], sums[i + 1]);
   }
@@ -125,7 +125,7 @@ INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, globa
 #pragma unroll
     for (int half_ = 0; half_ < 4; half_ += 2) {
       const uint4 v = gather_columns(sums + i + half_, item);
-      const int row = t.row + row_of(item, half_), column = t.column + i / 4 * 8 + item % 4 * 8;
+      const int row = t.row + wgmma_row(item, half_), column = t.column + i / 4 * 8 + item % 4 * 8;
       if (row < p->m && column < p->n) *(global uint4*)(c + row * p->c_m + column) = v;
     }
   }
@@ -135,7 +135,7 @@ INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, globa
 INLINE void store_partial(const float* sums, const GemmWgmma* p, Tile t, int item, global float* to) {
 #pragma unroll
   for (int i = 0; i < SUMS; i += 2) {
-    const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+    const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
     if (row >= p->m || column >= p->n) continue;
     global float* o = to + (long)row * p->n + column;
     if (p->n % 2 == 0) {
@@ -159,7 +159,7 @@ INLINE float sum_again(global const T* a, global const T* b, const GemmWgmma* p,
 void store_again(global const T* a, global const T* b, global T* c, global const T* d, global float* partial,
                  float alpha, float beta, const GemmWgmma* p, Tile t, int item) {
   for (int i = 0; i < SUMS; i++) {
-    const int row = t.row + row_of(item, i), column = t.column + column_of(item, i);
+    const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
     if (row >= p->m || column >= p->n) continue;
     float sum = sum_again(a, b, p, t, row, column);
     if (p->splits > 1) {

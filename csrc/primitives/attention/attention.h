@@ -14,6 +14,8 @@ const Solver<AttentionProblem>* cpu_decode();
 const Solver<AttentionProblem>* gpu_decode();
 const Solver<AttentionProblem>* cpu_flash();
 const Solver<AttentionProblem>* cpu_flash_backward();
+const Solver<AttentionProblem>* gpu_wgmma();
+const Solver<AttentionProblem>* gpu_wgmma_backward();
 const Solver<AttentionProblem>* gpu_mma();
 const Solver<AttentionProblem>* gpu_mma_backward();
 const Solver<AttentionProblem>* gpu_flash();

@@ -1,0 +1,258 @@
+"""Kernels for Hopper GPUs in an interpreter of PTX (ptx_machine.py).
+
+Fragments, descriptors, tensor maps and barriers must be right in whatever order copies and products end. That the
+interpreter is right is shown by the kernel of products, which gives right results on an H100, and by faults put into
+kernels, which it finds.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from common import relative_error
+from kernels.ptx_compile import can_compile, source_of, to_ptx
+from kernels.ptx_machine import Hang, Machine
+
+pytestmark = pytest.mark.skipif(not can_compile(), reason="no clang that compiles for NVIDIA's GPUs")
+
+COMMON = "common/gpu_tile.clh", "common/wgmma.clh"
+TYPE = {torch.float16: "-DT_HALF", torch.bfloat16: "-DT_BFLOAT16"}
+TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 5e-3}
+ORDERS = [{"late_products": True, "late_copies": False}, {"late_products": False, "late_copies": True}]
+SEED, COUNTER = 12345, 7
+
+
+def place(machine: Machine, t: torch.Tensor) -> int:
+    return machine.allocate(t.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def fetch(machine: Machine, address: int, like: torch.Tensor) -> torch.Tensor:
+    data = machine.read(address, like.numel() * like.element_size(), np.uint8)
+    return torch.from_numpy(data).view(like.dtype).reshape(like.shape)
+
+
+@pytest.mark.parametrize("along_rows", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_products(along_rows, order):
+    m, n, k = 136, 192, 200
+    a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+    lines = [a.T, b] if along_rows else [a, b.T]
+    majors = [f"-D{side}_ALONG_ROWS={int(along_rows)}" for side in "AB"]
+    ptx = to_ptx(source_of(*COMMON, "gemm/gpu_wgmma.cl"), "-DT_BFLOAT16", "-DTILE_N=128", "-DSPLIT=0", *majors)
+    machine = Machine(ptx, "gemm_wgmma", groups=2, items=288, **order)
+    operands = [place(machine, t) for t in lines]
+    result = place(machine, torch.zeros(m, n).bfloat16())
+    workspace = machine.allocate(np.zeros(4096, np.uint8))
+    arguments = b"".join(struct.pack("<3q", 0, 2 * t.shape[1], 0) for t in lines)
+    arguments += struct.pack("<10q", 0, 0, n, 1, *[0] * 6) + struct.pack("<6i", 1, m, n, k, 1, math.ceil(k / 64) * 64)
+    arguments += struct.pack("<i2fi", 1, -math.inf, math.inf, 0)
+    machine.launch(*operands, result, result, workspace, 1.0, 0.0, arguments)
+    assert relative_error(fetch(machine, result, torch.empty(m, n).bfloat16()), a.double() @ b.double()) < 4e-3
+
+
+def philox(key: int, counters: np.ndarray) -> np.ndarray:
+    """csrc/kernels/common/philox.clh."""
+    a, b = counters & 0xFFFFFFFF, counters >> 32
+    c = d = np.zeros_like(counters)
+    k0, k1 = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        p, q = a * 0xD2511F53, c * 0xCD9E8D57
+        a, b, c, d = q >> 32 ^ b ^ k0, q & 0xFFFFFFFF, p >> 32 ^ d ^ k1, p & 0xFFFFFFFF
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack([a, b, c, d], -1)
+
+
+@dataclass
+class Attention:
+    """A problem, its operands [batch, length, heads, dim], and its results in float64."""
+
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    queries: int = 130
+    keys: int = 140
+    dim: int = 64
+    causal: bool = False
+    bias: torch.dtype | None = None
+    keep: float = 1.0
+    scale: float = 0.125
+    dtype: torch.dtype = torch.bfloat16
+    results: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(1)
+        sizes = {"q": (self.queries, self.heads), "k": (self.keys, self.kv_heads), "v": (self.keys, self.kv_heads)}
+        self.inputs = {n: torch.randn(self.batch, *size, self.dim).to(self.dtype) for n, size in sizes.items()}
+        self.grad = torch.randn(self.inputs["q"].shape).to(self.dtype)
+        self.mask = torch.randn(self.heads, self.queries, self.keys)
+        if self.bias:
+            self.mask[:, 3], self.mask[:, :, 5] = -math.inf, -math.inf  # a row without keys
+            self.mask = self.mask.to(self.bias)
+        self._solve()
+
+    def _solve(self) -> None:
+        q, k, v = (t.double().transpose(1, 2).requires_grad_() for t in self.inputs.values())
+        group = self.heads // self.kv_heads
+        x = q @ k.repeat_interleave(group, 1).mT * self.scale
+        if self.bias:
+            x = x + self.mask.double()
+        if self.causal:
+            x = x.masked_fill(~torch.ones(self.queries, self.keys, dtype=torch.bool).tril(), -math.inf)
+        dead = (x == -math.inf).all(-1, keepdim=True)
+        probabilities = x.masked_fill(dead, 0).softmax(-1) * ~dead
+        out = (probabilities * self._factors()) @ v.repeat_interleave(group, 1)
+        grad = self.grad.double().transpose(1, 2)
+        names = {"x": x, "grad_q": q, "grad_k": k, "grad_v": v}
+        gradients = torch.autograd.grad(out, list(names.values()), grad)
+        self.results = dict(zip(names, gradients, strict=True))
+        self.results |= {"out": out.detach(), "delta": (out * grad).sum(-1).detach()}
+        self.results["lse"] = x.detach().logsumexp(-1).masked_fill(dead[..., 0], math.inf)
+
+    def _factors(self) -> torch.Tensor | float:
+        if self.keep == 1:
+            return 1.0
+        rows, draws = self.batch * self.heads * self.queries, math.ceil(self.keys / 4)
+        counters = np.arange(rows * draws, dtype=np.uint64) + np.uint64(COUNTER)
+        numbers = (philox(SEED, counters) >> 8).astype(np.float32) * np.float32(2.0**-24)
+        kept = torch.from_numpy(numbers < np.float32(self.keep)).reshape(rows, -1)[:, : self.keys]
+        return kept.reshape(self.batch, self.heads, self.queries, self.keys) / self.keep
+
+    def options(self, **macros: int) -> list[str]:
+        macros = {"DIM": math.ceil(self.dim / 64) * 64, "BIAS": bool(self.bias), "DROPOUT": self.keep < 1, **macros}
+        return [TYPE[self.dtype], *(f"-D{name}={int(value)}" for name, value in macros.items())]
+
+    def arguments(self, has_scores: bool = False) -> bytes:
+        """AttentionParams, of tensors without offsets."""
+
+        def view(heads: int, length: int) -> list[int]:
+            strides = [length * heads * self.dim, self.dim, heads * self.dim]
+            return [0, *(0 if n == 1 else s for n, s in zip((self.batch, heads, length), strides, strict=True))]
+
+        q, kv = view(self.heads, self.queries), view(self.kv_heads, self.keys)
+        bias = [0, 0, self.queries * self.keys, self.keys]
+        kind = 0 if self.bias is None else 2 if self.bias == torch.float32 else 1
+        sizes = self.heads, self.heads // self.kv_heads, self.queries, self.keys, self.dim
+        return struct.pack(
+            "<36q2Q8i3f3i",
+            *(*q, *kv, *kv, *q, *bias, *q, *kv, *kv, 1, 0, 0, 0, SEED, COUNTER, *sizes, self.causal, kind, has_scores),
+            *(self.scale, self.keep, 1 / self.keep, 0, 0, 1),
+        )
+
+    def wgmma_arguments(self) -> bytes:
+        """AttentionWgmma."""
+        return struct.pack("<q2i", 0, self.batch, 2)
+
+    def place(self, machine: Machine) -> list[int]:
+        return [place(machine, t) for t in (*self.inputs.values(), self.mask)]
+
+    def check(self, machine: Machine, **addresses: int) -> None:
+        for name, address in addresses.items():
+            like = self.inputs["k" if name in ("grad_k", "grad_v") else "q"]
+            got = fetch(machine, address, like).transpose(1, 2)
+            assert relative_error(got, self.results[name]) < TOLERANCE[self.dtype], name
+
+
+def empty(machine: Machine, like: torch.Tensor) -> int:
+    return place(machine, torch.full_like(like, math.nan))
+
+
+def forward(problem: Attention, ptx: str, order: dict[str, bool]) -> None:
+    machine = Machine(ptx, "attention_wgmma", groups=2, items=384, **order)
+    operands = problem.place(machine)
+    want = problem.results["lse"]
+    out, lse = empty(machine, problem.inputs["q"]), empty(machine, torch.empty(*want.shape, 2))
+    workspace = machine.allocate(np.zeros(4096, np.uint8))
+    machine.launch(*operands, out, lse, problem.arguments(), workspace, problem.wgmma_arguments())
+    problem.check(machine, out=out)
+    got = fetch(machine, lse, torch.empty(*want.shape, 2)).double().sum(-1)
+    assert torch.equal(got.isinf(), want.isinf())
+    finite = want.isfinite()
+    assert (got - want)[finite].abs().max() < 1e-5
+
+
+def backward(problem: Attention, ptx: str, order: dict[str, bool]) -> None:
+    lse = problem.results["lse"]
+    rounded = torch.stack([lse.float(), (lse - lse.float()).nan_to_num(0).float()], -1)
+    known = [rounded, problem.results["delta"].float()]
+    has_scores = problem.bias is not None
+    scores_like = torch.empty(*lse.shape, problem.keys)
+    for kernel, results in (("dq", ("grad_q",)), ("dkv", ("grad_k", "grad_v"))):
+        machine = Machine(ptx, f"attention_wgmma_{kernel}", groups=2, items=384, **order)
+        operands = [*problem.place(machine), place(machine, problem.grad), *(place(machine, t) for t in known)]
+        addresses = {name: empty(machine, problem.inputs["q" if name == "grad_q" else "k"]) for name in results}
+        scores = [empty(machine, scores_like)] if kernel == "dq" else []
+        workspace = machine.allocate(np.zeros(4096, np.uint8))
+        arguments = problem.arguments(has_scores)
+        machine.launch(*operands, *addresses.values(), *scores, arguments, workspace, problem.wgmma_arguments())
+        problem.check(machine, **addresses)
+        if kernel == "dq" and has_scores:
+            assert (
+                relative_error(fetch(machine, scores[0], scores_like), problem.results["x"]) < TOLERANCE[problem.dtype]
+            )
+
+
+def forward_ptx(problem: Attention, step: int, overlap: int, text: str | None = None) -> str:
+    text = text or source_of(*COMMON, "attention/gpu_wgmma.cl")
+    return to_ptx(text, *problem.options(STEP=step, STAGES=2, OVERLAP=overlap))
+
+
+def cases() -> Iterator[tuple[Attention, int, int]]:
+    yield Attention(heads=4, kv_heads=2, queries=140, keys=70, causal=True), 64, 1
+    yield Attention(queries=60, keys=300, dim=128, scale=-0.1), 128, 1
+    yield Attention(heads=2, batch=2, queries=20, keys=130, dim=40, bias=torch.float16, dtype=torch.float16), 128, 0
+    yield Attention(queries=70, keys=75, bias=torch.float32, causal=True, keep=0.7), 64, 0
+
+
+@pytest.mark.parametrize(("problem", "step", "overlap"), list(cases()))
+def test_attention(problem, step, overlap):
+    ptx = forward_ptx(problem, step, overlap)
+    for order in ORDERS:
+        forward(problem, ptx, order)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Attention(heads=2, queries=70, keys=200, causal=True),  # keys that no query sees
+        Attention(queries=140, keys=100, dim=104, dtype=torch.float16, scale=0.2),
+        Attention(queries=20, keys=70, bias=torch.bfloat16, causal=True, keep=0.7),
+    ],
+)
+def test_gradients(problem):
+    ptx = to_ptx(source_of(*COMMON, "attention/gpu_wgmma_backward.cl"), *problem.options(STEP=64, STAGES=2))
+    for order in ORDERS:
+        backward(problem, ptx, order)
+
+
+FAULTS = {
+    "never gives values back": ("arrive_if(elected, base + VALUES_EMPTY + 8 * before.stage);", ""),
+    "keeps the queries": ("arrive_if(elected && k0 + STEP >= end &&", "arrive_if(0 &&"),
+    "keeps the turn": ("give_turn(group);\n    wait_products(PROD", "wait_products(PROD"),
+    "does not wait for products": ("wait_products(0);\n    settle_sums(sums);", "settle_sums(sums);"),
+    "gives keys back too early": (
+        "give_turn(group);\n    wait_products(PRODUCTS_UNDER_WAY);",
+        "arrive_if(elected, base + KEYS_EMPTY + 8 * t->stage); give_turn(group); wait_products(PRODUCTS_UNDER_WAY);",
+    ),
+    "does not wait for values": ("wait_for(base + VALUES_FULL + 8 * t->stage, t->parity);", ""),
+    "another lane's column": ("wgmma_column(item, 0);", "wgmma_column(item + 1, 0);"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_faults_are_found(fault):
+    problem = Attention(heads=2, queries=130, keys=300, causal=True)
+    old, new = FAULTS[fault]
+    text = source_of(*COMMON, "attention/gpu_wgmma.cl")
+    assert old in text
+    ptx = forward_ptx(problem, 64, 1, text.replace(old, new))
+
+    def run() -> None:
+        for order in ORDERS:
+            forward(problem, ptx, order)
+
+    with pytest.raises((Hang, AssertionError)):
+        run()
