@@ -42,7 +42,8 @@ def test_products(along_rows, order):
     a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
     lines = [a.T, b] if along_rows else [a, b.T]
     majors = [f"-D{side}_ALONG_ROWS={int(along_rows)}" for side in "AB"]
-    ptx = to_ptx(source_of(*COMMON, "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl"), "-DT_BFLOAT16", "-DTILE_N=128", "-DSPLIT=0", *majors)
+    source = source_of(*COMMON, "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl")
+    ptx = to_ptx(source, "-DT_BFLOAT16", "-DTILE_N=128", "-DSPLIT=0", *majors)
     machine = Machine(ptx, "gemm_wgmma", groups=2, items=288, **order)
     operands = [place(machine, t) for t in lines]
     result = place(machine, torch.zeros(m, n).bfloat16())
