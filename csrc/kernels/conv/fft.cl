@@ -5,8 +5,17 @@
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 typedef JOIN(float, WIDTH) V;
-#define LOAD(p) JOIN(vload, WIDTH)(0, p)
-#define STORE(v, p) JOIN(vstore, WIDTH)(v, 0, p)
+// whole names, as in fft/tile.clh
+#if WIDTH == 16
+#define LOAD(p) vload16(0, p)
+#define STORE(v, p) vstore16(v, 0, p)
+#elif WIDTH == 8
+#define LOAD(p) vload8(0, p)
+#define STORE(v, p) vstore8(v, 0, p)
+#else
+#define LOAD(p) vload4(0, p)
+#define STORE(v, p) vstore4(v, 0, p)
+#endif
 #else
 #define WIDTH 1
 typedef float V;
