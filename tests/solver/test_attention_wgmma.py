@@ -8,13 +8,12 @@ import torch
 import torch.nn.functional as F
 from common import relative_error
 from gpu_solvers import check_configs, shifted
+from hopper import MARKS
 
 import dlbackend
 from dlbackend import _C
 
-PROBE = "gemm:float32 b=1 m=256 n=256 k=256 sa=0,256,1 sb=0,256,1 sc=0,256,1 sd=0,0,0 add=0"
-HOPPER = torch.ocl.is_available() and "gpu_wgmma: applicable" in _C.explain_problem(PROBE)
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")]
+pytestmark = MARKS
 
 TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 5e-3}
 DTYPES = list(TOLERANCE)
@@ -142,5 +141,9 @@ def test_results_are_the_same_each_time():
 def test_configs(dim):
     _C.force_solver("")
     tensors = [t.to("ocl") for t in tensors_of(1, 4, 2, 300, 500, dim, torch.bfloat16)]
-    configs = check_configs("gpu_wgmma", lambda: F.scaled_dot_product_attention(*tensors[:3], enable_gqa=True), 4)
+
+    def run() -> None:
+        F.scaled_dot_product_attention(*tensors[:3], enable_gqa=True)
+
+    configs = check_configs("gpu_wgmma", run, 4, forced=("attention",))
     assert len(configs) == 4

@@ -10,25 +10,13 @@ import torch
 import torch.nn.functional as F
 from common import relative_error
 from gpu_solvers import check_configs, first_values, shifted
+from hopper import MARKS, TOLERANCE, dtype_of, settings  # noqa: F401
 
 import dlbackend
-from dlbackend import _C
 
-PROBE = (
-    "conv_fwd:float32 n=2 c=8 k=16 g=1 in=1,9,10 out=1,9,10 f=1,3,3 s=1,1,1 p=0,1,1 d=1,1,1 "
-    "sx=720,90,0,10,1 sw=72,9,0,3,1 sy=1440,90,0,10,1 bias=0"
-)
-HOPPER = torch.ocl.is_available() and "gpu_wgmma: applicable" in _C.explain_problem(PROBE)
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")]
-
-# TF32 cuts off what it does not hold, up to 2^-10 of each factor; results of 16 bits are rounded when they are stored
-TOLERANCE = {"tf32": 1.2e-3, "float32": 1e-6, "float16": 6e-4, "bfloat16": 4e-3}
+pytestmark = MARKS
 OPS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
-
-
-def dtype_of(precision: str) -> torch.dtype:
-    return torch.float32 if precision == "tf32" else getattr(torch, precision)
 
 
 def ops_of(precision: str, groups: int = 1) -> tuple[str, ...]:
@@ -38,14 +26,6 @@ def ops_of(precision: str, groups: int = 1) -> tuple[str, ...]:
 
 def force(ops: tuple[str, ...]) -> None:
     dlbackend.solvers.force(",".join(f"{op}:gpu_wgmma" for op in ops))
-
-
-@pytest.fixture(autouse=True)
-def settings(request):
-    precision = request.node.callspec.params.get("precision") if hasattr(request.node, "callspec") else None
-    with torch.backends.ocl.flags(fp32_precision="tf32" if precision == "tf32" else "ieee"):
-        yield
-    dlbackend.solvers.force("")
 
 
 CASES = [  # images, channels, filters, groups, size, filter, stride, padding, dilation
@@ -114,7 +94,7 @@ def test_configs(precision):
         leaves = [t.to(dtype).to("ocl").requires_grad_() for t in (x, w)]
         F.conv2d(*leaves, padding=1).backward(torch.ones(2, 130, 10, 12, dtype=dtype).to("ocl"))
 
-    configs = check_configs("gpu_wgmma", train, 0)
+    configs = check_configs("gpu_wgmma", train, 0, forced=OPS)
     assert len(configs) >= 2
     assert first_values(configs) <= {64, 128, 256}
     assert {config.split(",")[1] for config in configs} != {"1"}  # parts of the reduction

@@ -6,28 +6,11 @@ import pytest
 import torch
 from common import relative_error
 from gpu_solvers import check_configs, check_products, first_values
+from hopper import MARKS, TOLERANCE, dtype_of, settings  # noqa: F401
 
 import dlbackend
-from dlbackend import _C
 
-PROBE = "gemm:float32 b=1 m=256 n=256 k=256 sa=0,256,1 sb=0,256,1 sc=0,256,1 sd=0,0,0 add=0"
-HOPPER = torch.ocl.is_available() and "gpu_wgmma: applicable" in _C.explain_problem(PROBE)
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")]
-
-# TF32 cuts off what it does not hold, up to 2^-10 of each factor; results of 16 bits are rounded when they are stored
-TOLERANCE = {"tf32": 1.2e-3, "float32": 1e-6, "float16": 6e-4, "bfloat16": 4e-3}
-
-
-def dtype_of(precision: str) -> torch.dtype:
-    return torch.float32 if precision == "tf32" else getattr(torch, precision)
-
-
-@pytest.fixture(autouse=True)
-def settings(request):
-    precision = request.node.callspec.params.get("precision") if hasattr(request.node, "callspec") else None
-    with torch.backends.ocl.flags(fp32_precision="tf32" if precision == "tf32" else "ieee"):
-        yield
-    dlbackend.solvers.force("")
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize("precision", list(TOLERANCE))
