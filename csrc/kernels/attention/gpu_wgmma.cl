@@ -35,9 +35,7 @@ INLINE void copy_blocks(local uchar* memory, global const T* Q, global const T* 
   Turn t = {0, 1};
   uint kept_parity = 1;
   const int all = block_count(p->queries, p->heads, w->batch);
-  for (int round = 0; round * (int)get_num_groups(0) < all; round++) {
-    const int n = block_in_round(round);
-    if (n >= all) continue;
+  for (int round = 0, n; (n = block_in_round(round)) < all; round++) {
     const Block x = block_of(n, p->queries, p->heads, p, w, 1);
     const int end = end_of(&x, p), kv = x.h / p->group;
     wait_for(base + QUERIES_EMPTY, kept_parity);
@@ -266,9 +264,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma(
   Turn t = {0, 0};
   uint kept_parity = 0;
   const int all = block_count(p.queries, p.heads, w.batch);
-  for (int round = 0; round * (int)get_num_groups(0) < all; round++) {
-    const int n = block_in_round(round);
-    if (n >= all) continue;
+  for (int round = 0, n; (n = block_in_round(round)) < all; round++) {
     const Block x = block_of(n, p.queries, p.heads, &p, &w, 1);
     float sums[SUMS];
     Rows rows = start_rows(&x, &p, item);

@@ -114,9 +114,7 @@ INLINE void copy_for_queries(local uchar* memory, global uchar* workspace, const
   Turn t = {0, 1};
   uint kept_parity = 1;
   const int all = block_count(p->queries, p->heads, w->batch);
-  for (int round = 0; round * (int)get_num_groups(0) < all; round++) {
-    const int n = block_in_round(round);
-    if (n >= all) continue;
+  for (int round = 0, n; (n = block_in_round(round)) < all; round++) {
     const Block x = block_of(n, p->queries, p->heads, p, w, 1);
     copy_kept(base, maps, kept, &x, &kept_parity);
     const int end = end_of(&x, p);
@@ -232,9 +230,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma_d
   Turn t = {0, 0};
   uint kept_parity = 0;
   const int all = block_count(p.queries, p.heads, w.batch);
-  for (int round = 0; round * (int)get_num_groups(0) < all; round++) {
-    const int n = block_in_round(round);
-    if (n >= all) continue;
+  for (int round = 0, n; (n = block_in_round(round)) < all; round++) {
     const Block x = block_of(n, p.queries, p.heads, &p, &w, 1);
     const int end = end_of(&x, &p);
     const Queries mine = start_queries(&x, lse, delta, &p, item);
@@ -269,9 +265,7 @@ INLINE void copy_for_keys(local uchar* memory, global uchar* workspace, const Pa
   Turn t = {0, 1};
   uint kept_parity = 1;
   const int kv_heads = p->heads / p->group, all = block_count(p->keys, kv_heads, w->batch);
-  for (int round = 0; round * (int)get_num_groups(0) < all; round++) {
-    const int n = block_in_round(round);
-    if (n >= all) continue;
+  for (int round = 0, n; (n = block_in_round(round)) < all; round++) {
     const Block x = block_of(n, p->keys, kv_heads, p, w, 0);
     if (lane == 0) copy_kept(base, maps, kept, &x, &kept_parity);
     for (int h = x.h * p->group; h < (x.h + 1) * p->group; h++) {
@@ -394,9 +388,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma_d
   Turn t = {0, 0};
   uint kept_parity = 0;
   const int kv_heads = p.heads / p.group, all = block_count(p.keys, kv_heads, w.batch);
-  for (int round = 0; round * (int)get_num_groups(0) < all; round++) {
-    const int n = block_in_round(round);
-    if (n >= all) continue;
+  for (int round = 0, n; (n = block_in_round(round)) < all; round++) {
     const Block x = block_of(n, p.keys, kv_heads, &p, &w, 0);
     float dk[SUMS], dv[SUMS];
 #pragma unroll
