@@ -151,6 +151,7 @@ void Submitter::wait_until_drained() noexcept {
 }
 
 void Submitter::drain_all() noexcept {
+  if (in_bad_fork()) return;  // where another thread may have held the lock
   std::lock_guard<std::mutex> lock(submitters().mutex);
   for (Submitter* submitter : submitters().all) submitter->drain();
 }
