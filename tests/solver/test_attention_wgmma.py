@@ -140,10 +140,10 @@ def test_results_are_the_same_each_time():
 @pytest.mark.parametrize("dim", [64, 128])
 def test_configs(dim):
     _C.force_solver("")
-    tensors = [t.to("ocl") for t in tensors_of(1, 4, 2, 300, 500, dim, torch.bfloat16)]
+    q, k, v, _ = (t.to("ocl") for t in tensors_of(1, 4, 2, 300, 500, dim, torch.bfloat16))
 
     def run() -> None:
-        F.scaled_dot_product_attention(*tensors[:3], enable_gqa=True)
+        F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
     configs = check_configs("gpu_wgmma", run, 4, forced=("attention",))
     assert len(configs) == 4
