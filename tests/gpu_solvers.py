@@ -39,16 +39,14 @@ def check_products(m: int, n: int, k: int, dtype: torch.dtype, tolerance: float)
 OPS = ("gemm:", "conv_", "attention:")
 
 
-def check_configs(solver: str, run, least: int, forced: tuple[str, ...] = ()) -> set[str]:
+def check_configs(solver: str, run, least: int) -> set[str]:
     """Tunes the problems that `run` meets, with this solver and the reference; the solver's configs that were right.
-    For the ops `forced` the solver is forced, as those need it that are taken only so.
 
     Fails when one was wrong, or when a problem had fewer than `least` configs.
     """
     names = [name for name in _C.solver_names() if name.startswith(OPS)]
     others = {name for name in names if name.split(":")[1] not in (solver, "reference")}
-    forbidden = [name.replace(":", ":-") for name in sorted(others) if name.split(":")[0] not in forced]
-    _C.force_solver(",".join([*(f"{op}:{solver}" for op in forced), *forbidden]))
+    _C.force_solver(",".join(name.replace(":", ":-") for name in sorted(others)))
     seen = set(dlbackend.solvers.problems())
     run()
     found: set[str] = set()

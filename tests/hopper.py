@@ -8,7 +8,6 @@ import torch
 import dlbackend
 from dlbackend import _C
 
-# Asked of products: other solvers of that name may be taken only where they are forced.
 _PROBE = "gemm:float32 b=1 m=256 n=256 k=256 sa=0,256,1 sb=0,256,1 sc=0,256,1 sd=0,0,0 add=0"
 _HOPPER = torch.ocl.is_available() and "gpu_wgmma: applicable" in _C.explain_problem(_PROBE)
 MARKS = [pytest.mark.gpu, pytest.mark.skipif(not _HOPPER, reason="needs a GPU of compute capability 9.0")]
@@ -23,7 +22,8 @@ def dtype_of(precision: str) -> torch.dtype:
 
 @pytest.fixture(autouse=True)
 def settings(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The test's parameter `precision`, and afterwards no solver forced."""
+    """The same numbers each time, the test's parameter `precision`, and afterwards no solver forced."""
+    torch.manual_seed(0)
     precision = request.node.callspec.params.get("precision") if hasattr(request.node, "callspec") else None
     with torch.backends.ocl.flags(fp32_precision="tf32" if precision == "tf32" else "ieee"):
         yield

@@ -77,10 +77,7 @@ std::string reasons(const Problem& problem, const cl::Device& device, const char
   std::string text;
   for (const AnySolver* solver : problem.op->solvers()) {
     const Applicability can = solver->can_solve(problem, device);
-    const char* allowed = preference.allows(*solver) ? "applicable"
-                          : solver->only_when_forced() && preference.forced.empty()
-                              ? "only where it is forced"
-                              : "applicable, but not allowed";
+    const char* allowed = preference.allows(*solver) ? "applicable" : "applicable, but not allowed";
     const char* reason = can ? allowed : can.reason;
     text += separator + std::string(solver->name()) + ": " + reason;
   }

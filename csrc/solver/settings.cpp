@@ -249,7 +249,7 @@ bool deterministic_now() {
 }
 
 bool Preference::allows(const AnySolver& solver) const {
-  return (forced.empty() ? !solver.only_when_forced() : forced == solver.name()) &&
+  return (forced.empty() || forced == solver.name()) &&
          std::find(forbidden.begin(), forbidden.end(), solver.name()) == forbidden.end();
 }
 

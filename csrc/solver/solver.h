@@ -60,8 +60,6 @@ class AnySolver {
   virtual const char* name() const = 0;
   // Raise it when a change of the solver makes what was measured before worthless.
   virtual int revision() const { return 1; }
-  // Whether it is taken only where it is forced: what has not run on the hardware that it is for.
-  virtual bool only_when_forced() const { return false; }
   // The names of its configs' values.
   virtual ConfigNames config_names() const { return {}; }
 

@@ -20,7 +20,6 @@ struct SolverRow {
   uint64_t (*workspace)(const P&, const cl::Device&, const Config&) = nullptr;
   int revision = 1;  // Solver::revision()
   ConfigNames config_names = {};
-  bool only_when_forced = false;  // AnySolver::only_when_forced()
 };
 
 template <class P>
@@ -29,7 +28,6 @@ class RowSolver final : public Solver<P> {
   explicit RowSolver(const SolverRow<P>& row) : row_(row) {}
   const char* name() const override { return row_.name; }
   int revision() const override { return row_.revision; }
-  bool only_when_forced() const override { return row_.only_when_forced; }
   ConfigNames config_names() const override { return row_.config_names; }
   Applicability applicable(const P& p, const cl::Device& device) const override {
     return row_.applicable(p, device);

@@ -10,7 +10,7 @@
 namespace dlb::solver {
 namespace {
 
-enum class Fault { kWrong, kFails, kSlow, kVain, kForced };
+enum class Fault { kWrong, kFails, kSlow, kVain };
 
 // Leaves the result as it finds it: as fast as can be.
 class DoesNothing final : public GemmInvoker {
@@ -57,7 +57,6 @@ class Faulty final : public GemmSolver {
   double estimate(const GemmProblem& problem, const cl::Device& device) const override {
     return is_right() ? lowest_estimate(problem, device, *this) : estimate_;
   }
-  bool only_when_forced() const override { return fault_ == Fault::kForced; }
   bool can_specialise(const GemmProblem&, const cl::Device&, const Config&) const override {
     return is_right();
   }
@@ -67,7 +66,6 @@ class Faulty final : public GemmSolver {
     if (fault_ == Fault::kSlow) return std::make_unique<Repeats>(problem, device, config.specialised ? 1 : 5);
     if (fault_ == Fault::kVain)
       return std::make_unique<Repeats>(problem, device, config.specialised ? 20 : 5);
-    if (fault_ == Fault::kForced) return std::make_unique<Repeats>(problem, device, 1);
     return std::make_unique<DoesNothing>();
   }
 
@@ -82,14 +80,14 @@ class Faulty final : public GemmSolver {
 }  // namespace
 }  // namespace dlb::solver
 
-// Adds those that `which` names. "test_wrong", "test_slow", "test_vain" and "test_forced" come first by their
-// estimates, "test_late" behind what is right. "test_forced" is taken only where it is forced. Compiled for
-// one problem, "test_slow" is not slow, and "test_vain" slower.
+// Adds those that `which` names. "test_wrong", "test_slow" and "test_vain" come first by their estimates,
+// "test_late" behind what is right. Compiled for one problem, "test_slow" is not slow, and "test_vain"
+// slower.
 extern "C" void dlb_add_faulty_solvers(const char* which) {
   using namespace dlb::solver;
   static const Faulty wrong("test_wrong", Fault::kWrong, 1e-3), late("test_late", Fault::kWrong, 20),
       fails("test_fails", Fault::kFails, 20), slow("test_slow", Fault::kSlow, 0),
-      vain("test_vain", Fault::kVain, 0), forced("test_forced", Fault::kForced, 1e-3);
-  for (const Faulty* solver : {&wrong, &late, &fails, &slow, &vain, &forced})
+      vain("test_vain", Fault::kVain, 0);
+  for (const Faulty* solver : {&wrong, &late, &fails, &slow, &vain})
     if (std::string(which).find(solver->name()) != std::string::npos) add_solver(gemm_op, *solver);
 }

@@ -51,8 +51,8 @@ def check(tensors, mask=None, **options):
     expected = both_passes(*(t.double() for t in tensors), *double, **options)
     actual = both_passes(*(t.to("ocl") for t in tensors), *(m.to("ocl") for m in masks), **options)
     for a, e in zip(actual, expected, strict=True):
-        assert not a.isnan().any()
-        assert relative_error(a, e) < TOLERANCE[tensors[0].dtype]
+        # over a single key the softmax has no gradient, and numbers of magnitude 1 leave their rounding
+        assert (a.cpu().double() - e).norm() < TOLERANCE[tensors[0].dtype] * max(e.norm(), 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -145,5 +145,5 @@ def test_configs(dim):
     def run() -> None:
         F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
-    configs = check_configs("gpu_wgmma", run, 4, forced=("attention",))
+    configs = check_configs("gpu_wgmma", run, 4)
     assert len(configs) == 4

@@ -408,20 +408,6 @@ def test_wrong_solver_is_never_taken(process, mode):
         assert "solver test_wrong gives wrong results" in process.stderr
 
 
-@pytest.mark.parametrize("mode", ["normal", "hybrid", "fast"])
-def test_a_solver_that_is_taken_only_where_it_is_forced(process, mode):
-    code = """
-run(); settle()
-print(json.dumps([state(), dlbackend.solvers.explain(dlbackend.solvers.problems()[0])]))
-"""
-    state, reasons = process(code, faulty="test_forced", DLBACKEND_FIND_MODE=mode)
-    assert state["rejected"] == 0
-    assert not state["taken"].startswith("test_")
-    assert "test_forced: only where it is forced" in reasons
-    forced = process("run()\n" + STATE, faulty="test_forced", DLBACKEND_SOLVER="gemm:test_forced")
-    assert forced["taken"].startswith("test_forced")
-
-
 @pytest.mark.parametrize("mode", ["normal", "hybrid"])
 def test_wrong_and_unbuildable_solvers_lose_also_behind_the_estimate(process, mode):
     state = process(

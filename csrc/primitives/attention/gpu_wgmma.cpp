@@ -15,7 +15,6 @@
 namespace dlb::attention {
 namespace {
 
-constexpr bool kOnlyWhenForced = true;  // until its tests have passed on such a GPU
 constexpr int64_t kMostDim = 128, kKept = params::ATTENTION_WGMMA_KEPT;
 constexpr int64_t kLineElements = params::WGMMA_LINE / 2, kMostStages = 4;
 constexpr int64_t kBackwardStep = 64;       // rows: with more the gradients of keys do not fit the registers
@@ -227,8 +226,7 @@ const Solver<AttentionProblem>* gpu_wgmma_backward() {
                                                    .estimate = estimate,
                                                    .configs = one_config<AttentionProblem>,
                                                    .invoker = backward,
-                                                   .workspace = backward_workspace,
-                                                   .only_when_forced = kOnlyWhenForced});
+                                                   .workspace = backward_workspace});
   return &solver;
 }
 
@@ -239,8 +237,7 @@ const Solver<AttentionProblem>* gpu_wgmma() {
                                                    .configs = forward_configs,
                                                    .invoker = forward,
                                                    .workspace = forward_workspace,
-                                                   .config_names = ConfigNames::of<WgmmaConfig>(),
-                                                   .only_when_forced = kOnlyWhenForced});
+                                                   .config_names = ConfigNames::of<WgmmaConfig>()});
   return &solver;
 }
 

@@ -222,8 +222,6 @@ class WgmmaInvoker final : public ConvInvoker {
 class Wgmma final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_wgmma"; }
-  // until its tests have passed on such a GPU
-  bool only_when_forced() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<ConvWgmmaConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!device.wgmma) return Applicability::no("needs an NVIDIA GPU of compute capability 9.0");
