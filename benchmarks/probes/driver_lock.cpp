@@ -1,5 +1,7 @@
-// How long a launch takes while another thread of the process waits for the device: whether a driver's
-// waiting calls hold the lock that its launches need.
+// What a driver lets happen at once. First: how long a launch takes while another thread of the process waits
+// for the device, that is, whether waiting calls hold the lock that launches need. Second: when a copy of 32
+// MiB that depends on a finished kernel ends, while a later kernel of 50 to 100 ms runs in the queue of that
+// kernel.
 //
 //   g++ -std=c++20 -O2 benchmarks/probes/driver_lock.cpp -lOpenCL -pthread -o driver_lock && ./driver_lock
 //   [device]
@@ -109,6 +111,69 @@ void wait_as(Wait how, const Machine& m, cl_event event) {
   }
 }
 
+// Page-locked memory, as far as the driver gives any.
+void* pinned_memory(const Machine& m, size_t bytes) {
+  cl_int status;
+  cl_mem memory = clCreateBuffer(m.context, CL_MEM_ALLOC_HOST_PTR, bytes, nullptr, &status);
+  check(status, "clCreateBuffer");
+  void* pointer = clEnqueueMapBuffer(m.other, memory, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, bytes, 0,
+                                     nullptr, nullptr, &status);
+  check(status, "clEnqueueMapBuffer");
+  return pointer;
+}
+
+enum Order { kAlone, kIndependent, kAfterEvent, kAfterMarker, kAfterWaiting };
+const char* const kOrders[] = {"device idle", "kernel runs elsewhere", "after the event", "after a marker",
+                               "host waits for the event"};
+
+void copies(const Machine& m, int turns) {
+  constexpr size_t kBytes = 32u << 20;
+  cl_int status;
+  cl_mem memory = clCreateBuffer(m.context, CL_MEM_READ_WRITE, kBytes, nullptr, &status);
+  check(status, "clCreateBuffer");
+  void* pinned = pinned_memory(m, kBytes);
+  std::vector<char> pageable(kBytes, 1);
+  std::printf("\n%-10s %-9s %-26s %10s %10s %10s\n", "copy", "memory", "order", "call us", "done us",
+              "kernel us");
+  for (bool write : {false, true})
+    for (void* host : {pinned, static_cast<void*>(pageable.data())})
+      for (Order order : {kAlone, kIndependent, kAfterEvent, kAfterMarker, kAfterWaiting})
+        for (int round = 0; round < 2; ++round) {
+          const auto start = Clock::now();
+          cl_event before = m.start_turns(1), running = nullptr, copied;
+          if (order == kAlone)
+            clFinish(m.busy);
+          else
+            running = m.start_turns(turns);
+          const auto call = Clock::now();
+          cl_uint count = 0;
+          cl_event wait = before;
+          if (order == kAfterMarker) {
+            check(clEnqueueMarkerWithWaitList(m.other, 1, &before, &wait), "marker");
+            count = 1;
+          } else if (order == kAfterEvent) {
+            count = 1;
+          } else if (order == kAfterWaiting) {
+            clWaitForEvents(1, &before);
+          }
+          check(write ? clEnqueueWriteBuffer(m.other, memory, CL_FALSE, 0, kBytes, host, count,
+                                             count ? &wait : nullptr, &copied)
+                      : clEnqueueReadBuffer(m.other, memory, CL_FALSE, 0, kBytes, host, count,
+                                            count ? &wait : nullptr, &copied),
+                "copy");
+          clFlush(m.other);
+          const double called = microseconds_since(call);
+          clWaitForEvents(1, &copied);
+          const double done = microseconds_since(call);
+          if (running) clWaitForEvents(1, &running);
+          const double ended = microseconds_since(start);
+          if (round == 1)
+            std::printf("%-10s %-9s %-26s %10.0f %10.0f %10.0f\n", write ? "write" : "read",
+                        host == pinned ? "pinned" : "pageable", kOrders[order], called, done,
+                        running ? ended : 0);
+        }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -141,4 +206,5 @@ int main(int argc, char** argv) {
     std::printf("%-20s %10.2f %10.2f %10.2f   %zu\n", kNames[how], times[times.size() / 2],
                 times[times.size() * 99 / 100], times.back(), times.size());
   }
+  copies(m, n);
 }

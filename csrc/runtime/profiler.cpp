@@ -101,6 +101,10 @@ KindNames names_of(cl::CommandKind kind) {
   return {ActivityType::GPU_MEMSET, "clEnqueueFillBuffer"};
 }
 
+// PyTorch refuses a trace in which two launches have the same id. Those of CUDA, where the program uses it
+// beside, count up from 1.
+constexpr uint32_t kFirstFlow = 1u << 31;
+
 // Before torch 2.13 it had a constructor, with another order of arguments.
 template <class Info>
 Info resource_info(int64_t device, int64_t stream, const std::string& name) {
@@ -193,11 +197,13 @@ class Session final : public libkineto::IActivityProfilerSession {
     return {index, index + libkineto::kExceedMaxPid, name, name + " " + device_of(index).name};
   }
 
+  uint32_t correlation() const { return kFirstFlow + commands_; }
+
   Activity& append(ActivityType type, const std::string& name) {
     buffer_->emplace_activity(buffer_->span, type, name);
     Activity& activity = *buffer_->activities.back();
     activity.id = static_cast<int32_t>(commands_);
-    activity.flow.id = static_cast<uint32_t>(commands_);
+    activity.flow.id = correlation();
     activity.flow.type = libkineto::kLinkAsyncCpuGpu;
     return activity;
   }
@@ -215,7 +221,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     host.endTime = command.enqueue_end;
     host.flow.start = true;
     host.linked = op;
-    host.addMetadata("correlation", commands_);
+    host.addMetadata("correlation", correlation());
 
     const std::string solver = command.solver ? " [" + std::string(command.solver) + "]" : "";
     Activity& device = append(names.device, command.name + solver);
@@ -224,7 +230,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     device.startTime = to_host(command.start, stream.log);
     device.endTime = to_host(command.end, stream.log);
     device.linked = op;
-    device.addMetadata("correlation", commands_);
+    device.addMetadata("correlation", correlation());
     device.addMetadata("device", stream.device);
     device.addMetadata("stream", stream.stream);
     if (command.solver) device.addMetadataQuoted("solver", command.solver);

@@ -13,6 +13,9 @@ namespace {
 // memcpy is cheaper; above it the staging memory would be too much.
 constexpr size_t kStagingLimit = 64ull << 20;
 
+// Up to this size one more memcpy is cheaper than to wait once more.
+constexpr size_t kReadAndWait = 64 << 10;
+
 // Returns the status of the driver's call, which waits when `blocking`.
 cl_int write(MemRef to, const void* source, size_t bytes, Stream& stream, bool blocking) {
   cl::Command command(stream.use(), cl::CommandKind::kWrite, "Memcpy HtoD", bytes);
@@ -30,13 +33,27 @@ cl_int read(void* destination, MemRef from, size_t bytes, Stream& stream, bool b
                                        bytes, destination, 0, nullptr, command.event());
 }
 
+// NVIDIA's driver holds a lock while a blocking transfer waits for the commands before it, and no other
+// thread of the process can launch meanwhile. It holds none in clFinish (benchmarks/probes/driver_lock.cpp).
+void wait_without_lock(Stream& stream) {
+  if (!stream.device().host_memory) stream.synchronize();
+}
+
+// Reads to page-locked memory, which needs no blocking read.
+void read_and_wait(void* pinned, MemRef from, size_t bytes, Stream& stream) {
+  cl::check(read(pinned, from, bytes, stream, false), "clEnqueueReadBuffer");
+  stream.synchronize();
+}
+
 }  // namespace
 
 void copy_to_device(MemRef to, const void* source, size_t bytes, Stream& stream, bool non_blocking) {
   if (bytes == 0) return;
   if (non_blocking && is_pinned(source)) return write_later(to, source, bytes, stream);
-  if (bytes > kStagingLimit)
+  if (bytes > kStagingLimit) {
+    wait_without_lock(stream);
     return stream.check_wait(write(to, source, bytes, stream, true), "clEnqueueWriteBuffer");
+  }
   c10::DataPtr staging = host_allocator()->allocate(bytes);
   std::memcpy(staging.get(), source, bytes);
   write_later(to, staging.get(), bytes, stream);
@@ -47,10 +64,18 @@ void copy_to_host(void* destination, MemRef from, size_t bytes, Stream& stream, 
   if (bytes == 0) return;
   TORCH_CHECK(!cl::Recording::current(),
               "what happens next depends on data, and none is computed while recording");
-  const bool asynchronous = non_blocking && is_pinned(destination);
-  const cl_int status = read(destination, from, bytes, stream, !asynchronous);
-  if (asynchronous) return cl::check(status, "clEnqueueReadBuffer");
-  stream.check_wait(status, "clEnqueueReadBuffer");
+  const bool pinned = is_pinned(destination);
+  if (non_blocking && pinned)
+    return cl::check(read(destination, from, bytes, stream, false), "clEnqueueReadBuffer");
+  if (pinned && !stream.device().host_memory) return read_and_wait(destination, from, bytes, stream);
+  if (bytes <= kReadAndWait && !stream.device().host_memory) {
+    const c10::DataPtr staging = host_allocator()->allocate(bytes);
+    read_and_wait(staging.get(), from, bytes, stream);
+    std::memcpy(destination, staging.get(), bytes);
+    return;
+  }
+  wait_without_lock(stream);
+  stream.check_wait(read(destination, from, bytes, stream, true), "clEnqueueReadBuffer");
   stream.raise_device_error();
 }
 

@@ -253,6 +253,17 @@ def test_profile_memory():
     assert len(freed) == 1
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA beside")
+def test_beside_cuda():
+    """Launches of both in one trace have ids of their own, without which PyTorch refuses the trace."""
+    torch.zeros(4, device="cuda").add_(1)
+    with profile(activities=[*ProfilerActivity.__members__.values()]) as profiled:
+        for _ in range(200):
+            torch.zeros(4, device="cuda").add_(1)
+            torch.zeros(4, device=DEVICE).add_(1)
+    assert sum(row.count for row in on_device(profiled).values()) >= 200
+
+
 def test_schedule():
     x = torch.randn(1000, device=DEVICE)
     seen = []
