@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import tempfile
 import time
@@ -76,6 +77,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peer", default="cpu", help="cpu or cuda")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--suite", default=",".join([*SUITES, "startup"]), help="comma-separated")
+    parser.add_argument("--cases", default="", help="only those whose name this regular expression finds")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of a CPU peer")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.15, help="per case, device and round")
@@ -106,10 +108,16 @@ def run(options: argparse.Namespace) -> None:
     )
     print(f"{'case':38s} {'ocl':>10s} {options.peer:>10s} {'unit':8s} {'ratio':>7s}  (above 1: ocl is faster)")
     for suite in chosen:
+        rows = []
         for case in cases(suite) if suite in SUITES else []:
-            row = compare(case, ocl, peer, options.rounds, options.seconds)
-            results.append(row)
-            show(row, case.goal_cuda if options.peer == "cuda" else case.goal_cpu)
+            if not re.search(options.cases, case.name):
+                continue
+            rows.append(compare(case, ocl, peer, options.rounds, options.seconds))
+            show(rows[-1], case.goal_cuda if options.peer == "cuda" else case.goal_cpu)
+        ratios = [row["ratio"] for row in rows if "ratio" in row]
+        if ratios:
+            print(f"{suite}: geometric mean of {len(ratios)} {statistics.geometric_mean(ratios):.2f}x", flush=True)
+        results += rows
     for worker in (ocl, peer):
         worker.close()
     if "host" in chosen:

@@ -6,10 +6,10 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks import op_cases
-from benchmarks.steps import train
 
 Step = Callable[[], Any]
 
@@ -335,49 +335,135 @@ def torchvision() -> Any:
     return torchvision
 
 
-def training_step(name: str, batch: int, device: Any) -> Step:
+NETS = {  # torchvision's, and the pictures of 224 x 224 in a step on a GPU; on a CPU they are 4
+    "alexnet": 64,
+    "resnet18": 64,
+    "resnet50": 32,
+    "convnext_small": 16,
+    "vgg16": 16,
+    "densenet161": 16,
+    "mobilenet_v2": 32,
+    "mobilenet_v3_small": 64,
+    "mobilenet_v3_large": 64,
+    "resnext50_32x4d": 32,
+    "wide_resnet50_2": 32,
+    "mnasnet1_0": 32,
+    "efficientnet_b0": 32,
+    "regnet_y_400mf": 64,
+    "vit_b_16": 16,
+}
+PRECISIONS = ("f32", "tf32", "bf16", "autocast")  # tf32 is float32 with TF32 allowed, bf16 has weights of 16 bits
+
+
+def prepare_precision(precision: str, device: Any) -> tuple[Any, Callable[[], Any]]:
+    """The dtype of weights, and what makes the context of a step. Sets the process's TF32."""
+    import contextlib
+
+    import torch
+
+    fp32: Any = "tf32" if precision == "tf32" else "ieee"
+    # of the process, and what was set for CUDA alone
+    backends: Any = torch.backends
+    for backend in (backends, backends.cuda.matmul, backends.cudnn.conv):
+        backend.fp32_precision = fp32
+    if precision == "autocast":
+        return torch.float32, lambda: torch.autocast(device.type, torch.bfloat16)
+    return torch.bfloat16 if precision == "bf16" else torch.float32, contextlib.nullcontext
+
+
+def training_step(name: str, batch: int, device: Any, precision: str = "f32") -> Step:
     """A step of training a torchvision net on random pictures of 224 x 224 with SGD."""
     import torch
 
-    model = getattr(torchvision().models, name)(weights=None).to(device).train()
-    x, y = torch.randn(batch, 3, 224, 224).to(device), torch.randint(1000, (batch,)).to(device)
-    return train(model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9), x, y)
+    dtype, context = prepare_precision(precision, device)
+    model = getattr(torchvision().models, name)(weights=None).to(device, dtype).train()
+    x, y = torch.randn(batch, 3, 224, 224).to(device, dtype), torch.randint(1000, (batch,)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with context():
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
 
 
-def inference_step(name: str, batch: int, device: Any) -> Step:
+def inference_step(name: str, batch: int, device: Any, precision: str = "f32") -> Step:
     """The results of a torchvision net for random pictures of 224 x 224."""
     import torch
 
-    model = getattr(torchvision().models, name)(weights=None).to(device).eval()
-    x = torch.randn(batch, 3, 224, 224).to(device)
+    dtype, context = prepare_precision(precision, device)
+    model = getattr(torchvision().models, name)(weights=None).to(device, dtype).eval()
+    x = torch.randn(batch, 3, 224, 224).to(device, dtype)
 
     def step() -> Any:
-        with torch.no_grad():
+        with torch.no_grad(), context():
             return model(x)
 
     return step
 
 
-def _net_cases() -> list[Case]:
+def _net_cases(precision: str) -> list[Case]:
+    def of(f: Callable[..., Step], name: str, batch: int) -> Callable[[Any], Step]:
+        return lambda device: f(name, batch, device, precision)
+
+    suite = "nets" if precision == "f32" else f"nets-{precision}"
+    made = []
+    for name, most in NETS.items():
+        batch = _sized(4, most)
+        for what, f in (("inference", inference_step), ("training step", training_step)):
+            made.append(Case(f"{name} {what}, batch {batch}", suite, of(f, name, batch)))
+    return made
+
+
+def _language_cases() -> list[Case]:
+    """GPT-2 of 124 million parameters, four layers of it on a CPU: training, and 32 tokens generated."""
     import torch
 
-    batch = _sized(4, 32)
+    def model(device: Any, precision: str, **options: Any) -> tuple[Any, Callable[[], Any]]:
+        import transformers
 
-    def inference(name: str) -> Callable[[torch.device], Step]:
-        return lambda device: inference_step(name, batch, device)
+        dtype, context = prepare_precision(precision, device)
+        config = transformers.GPT2Config(n_layer=_sized(4, 12), **options)
+        return transformers.GPT2LMHeadModel(config).to(device, dtype), context
 
-    def training(name: str) -> Callable[[torch.device], Step]:
-        return lambda device: training_step(name, batch, device)
+    def training(precision: str) -> Callable[[Any], Step]:
+        def build(device: Any) -> Step:
+            net, context = model(device, precision)
+            optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+            tokens = torch.randint(50257, (_sized(1, 8), _sized(128, 512))).to(device)
 
-    def item(f: Callable[[str], Any], what: str, name: str, cpu: float = 0, cuda: float = 0) -> Case:
-        return Case(f"{name} {what}, batch {batch}", "nets", f(name), 1.0, "ms", cpu, cuda)
+            def step() -> None:
+                optimizer.zero_grad()
+                with context():
+                    loss = net(input_ids=tokens, labels=tokens).loss
+                loss.backward()
+                optimizer.step()
 
-    return [
-        item(inference, "inference", "resnet18"),
-        item(training, "training step", "resnet18", 0.4, 0.35),
-        item(inference, "inference", "mobilenet_v2"),
-        item(training, "training step", "mobilenet_v2"),
-    ]
+            return step
+
+        return build
+
+    def generation(precision: str) -> Callable[[Any], Step]:
+        def build(device: Any) -> Step:
+            net, _ = model(device, precision)
+            net.eval()
+            tokens = torch.randint(50257, (1, 64)).to(device)
+            options = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False, "pad_token_id": 50256}
+
+            def step() -> Any:
+                with torch.no_grad():
+                    return net.generate(tokens, **options)
+
+            return step
+
+        return build
+
+    rows = [(f"gpt2 training step {p}", training(p)) for p in PRECISIONS]
+    rows += [(f"gpt2 generation {p}", generation(p)) for p in ("f32", "bf16")]
+    return [Case(name, "language", build) for name, build in rows]
 
 
 SUITES: dict[str, Callable[[], list[Case]]] = {
@@ -390,7 +476,11 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "image": _image_cases,
     "linalg": _linalg_cases,
     **op_cases.SUITES,
-    "nets": _net_cases,
+    "nets": partial(_net_cases, "f32"),
+    "nets-tf32": partial(_net_cases, "tf32"),
+    "nets-bf16": partial(_net_cases, "bf16"),
+    "nets-autocast": partial(_net_cases, "autocast"),
+    "language": _language_cases,
 }
 
 
