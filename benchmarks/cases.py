@@ -194,6 +194,7 @@ def _conv_cases() -> list[Case]:
     cases = []
     kinds = ("tf32", "tf32 channels-last", "bf16", "bf16 channels-last")
     others = [(f"{kind} {shape[0]}", *shape[1:]) for kind in kinds for shape in shapes[:5]]
+    others += [(f"{kind} depthwise 7x7 96 56", 96, 96, 7, 1, 56, 96) for kind in ("bf16", "bf16 channels-last")]
     for name, cin, cout, k, s, size, groups in shapes + others:
         dtype = torch.bfloat16 if name.startswith("bf16") else torch.float32
         layout = torch.channels_last if "channels-last" in name else torch.contiguous_format

@@ -19,6 +19,7 @@ CHOSEN = {
     "ops/test_conv.py": "test_convolution or test_transposed or test_nan_propagates",
     "solver/test_attention_solvers.py": "test",
     "solver/test_bounds.py": "test",
+    "solver/test_depthwise_windows.py": "test",
     "solver/test_gpu_solvers.py": "test",
     "solver/test_launch_problems.py": "right and (norm or pool)",
 }

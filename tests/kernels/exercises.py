@@ -631,7 +631,10 @@ def places() -> None:
 
 EXERCISES: dict[str, Run | list[Run]] = {
     "cat/cat.cl": concatenation,
-    "common/split_reduce.cl": [*gemm("gpu_gemv", VECTORS), *conv("gpu_depthwise", convolution(2, 2, 40, 3, groups=2))],
+    "common/split_reduce.cl": [
+        *gemm("gpu_gemv", VECTORS),
+        *conv("gpu_depthwise", convolution(2, 2, 40, 9, groups=2, padding=4)),
+    ],
     "common/transpose.cl": transposing,
     "conv/cpu_direct.cl": conv("cpu_direct", SMALL, STRIDED, convolution(20, 36, 5, 3)),
     "conv/cpu_implicit.cl": [
@@ -651,7 +654,8 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "attention/reference.cl": attention("reference") + attention_backward("reference"),
     "conv/cpu_winograd.cl": conv("cpu_winograd", SMALL, convolution(20, 18, 9, 3)),
     "conv/fft.cl": conv("fft", convolution(2, 3, 8, 5, padding=2)),
-    "conv/gpu_depthwise.cl": conv("gpu_depthwise", DEPTHWISE, convolution(4, 8, 6, 5, groups=4, padding=2)),
+    "conv/depthwise_windows.cl": conv("gpu_depthwise", DEPTHWISE),
+    "conv/gpu_depthwise.cl": conv("gpu_depthwise", DEPTHWISE, convolution(4, 8, 6, 9, groups=4, padding=4)),
     "conv/gpu_implicit.cl": [
         *conv("gpu_implicit", SMALL, STRIDED, POINT, GROUPED),
         *conv("gpu_mma", convolution(8, 16, 6, 3, dtype=torch.float16)),

@@ -58,8 +58,8 @@ typedef struct {
 } WinogradTiles;
 ASSERT_SIZE(WinogradTiles, 32);
 
-// conv/gpu_depthwise.cl. x: input, y: output of the forward direction; each tensor spans less than 2^31
-// elements.
+// conv/gpu_depthwise.cl and conv/depthwise_windows.cl. x: input, y: output of the forward direction; each
+// tensor spans less than 2^31 elements.
 typedef struct {
   dlb_long x_offset, w_offset, y_offset, bias_offset, partial_offset;
   dlb_int batch;
@@ -72,8 +72,10 @@ typedef struct {
   dlb_int has_bias;
   float low, high;        // what results of the forward pass are brought to
   dlb_int channels_fast;  // neighbouring work-items take neighbouring channels (channels-last), else columns
+  dlb_int segment;        // rows of y that a work-item of depthwise_windows.cl walks down
+  dlb_int unused;
 } ConvDepthwise;
-ASSERT_SIZE(ConvDepthwise, 224);
+ASSERT_SIZE(ConvDepthwise, 232);
 
 // conv/gpu_implicit.cl, which says what x, y, w, a and out are; each tensor spans less than 2^31 elements.
 typedef struct {

@@ -1,5 +1,5 @@
 // Convolution solver "gpu_depthwise": one input channel per group, on GPU-class devices; see
-// conv/gpu_depthwise.cl.
+// conv/gpu_depthwise.cl, and conv/depthwise_windows.cl for weight gradients of usual filters.
 #include <algorithm>
 
 #include "cl/rounding.h"
@@ -28,6 +28,43 @@ bool channels_fast(const ConvProblem& p) {
 bool runs_forward(const ConvProblem& p) {
   return p.direction == ConvDirection::kForward || (p.direction == ConvDirection::kInputGrad && p.k == p.c &&
                                                     p.stride[0] == 1 && p.stride[1] == 1 && p.stride[2] == 1);
+}
+
+// The weight gradient by sliding windows, which are in registers.
+constexpr int64_t kMostTaps = 7 * 7, kMostTapsOfDoubles = 5 * 5, kWindowStride = 3;
+constexpr double kWindowGroupsPerUnit = 8;  // four run at once
+
+bool has_windows(const ConvProblem& p) {
+  const int64_t taps = p.filter[1] * p.filter[2];
+  return p.direction == ConvDirection::kWeightGrad && (p.dilation[1] == 1 || p.filter[1] == 1) &&
+         p.stride[1] <= kWindowStride && std::max(p.filter[1], p.filter[2]) <= 7 &&
+         taps <= (p.dtype == c10::ScalarType::Double ? kMostTapsOfDoubles : kMostTaps);
+}
+
+int64_t lanes_of(const ConvProblem& p) {
+  return channels_fast(p) ? kLanes : 1;
+}
+
+// Rows of y of a segment: as many as leave work for all compute units, which saves loading a window's first
+// rows.
+int64_t segment_of(const ConvProblem& p, const cl::Device& device) {
+  const double wanted = kWindowGroupsPerUnit / 2 * device.compute_units * kItems;
+  const double columns = double(p.n) * p.k * p.out[0] * p.out[2];
+  const int64_t most = ceil_div(int64_t(p.out[1]), 2 * int64_t(p.filter[1]));
+  const int64_t segments = std::clamp<int64_t>(static_cast<int64_t>(wanted / std::max(columns, 1.0)), 1,
+                                               std::max<int64_t>(most, 1));
+  return round_up(std::max<int64_t>(ceil_div(int64_t(p.out[1]), segments), 1), int64_t(p.filter[1]));
+}
+
+int window_splits_of(const ConvProblem& p, const cl::Device& device) {
+  int64_t tap;
+  if (!evenly_spaced(p.filter, p.ws, tap)) return 1;
+  const int64_t columns =
+      int64_t(p.n) * p.out[0] * p.out[2] * ceil_div(int64_t(p.out[1]), segment_of(p, device));
+  const int64_t most = std::max<int64_t>(ceil_div(columns, kItems / lanes_of(p)), 1);
+  const int64_t groups = ceil_div(int64_t(p.k), lanes_of(p));
+  const auto wanted = static_cast<int64_t>(kWindowGroupsPerUnit * device.compute_units) / groups;
+  return static_cast<int>(std::clamp<int64_t>(wanted, 1, most));
 }
 
 int splits_of(const ConvProblem& p, const cl::Device& device) {
@@ -62,37 +99,42 @@ Arguments arguments_of(const ConvProblem& p, int splits) {
 }
 
 struct DepthwiseConfig {
-  int32_t splits = 1;  // parts of the weight gradient's sums
-  static constexpr const char* kNames[] = {"splits"};
+  int32_t splits = 1;   // parts of the weight gradient's sums
+  int32_t windows = 0;  // 1: which slide
+  static constexpr const char* kNames[] = {"splits", "windows"};
 };
 
 class DepthwiseInvoker final : public ConvInvoker {
  public:
-  DepthwiseInvoker(const ConvProblem& p, cl::Device& device, int splits)
+  DepthwiseInvoker(const ConvProblem& p, cl::Device& device, const DepthwiseConfig& config)
       : direction_(p.direction),
         dtype_(p.dtype),
         forward_(runs_forward(p)),
-        arguments_(arguments_of(p, splits)),
-        kernel_(fetch_kernel(device,
-                             {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
-                             kernel_name(p), gpu_options(device, p.dtype))) {
+        arguments_(arguments_of(p, config.splits)),
+        kernel_(config.windows
+                    ? windows(p, device)
+                    : fetch_kernel(device,
+                                   {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
+                                   kernel_name(p), gpu_options(device, p.dtype))) {
+    if (config.windows) arguments_.segment = static_cast<int32_t>(segment_of(p, device));
     if (p.direction == ConvDirection::kWeightGrad) {
       range_.dims = 2;
       range_.local[0] = kItems;
-      range_.global[0] = ceil_div(p.k, arguments_.channels_fast ? kLanes : 1) * kItems;
-      range_.global[1] = splits;
+      range_.global[0] = ceil_div(int64_t(p.k), lanes_of(p)) * kItems;
+      range_.global[1] = config.splits;
     } else {
       const int32_t(&size)[4] = forward_ ? arguments_.y_size : arguments_.x_size;
       const int64_t rows = forward_ ? ceil_div(size[1], kRun) : size[1];
       range_ = cl::Range::linear(
           ceil_div(int64_t(p.n) * (forward_ ? p.k : p.c) * size[0] * rows * size[2], kItems), kItems);
     }
-    if (splits == 1) return;
+    if (config.splits == 1) return;
     reduce_ =
         &fetch_kernel(device, {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
                       "split_reduce", gpu_options(device, p.dtype));
     evenly_spaced(p.filter, p.ws, split_.c_n);
-    split_.c_m = p.ws[0], split_.batch = 1, split_.m = p.k, split_.n = p.taps(), split_.splits = splits;
+    split_.c_m = p.ws[0], split_.batch = 1, split_.m = p.k, split_.n = p.taps(),
+    split_.splits = config.splits;
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
@@ -113,6 +155,13 @@ class DepthwiseInvoker final : public ConvInvoker {
   }
 
  private:
+  static cl::Kernel& windows(const ConvProblem& p, cl::Device& device) {
+    return fetch_kernel(device, {"common/gpu_tile.clh", "conv/depthwise_windows.cl"}, "depthwise_windows",
+                        gpu_options(device, p.dtype) + " -DTAP_ROWS=" + std::to_string(p.filter[1]) +
+                            " -DTAP_COLS=" + std::to_string(p.filter[2]) +
+                            " -DSTRIDE=" + std::to_string(p.stride[1]));
+  }
+
   static const char* kernel_name(const ConvProblem& p) {
     if (runs_forward(p)) return "depthwise_forward";
     return p.direction == ConvDirection::kInputGrad ? "depthwise_input_gradient"
@@ -132,6 +181,7 @@ class DepthwiseInvoker final : public ConvInvoker {
 class Depthwise final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_depthwise"; }
+  int revision() const override { return 2; }
   ConfigNames config_names() const override { return ConfigNames::of<DepthwiseConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
@@ -148,17 +198,20 @@ class Depthwise final : public ConvSolver {
     return splits == 1 ? 0 : partial_bytes(p.dtype) * splits * p.k * p.taps();
   }
   std::vector<Config> configs(const ConvProblem& p, const cl::Device& device) const override {
-    return {Config::of(DepthwiseConfig{splits_of(p, device)})};
+    std::vector<Config> list;
+    if (has_windows(p)) list.push_back(Config::of(DepthwiseConfig{window_splits_of(p, device), 1}));
+    list.push_back(Config::of(DepthwiseConfig{splits_of(p, device), 0}));
+    return list;
   }
   double estimate(const ConvProblem& p, const cl::Device& device) const override {
     const DeviceRates& rates = rates_of(device);
     // of multiply-adds in registers
-    const double share = p.direction == ConvDirection::kWeightGrad ? 0.02 : 0.04;
+    const double share = p.direction == ConvDirection::kWeightGrad && !has_windows(p) ? 0.02 : 0.04;
     return kGpuTileLaunches * rates.launch_us + p.flops() / (share * rates.plain(p.dtype));
   }
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config& config) const override {
-    return std::make_unique<DepthwiseInvoker>(p, device, config.as<DepthwiseConfig>().splits);
+    return std::make_unique<DepthwiseInvoker>(p, device, config.as<DepthwiseConfig>());
   }
 };
 

@@ -1,0 +1,112 @@
+// Weight gradient of depthwise convolutions (one input channel per group) by windows that slide down the image, for
+// GPU-class devices. A work-item keeps the pixels of x under one filter in registers. From one row of y to the next only
+// STRIDE rows of them are new, so that 7 x 7 taps cost 8 loads for 49 multiply-adds; gpu_depthwise.cl, which has no
+// limits on filter, stride and dilation, loads a pixel for each.
+//
+// Build-time macros: taps along height and width (TAP_ROWS x TAP_COLS) and the stride along height (STRIDE), along which
+// there is no dilation. Everything else, a third axis included, is a run-time argument.
+
+#include "kernels/conv/params.h"
+
+#define TAPS (TAP_ROWS * TAP_COLS)
+#define NEW_ROWS (STRIDE < TAP_ROWS ? STRIDE : TAP_ROWS)
+#define ITEMS DEPTHWISE_ITEMS
+
+// Work-items walk columns: a segment of the rows at one place of the other axes. Neighbours have neighbouring widths.
+typedef struct {
+  int n, d, w, first, end;  // rows first to below end
+} Column;
+
+static inline Column column_at(int i, const ConvDepthwise* p) {
+  const int segments = (p->y_size[1] + p->segment - 1) / p->segment;
+  Column o;
+  o.w = i % p->y_size[2], i /= p->y_size[2];
+  o.first = i % segments * p->segment, i /= segments;
+  o.end = min(o.first + p->segment, p->y_size[1]);
+  o.d = i % p->y_size[0], o.n = i / p->y_size[0];
+  return o;
+}
+
+static inline void load_row(ACC row[TAP_COLS], global const T* from, int step, int left, int dilation, int width,
+                            bool inside) {
+#pragma unroll
+  for (int s = 0; s < TAP_COLS; s++)
+    row[s] = inside && (uint)(left + s * dilation) < (uint)width ? load1(from + s * step) : 0;
+}
+
+static inline void add_column(ACC sum[TAPS], global const T* x, global const T* y, const ConvDepthwise* p, Column at,
+                              int td) {
+  const int xd = at.d * p->stride[0] - p->pad[0] + td * p->dilation[0];
+  if ((uint)xd >= (uint)p->x_size[0]) return;
+  const int left = at.w * p->stride[2] - p->pad[2], dilation = p->dilation[2], step = dilation * p->x_s[2];
+  x += at.n * p->x_n + xd * p->x_s[0] + left * p->x_s[2];
+  y += at.n * p->y_n + at.d * p->y_s[0] + at.w * p->y_s[2];
+  // Row r of the window at the k-th row of y is in place (k * STRIDE + r) % TAP_ROWS, so none is ever moved.
+  ACC window[TAP_ROWS][TAP_COLS];
+  const int top = at.first * STRIDE - p->pad[1];
+#pragma unroll
+  for (int r = 0; r < TAP_ROWS - NEW_ROWS; r++)
+    load_row(window[r], x + (top + r) * p->x_s[1], step, left, dilation, p->x_size[2],
+             (uint)(top + r) < (uint)p->x_size[1]);
+  for (int h0 = at.first; h0 < at.end; h0 += TAP_ROWS) {
+#pragma unroll
+    for (int k = 0; k < TAP_ROWS; k++) {
+      const int h = h0 + k, xh0 = h * STRIDE - p->pad[1];
+      if (h < at.end) {
+        const ACC gradient = load1(y + h * p->y_s[1]);
+#pragma unroll
+        for (int r = TAP_ROWS - NEW_ROWS; r < TAP_ROWS; r++)
+          load_row(window[(k * STRIDE + r) % TAP_ROWS], x + (xh0 + r) * p->x_s[1], step, left, dilation, p->x_size[2],
+                   (uint)(xh0 + r) < (uint)p->x_size[1]);
+#pragma unroll
+        for (int r = 0; r < TAP_ROWS; r++)
+#pragma unroll
+          for (int s = 0; s < TAP_COLS; s++)
+            sum[r * TAP_COLS + s] = fma(gradient, window[(k * STRIDE + r) % TAP_ROWS][s], sum[r * TAP_COLS + s]);
+      }
+    }
+  }
+}
+
+// dL/dw; with splits > 1 into `partial` (splits x channels x taps, dense), which common/split_reduce.cl finishes.
+// A work-group takes DEPTHWISE_CHANNELS channels where those are neighbours, else one, and a part of the columns. Global
+// size: {ceil(channels / that) * ITEMS, splits}.
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows(global const T* restrict x, global T* w,
+                                                                                 global const T* restrict y,
+                                                                                 global ACC* partial,
+                                                                                 ConvDepthwise p) {
+  local ACC scratch[TAPS * ITEMS];
+  const int lanes = p.channels_fast ? DEPTHWISE_CHANNELS : 1;
+  const int item = get_local_id(0), lane = item % lanes;
+  const int c0 = get_group_id(0) * lanes, c = min(c0 + lane, p.channels - 1);
+  const int columns = p.batch * p.y_size[0] * p.y_size[2] * ((p.y_size[1] + p.segment - 1) / p.segment);
+  const int part = (columns + p.splits - 1) / p.splits, begin = get_group_id(1) * part;
+  const int end = min(begin + part, columns);
+  x += p.x_offset + c / p.multiplier * p.x_c;
+  y += p.y_offset + c * p.y_c;
+  for (int td = 0; td < p.taps[0]; td++) {
+    ACC sum[TAPS] = {0};
+    for (int i = begin + item / lanes; i < end; i += ITEMS / lanes) add_column(sum, x, y, &p, column_at(i, &p), td);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (int t = 0; t < TAPS; t++) scratch[t * ITEMS + item] = sum[t];
+    for (int half_items = ITEMS / 2; half_items >= lanes; half_items /= 2) {
+      barrier(CLK_LOCAL_MEM_FENCE);
+      for (int t = item; t < TAPS * half_items; t += ITEMS) {
+        const int at = t / half_items * ITEMS + t % half_items;
+        scratch[at] += scratch[at + half_items];
+      }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int t = item; t < TAPS * lanes; t += ITEMS) {
+      const int tap = t / lanes, th = tap / TAP_COLS, tw = tap % TAP_COLS, channel = c0 + t % lanes;
+      if (channel >= p.channels) continue;
+      const ACC total = scratch[tap * ITEMS + t % lanes];
+      if (p.splits > 1)
+        partial[p.partial_offset + ((long)get_group_id(1) * p.channels + channel) * p.taps[0] * TAPS + td * TAPS + tap] =
+            total;
+      else
+        store1(w + p.w_offset + channel * p.w_c + td * p.w_s[0] + th * p.w_s[1] + tw * p.w_s[2], total);
+    }
+  }
+}
