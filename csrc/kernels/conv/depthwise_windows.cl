@@ -1,10 +1,10 @@
-// Weight gradient of depthwise convolutions (one input channel per group) by windows that slide down the image, for
-// GPU-class devices. A work-item keeps the pixels of x under one filter in registers. From one row of y to the next only
-// STRIDE rows of them are new, so that 7 x 7 taps cost 8 loads for 49 multiply-adds; gpu_depthwise.cl, which has no
-// limits on filter, stride and dilation, loads a pixel for each.
+// Depthwise convolution (one input channel per group) by windows that slide down the image, for GPU-class devices: forward
+// and weight gradient. A work-item keeps the pixels of x under the filter in registers. From one row of y to the next only
+// STRIDE rows of them are new, so that 7 x 7 taps cost 7 loads for 49 multiply-adds; gpu_depthwise.cl, which has no
+// limits on filter, stride and dilation, loads several times as many.
 //
 // Build-time macros: taps along height and width (TAP_ROWS x TAP_COLS) and the stride along height (STRIDE), along which
-// there is no dilation. Everything else, a third axis included, is a run-time argument.
+// there is no dilation. Everything else is a run-time argument.
 
 #include "kernels/conv/params.h"
 
@@ -34,35 +34,78 @@ static inline void load_row(ACC row[TAP_COLS], global const T* from, int step, i
     row[s] = inside && (uint)(left + s * dilation) < (uint)width ? load1(from + s * step) : 0;
 }
 
-static inline void add_column(ACC sum[TAPS], global const T* x, global const T* y, const ConvDepthwise* p, Column at,
-                              int td) {
-  const int xd = at.d * p->stride[0] - p->pad[0] + td * p->dilation[0];
-  if ((uint)xd >= (uint)p->x_size[0]) return;
-  const int left = at.w * p->stride[2] - p->pad[2], dilation = p->dilation[2], step = dilation * p->x_s[2];
-  x += at.n * p->x_n + xd * p->x_s[0] + left * p->x_s[2];
-  y += at.n * p->y_n + at.d * p->y_s[0] + at.w * p->y_s[2];
-  // Row r of the window at the k-th row of y is in place (k * STRIDE + r) % TAP_ROWS, so none is ever moved.
-  ACC window[TAP_ROWS][TAP_COLS];
-  const int top = at.first * STRIDE - p->pad[1];
+// Rows r0 to below r1 of the window at row h of y. At the k-th row of y of a column, row r is in place
+// (k * STRIDE + r) % TAP_ROWS, so that none is ever moved. x begins at the column's first pixel and has `height` rows.
+static inline void load_rows(ACC window[TAP_ROWS][TAP_COLS], int r0, int r1, int k, int h, global const T* x, int left,
+                             int height, const ConvDepthwise* p) {
+  const int dilation = p->dilation[2], step = dilation * p->x_s[2];
 #pragma unroll
-  for (int r = 0; r < TAP_ROWS - NEW_ROWS; r++)
-    load_row(window[r], x + (top + r) * p->x_s[1], step, left, dilation, p->x_size[2],
-             (uint)(top + r) < (uint)p->x_size[1]);
+  for (int r = r0; r < r1; r++) {
+    const int xh = h * STRIDE - p->pad[1] + r;
+    load_row(window[(k * STRIDE + r) % TAP_ROWS], x + xh * p->x_s[1], step, left, dilation, p->x_size[2],
+             (uint)xh < (uint)height);
+  }
+}
+
+// y = conv(x, w) + bias, within bounds, with one tap along depth. Also the input gradient where stride and multiplier are
+// 1: x = dL/dy, w walked backwards.
+// Global size: at least channels * columns.
+kernel void depthwise_windows_forward(global const T* restrict x, global const T* restrict w, global T* y,
+                                      global const T* restrict bias, ConvDepthwise p) {
+  const int segments = (p.y_size[1] + p.segment - 1) / p.segment;
+  const uint columns = p.batch * p.y_size[0] * p.y_size[2] * segments, i = get_global_id(0);
+  if (i >= columns * p.channels) return;
+  const int c = p.channels_fast ? i % p.channels : i / columns;
+  const Column at = column_at(p.channels_fast ? i / p.channels : i % columns, &p);
+  const int left = at.w * p.stride[2] - p.pad[2], xd = at.d * p.stride[0] - p.pad[0];
+  const int height = (uint)xd < (uint)p.x_size[0] ? p.x_size[1] : 0;  // none where the plane is padding
+  const ACC b = p.has_bias ? load1(bias + p.bias_offset + c) : 0;
+  x += p.x_offset + at.n * p.x_n + c / p.multiplier * p.x_c + xd * p.x_s[0] + left * p.x_s[2];
+  w += p.w_offset + c * p.w_c;
+  y += p.y_offset + at.n * p.y_n + c * p.y_c + at.d * p.y_s[0] + at.w * p.y_s[2];
+  ACC weight[TAPS], window[TAP_ROWS][TAP_COLS];
+#pragma unroll
+  for (int t = 0; t < TAPS; t++) weight[t] = load1(w + t / TAP_COLS * p.w_s[1] + t % TAP_COLS * p.w_s[2]);
+  load_rows(window, 0, TAP_ROWS - NEW_ROWS, 0, at.first, x, left, height, &p);
   for (int h0 = at.first; h0 < at.end; h0 += TAP_ROWS) {
 #pragma unroll
     for (int k = 0; k < TAP_ROWS; k++) {
-      const int h = h0 + k, xh0 = h * STRIDE - p->pad[1];
+      const int h = h0 + k;
       if (h < at.end) {
-        const ACC gradient = load1(y + h * p->y_s[1]);
+        load_rows(window, TAP_ROWS - NEW_ROWS, TAP_ROWS, k, h, x, left, height, &p);
+        ACC total = b;
 #pragma unroll
-        for (int r = TAP_ROWS - NEW_ROWS; r < TAP_ROWS; r++)
-          load_row(window[(k * STRIDE + r) % TAP_ROWS], x + (xh0 + r) * p->x_s[1], step, left, dilation, p->x_size[2],
-                   (uint)(xh0 + r) < (uint)p->x_size[1]);
-#pragma unroll
-        for (int r = 0; r < TAP_ROWS; r++)
+        for (int r = 0; r < TAP_ROWS; r++) {
+          ACC sum = 0;  // of a row of taps, so that the additions need not wait for each other
 #pragma unroll
           for (int s = 0; s < TAP_COLS; s++)
-            sum[r * TAP_COLS + s] = fma(gradient, window[(k * STRIDE + r) % TAP_ROWS][s], sum[r * TAP_COLS + s]);
+            sum = fma(weight[r * TAP_COLS + s], window[(k * STRIDE + r) % TAP_ROWS][s], sum);
+          total += sum;
+        }
+        store1(y + h * p.y_s[1], bounded1(total, p.low, p.high));
+      }
+    }
+  }
+}
+
+static inline void add_column(ACC sum[TAPS], global const T* x, global const T* y, const ConvDepthwise* p, Column at,
+                              int td) {
+  const int xd = at.d * p->stride[0] - p->pad[0] + td * p->dilation[0], left = at.w * p->stride[2] - p->pad[2];
+  if ((uint)xd >= (uint)p->x_size[0]) return;
+  x += at.n * p->x_n + xd * p->x_s[0] + left * p->x_s[2];
+  y += at.n * p->y_n + at.d * p->y_s[0] + at.w * p->y_s[2];
+  ACC window[TAP_ROWS][TAP_COLS];
+  load_rows(window, 0, TAP_ROWS - NEW_ROWS, 0, at.first, x, left, p->x_size[1], p);
+  for (int h0 = at.first; h0 < at.end; h0 += TAP_ROWS) {
+#pragma unroll
+    for (int k = 0; k < TAP_ROWS; k++) {
+      const int h = h0 + k;
+      if (h < at.end) {
+        const ACC gradient = load1(y + h * p->y_s[1]);
+        load_rows(window, TAP_ROWS - NEW_ROWS, TAP_ROWS, k, h, x, left, p->x_size[1], p);
+#pragma unroll
+        for (int t = 0; t < TAPS; t++)
+          sum[t] = fma(gradient, window[(k * STRIDE + t / TAP_COLS) % TAP_ROWS][t % TAP_COLS], sum[t]);
       }
     }
   }
@@ -71,7 +114,7 @@ static inline void add_column(ACC sum[TAPS], global const T* x, global const T* 
 // dL/dw; with splits > 1 into `partial` (splits x channels x taps, dense), which common/split_reduce.cl finishes.
 // A work-group takes DEPTHWISE_CHANNELS channels where those are neighbours, else one, and a part of the columns. Global
 // size: {ceil(channels / that) * ITEMS, splits}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows(global const T* restrict x, global T* w,
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows_gradient(global const T* restrict x, global T* w,
                                                                                  global const T* restrict y,
                                                                                  global ACC* partial,
                                                                                  ConvDepthwise p) {

@@ -30,14 +30,15 @@ bool runs_forward(const ConvProblem& p) {
                                                     p.stride[0] == 1 && p.stride[1] == 1 && p.stride[2] == 1);
 }
 
-// The weight gradient by sliding windows, which are in registers.
+// By sliding windows, which are in registers.
 constexpr int64_t kMostTaps = 7 * 7, kMostTapsOfDoubles = 5 * 5, kWindowStride = 3;
 constexpr double kWindowGroupsPerUnit = 8;  // four run at once
 
 bool has_windows(const ConvProblem& p) {
   const int64_t taps = p.filter[1] * p.filter[2];
-  return p.direction == ConvDirection::kWeightGrad && (p.dilation[1] == 1 || p.filter[1] == 1) &&
-         p.stride[1] <= kWindowStride && std::max(p.filter[1], p.filter[2]) <= 7 &&
+  return (p.direction == ConvDirection::kWeightGrad || (runs_forward(p) && p.filter[0] == 1)) &&
+         (p.dilation[1] == 1 || p.filter[1] == 1) && p.stride[1] <= kWindowStride &&
+         std::max(p.filter[1], p.filter[2]) <= 7 &&
          taps <= (p.dtype == c10::ScalarType::Double ? kMostTapsOfDoubles : kMostTaps);
 }
 
@@ -45,26 +46,18 @@ int64_t lanes_of(const ConvProblem& p) {
   return channels_fast(p) ? kLanes : 1;
 }
 
-// Rows of y of a segment: as many as leave work for all compute units, which saves loading a window's first
+// Rows of y of a column: as many as leave work for all compute units, which saves loading a window's first
 // rows.
-int64_t segment_of(const ConvProblem& p, const cl::Device& device) {
+int32_t segment_of(const Arguments& a, const cl::Device& device) {
   const double wanted = kWindowGroupsPerUnit / 2 * device.compute_units * kItems;
-  const double columns = double(p.n) * p.k * p.out[0] * p.out[2];
-  const int64_t most = ceil_div(int64_t(p.out[1]), 2 * int64_t(p.filter[1]));
-  const int64_t segments = std::clamp<int64_t>(static_cast<int64_t>(wanted / std::max(columns, 1.0)), 1,
-                                               std::max<int64_t>(most, 1));
-  return round_up(std::max<int64_t>(ceil_div(int64_t(p.out[1]), segments), 1), int64_t(p.filter[1]));
+  const double whole = double(a.batch) * a.channels * a.y_size[0] * a.y_size[2];
+  const int32_t most = std::max(ceil_div(a.y_size[1], 2 * a.taps[1]), 1);
+  const auto segments = static_cast<int32_t>(std::clamp<double>(wanted / std::max(whole, 1.0), 1, most));
+  return round_up(std::max(ceil_div(a.y_size[1], segments), 1), a.taps[1]);
 }
 
-int window_splits_of(const ConvProblem& p, const cl::Device& device) {
-  int64_t tap;
-  if (!evenly_spaced(p.filter, p.ws, tap)) return 1;
-  const int64_t columns =
-      int64_t(p.n) * p.out[0] * p.out[2] * ceil_div(int64_t(p.out[1]), segment_of(p, device));
-  const int64_t most = std::max<int64_t>(ceil_div(columns, kItems / lanes_of(p)), 1);
-  const int64_t groups = ceil_div(int64_t(p.k), lanes_of(p));
-  const auto wanted = static_cast<int64_t>(kWindowGroupsPerUnit * device.compute_units) / groups;
-  return static_cast<int>(std::clamp<int64_t>(wanted, 1, most));
+int64_t columns_of(const Arguments& a) {
+  return int64_t(a.batch) * a.y_size[0] * a.y_size[2] * ceil_div(a.y_size[1], a.segment);
 }
 
 int splits_of(const ConvProblem& p, const cl::Device& device) {
@@ -98,9 +91,20 @@ Arguments arguments_of(const ConvProblem& p, int splits) {
   return a;
 }
 
+int window_splits_of(const ConvProblem& p, const cl::Device& device) {
+  int64_t tap;
+  if (p.direction != ConvDirection::kWeightGrad || !evenly_spaced(p.filter, p.ws, tap)) return 1;
+  Arguments a = arguments_of(p, 1);
+  a.segment = segment_of(a, device);
+  const int64_t most = std::max<int64_t>(ceil_div(columns_of(a), kItems / lanes_of(p)), 1);
+  const int64_t groups = ceil_div(int64_t(p.k), lanes_of(p));
+  const auto wanted = static_cast<int64_t>(kWindowGroupsPerUnit * device.compute_units) / groups;
+  return static_cast<int>(std::clamp<int64_t>(wanted, 1, most));
+}
+
 struct DepthwiseConfig {
   int32_t splits = 1;   // parts of the weight gradient's sums
-  int32_t windows = 0;  // 1: which slide
+  int32_t windows = 0;  // 1: pixels in windows that slide
   static constexpr const char* kNames[] = {"splits", "windows"};
 };
 
@@ -116,12 +120,14 @@ class DepthwiseInvoker final : public ConvInvoker {
                     : fetch_kernel(device,
                                    {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
                                    kernel_name(p), gpu_options(device, p.dtype))) {
-    if (config.windows) arguments_.segment = static_cast<int32_t>(segment_of(p, device));
+    if (config.windows) arguments_.segment = segment_of(arguments_, device);
     if (p.direction == ConvDirection::kWeightGrad) {
       range_.dims = 2;
       range_.local[0] = kItems;
       range_.global[0] = ceil_div(int64_t(p.k), lanes_of(p)) * kItems;
       range_.global[1] = config.splits;
+    } else if (config.windows) {
+      range_ = cl::Range::linear(ceil_div(columns_of(arguments_) * p.k, kItems), kItems);
     } else {
       const int32_t(&size)[4] = forward_ ? arguments_.y_size : arguments_.x_size;
       const int64_t rows = forward_ ? ceil_div(size[1], kRun) : size[1];
@@ -156,7 +162,9 @@ class DepthwiseInvoker final : public ConvInvoker {
 
  private:
   static cl::Kernel& windows(const ConvProblem& p, cl::Device& device) {
-    return fetch_kernel(device, {"common/gpu_tile.clh", "conv/depthwise_windows.cl"}, "depthwise_windows",
+    return fetch_kernel(device, {"common/gpu_tile.clh", "conv/depthwise_windows.cl"},
+                        p.direction == ConvDirection::kWeightGrad ? "depthwise_windows_gradient"
+                                                                  : "depthwise_windows_forward",
                         gpu_options(device, p.dtype) + " -DTAP_ROWS=" + std::to_string(p.filter[1]) +
                             " -DTAP_COLS=" + std::to_string(p.filter[2]) +
                             " -DSTRIDE=" + std::to_string(p.stride[1]));
