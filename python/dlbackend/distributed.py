@@ -15,6 +15,8 @@ import types
 from datetime import timedelta
 from typing import Any
 
+from dlbackend import environment
+
 NAME = "oclgloo"
 BACKENDS = {"cpu": "gloo", "ocl": NAME}
 CONNECTIONS = 8  # to each rank, up to
@@ -50,7 +52,7 @@ def _options(gloo: Any, size: int, timeout: timedelta) -> Any:
     """
     options = gloo._Options()
     options._timeout = timeout
-    options._devices = _devices(gloo, os.getpid(), os.environ.get("GLOO_SOCKET_IFNAME", ""))
+    options._devices = _devices(gloo, os.getpid(), *environment.gloo_interfaces())
     if size > RANKS_WITH_ALL:
         options._devices = options._devices[: max(2, CONNECTIONS * RANKS_WITH_ALL // size)]
     options._threads = CONNECTIONS
@@ -58,9 +60,8 @@ def _options(gloo: Any, size: int, timeout: timedelta) -> Any:
 
 
 @functools.cache
-def _devices(gloo: Any, process: int, interfaces: str) -> list[Any]:
+def _devices(gloo: Any, process: int, *names: str) -> list[Any]:
     """gloo's devices, which all groups of a process share: on the interfaces named, in turns, or on the default one."""
-    names = [name for name in interfaces.split(",") if name]
     if not names:
         return [gloo.create_default_device() for _ in range(CONNECTIONS)]
     return [gloo.create_device(interface=names[i % len(names)]) for i in range(max(CONNECTIONS, len(names)))]

@@ -31,3 +31,8 @@ def integrations_turned_off() -> bool:
 def may_hide_drivers() -> bool:
     """Whether OpenCL's loader was told which drivers there are."""
     return bool(os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OCL_ICD_FILENAMES"))
+
+
+def gloo_interfaces() -> list[str]:
+    """GLOO_SOCKET_IFNAME, gloo's own: the network interfaces to use, by comma; empty where gloo finds one."""
+    return [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]

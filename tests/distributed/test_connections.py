@@ -27,6 +27,6 @@ def test_groups_share_devices(monkeypatch):
 
 
 def test_interfaces_that_are_named_are_all_taken():
-    assert len(distributed._devices(GLOO, 3, ",".join(["lo"] * 9))) == 9
+    assert len(distributed._devices(GLOO, 3, *["lo"] * 9)) == 9
     with pytest.raises(RuntimeError, match=r"no such interface|Unable to find"):
-        distributed._devices(GLOO, 3, "lo,no_such_interface")
+        distributed._devices(GLOO, 3, "lo", "no_such_interface")

@@ -10,6 +10,9 @@ import dlbackend  # noqa: F401
 
 DEVICE = "ocl:0"
 MIB = 1 << 20
+PLATFORM = torch.ocl.get_device_properties(0).platform if torch.ocl.is_available() else ""
+# It says that a device has the machine's memory, and writes to all that is allocated: the system ends the process.
+lazily_given = pytest.mark.skipif(PLATFORM == "rusticl", reason="the driver fills the machine's memory")
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +110,7 @@ def test_pointers_are_unique_and_fault_free_arithmetic():
     assert len({t.data_ptr() for t in others}) == 50
 
 
+@lazily_given
 def test_out_of_memory_raises_and_the_device_goes_on():
     properties = torch.ocl.get_device_properties(0)
     with pytest.raises(torch.OutOfMemoryError, match=r"at most .* split the tensor"):
@@ -125,6 +129,7 @@ def test_out_of_memory_raises_and_the_device_goes_on():
     torch.ocl.empty_cache()
 
 
+@lazily_given
 def test_out_of_memory_gives_back_what_is_cached():
     properties = torch.ocl.get_device_properties(0)
     size = properties.max_alloc // 2 + 1
