@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from common import DEVICE
+from fresh_process import fresh_python
 
 import dlbackend
 
@@ -184,3 +185,15 @@ def test_a_new_length_compiles_nothing() -> None:
         torch.fft.fft(torch.randn(3, n, dtype=torch.complex64, device=DEVICE))
         torch.fft.rfft(torch.randn(3, n, device=DEVICE))
     assert dlbackend.kernel_stats()["compiled"] == compiled
+
+
+def test_vectors_of_four_floats():
+    """The narrowest that CPUs have; two doubles in one are too few for the kernels, which then take two vectors."""
+    code = """
+import torch, dlbackend
+for dtype in (torch.complex64, torch.complex128):
+    x = torch.randn(5, 60, dtype=dtype)
+    torch.testing.assert_close(torch.fft.fft(x.to("ocl")).cpu(), torch.fft.fft(x))
+"""
+    done = fresh_python(code, DLBACKEND_VECTOR_FLOATS="4")
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -114,8 +114,9 @@ cl::Kernel& kernel_of(const TileTask& t, cl::Device& device, bool is_double) {
 
 int64_t tile_width(const cl::Device& device, bool is_double) {
   if (!is_cpu(device)) return 1;
-  const int64_t floats = std::clamp<int64_t>(std::bit_floor(device.vector_floats), 4, 16);
-  return is_double ? floats / 2 : floats;
+  constexpr int64_t kLeast = 4, kMost = 16;  // vectors that fft/tile.clh has
+  const int64_t floats = std::bit_floor(device.vector_floats);
+  return std::clamp<int64_t>(is_double ? floats / 2 : floats, kLeast, kMost);
 }
 
 int64_t most_in_tile(const cl::Device& device, bool is_double) {
