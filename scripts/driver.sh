@@ -58,8 +58,8 @@ case "$name" in
   rusticl)
     packages ocl-icd-libopencl1 mesa-opencl-icd
     loader_of rusticl.icd
-    # The driver shows no device unless it is named. Double precision and half are computed, but not listed unasked.
-    export RUSTICL_ENABLE="${RUSTICL_ENABLE:-llvmpipe}" RUSTICL_FEATURES="${RUSTICL_FEATURES:-fp64,fp16}"
+    # The driver shows no device unless it is named. Double precision is computed, but not listed unasked.
+    export RUSTICL_ENABLE="${RUSTICL_ENABLE:-llvmpipe}" RUSTICL_FEATURES="${RUSTICL_FEATURES:-fp64}"
     ;;
   oclgrind)
     packages oclgrind
