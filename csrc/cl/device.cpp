@@ -144,7 +144,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->late_code = pocl;
   device->clang_on_host = pocl && device->host_memory;
   // 3.1 keeps what a function asks of its target, 7.1 does not; those between have not been tried.
-  device->compiles_amx = !pocl || std::atoi(device->driver_version.c_str()) <= 3;
+  device->keeps_targets = !pocl || std::atoi(device->driver_version.c_str()) <= 3;
   device->tensor_cores = tensor_cores_of(*device);
   constexpr cl_uint kHopper = 90;
   if (device->tensor_cores == TensorCores::kMma && compute_capability(*device) == kHopper)
@@ -268,9 +268,9 @@ Devices& devices() {
 }  // namespace
 
 Bf16 Device::bf16() const {
-  if (!clang_on_host) return Bf16::kNone;
+  if (!clang_on_host || !keeps_targets) return Bf16::kNone;
   static const Bf16 found = get_bf16();
-  return found == Bf16::kTiles && !compiles_amx ? Bf16::kVectors : found;
+  return found;
 }
 
 cl_context Device::context() {

@@ -70,7 +70,7 @@ struct Device {
   bool flush_needed = true;    // the driver may not start enqueued work before clFlush
   bool late_code = false;      // a kernel's first launch with a work-group size compiles its machine code
   bool clang_on_host = false;  // clang compiles the kernels for the CPU that this process runs on
-  bool compiles_amx = true;    // else the compiler ends the process at the instructions of AMX
+  bool keeps_targets = true;   // else clang drops what a function asks of its target, and LLVM aborts
   TensorCores tensor_cores = TensorCores::kNone;
 
   std::string build_options;  // passed to every build
