@@ -20,6 +20,7 @@ from benchmarks import host_cost, startup
 from benchmarks.cases import SUITES, Case, cases
 from dlbackend.tools.bench import Worker, alternate, ratio
 
+LONG = ("nets-tf32", "nets-bf16", "nets-autocast", "language")  # only where they are named
 UNITS = {"GB/s": 1e9, "GFLOP/s": 1e9}
 
 
@@ -76,7 +77,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=about, epilog=more)
     parser.add_argument("--peer", default="cpu", help="cpu or cuda")
     parser.add_argument("--device", default="ocl:0")
-    parser.add_argument("--suite", default=",".join([*SUITES, "startup"]), help="comma-separated")
+    usual = ",".join([*(suite for suite in SUITES if suite not in LONG), "startup"])
+    parser.add_argument("--suite", default=usual, help=f"comma-separated; {', '.join(LONG)} too where named")
     parser.add_argument("--cases", default="", help="only those whose name this regular expression finds")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of a CPU peer")
     parser.add_argument("--rounds", type=int, default=15)

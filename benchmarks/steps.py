@@ -21,3 +21,4 @@ prepare_device = training_worker.prepare_device
 serve = training_worker.serve
 settle = training_worker.settle
 synchronize = training_worker.synchronize
+train = training_worker.training_step

@@ -64,11 +64,12 @@ void copy_to_host(void* destination, MemRef from, size_t bytes, Stream& stream, 
   if (bytes == 0) return;
   TORCH_CHECK(!cl::Recording::current(),
               "what happens next depends on data, and none is computed while recording");
-  const bool pinned = is_pinned(destination);
+  const bool host_memory = stream.device().host_memory;
+  const bool pinned = (non_blocking || !host_memory) && is_pinned(destination);
   if (non_blocking && pinned)
     return cl::check(read(destination, from, bytes, stream, false), "clEnqueueReadBuffer");
-  if (pinned && !stream.device().host_memory) return read_and_wait(destination, from, bytes, stream);
-  if (bytes <= kReadAndWait && !stream.device().host_memory) {
+  if (!host_memory && pinned) return read_and_wait(destination, from, bytes, stream);
+  if (!host_memory && bytes <= kReadAndWait) {
     const c10::DataPtr staging = host_allocator()->allocate(bytes);
     read_and_wait(staging.get(), from, bytes, stream);
     std::memcpy(destination, staging.get(), bytes);

@@ -19,8 +19,8 @@ from dlbackend import environment
 
 NAME = "oclgloo"
 BACKENDS = {"cpu": "gloo", "ocl": NAME}
-CONNECTIONS = 8  # to each rank, up to
-RANKS_WITH_ALL = 16  # ranks; beyond that fewer
+CONNECTIONS = 8  # to each rank, in groups of up to so many ranks:
+RANKS_WITH_ALL = 16
 
 
 def install(torch: types.ModuleType, c: types.ModuleType) -> None:

@@ -11,8 +11,9 @@ import dlbackend  # noqa: F401
 DEVICE = "ocl:0"
 MIB = 1 << 20
 PLATFORM = torch.ocl.get_device_properties(0).platform if torch.ocl.is_available() else ""
-# It says that a device has the machine's memory, and writes to all that is allocated: the system ends the process.
-lazily_given = pytest.mark.skipif(PLATFORM == "rusticl", reason="the driver fills the machine's memory")
+# Mesa's driver for CPUs says that the device has the machine's whole memory, and writes to all that it allocates: the
+# system ends a process that asks for that much.
+skip_where_memory_is_written = pytest.mark.skipif(PLATFORM == "rusticl", reason="the driver fills the machine's memory")
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +111,7 @@ def test_pointers_are_unique_and_fault_free_arithmetic():
     assert len({t.data_ptr() for t in others}) == 50
 
 
-@lazily_given
+@skip_where_memory_is_written
 def test_out_of_memory_raises_and_the_device_goes_on():
     properties = torch.ocl.get_device_properties(0)
     with pytest.raises(torch.OutOfMemoryError, match=r"at most .* split the tensor"):
@@ -129,7 +130,7 @@ def test_out_of_memory_raises_and_the_device_goes_on():
     torch.ocl.empty_cache()
 
 
-@lazily_given
+@skip_where_memory_is_written
 def test_out_of_memory_gives_back_what_is_cached():
     properties = torch.ocl.get_device_properties(0)
     size = properties.max_alloc // 2 + 1

@@ -6,6 +6,7 @@ answers with one line of JSON: {"seconds": median time of a step} or {"error": t
 served in the same way, and take the functions here from the file.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -67,13 +68,22 @@ def settle(step: Step, device: torch.device, longest: float = 20) -> None:
             quiet, before = 0 if changed else quiet + 1, now
 
 
-def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Step:
-    """A step of training a classifier. Pictures and labels that are on the CPU are transferred in every step."""
+def training_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    forward: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Step:
+    """A step of training a classifier. Pictures and labels that are on the CPU are transferred in every step; `forward`
+    makes the context of the model and its loss, such as autocast's.
+    """
     device = next(model.parameters()).device
 
     def step() -> None:
         optimizer.zero_grad()
-        loss: Any = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+        with forward():
+            loss: Any = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
         loss.backward()
         optimizer.step()
 
