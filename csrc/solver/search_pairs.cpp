@@ -105,10 +105,10 @@ void Search::take(Candidate& c) {
 // under way beside it, since it may be far slower. False when there is none, or the budget does not allow it.
 bool Search::open_pair() {
   if (pairs_.size() >= kMostPairs) return false;
-  const size_t needed = measurements_needed(current().time);
   for (size_t i = 0; i < candidates_.size(); i++) {
     const Candidate& c = candidates_[i];
     if (c.state != Candidate::kReady) continue;
+    const size_t needed = measurements_needed(c.ratios, current().time);
     const auto under_way = static_cast<size_t>(
         std::count_if(pairs_.begin(), pairs_.end(), [&](const Pair& pair) { return pair.candidate == i; }));
     if (c.ratios.empty() ? under_way > 0 : c.ratios.size() + under_way >= needed) continue;

@@ -81,10 +81,10 @@ def test_gpu_gemv_special_values():
 
 
 CONVS = [  # size, channels, filters, groups, filter, stride, padding, dilation, dtype
-    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1, torch.float32),
-    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1, torch.float16),
-    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1, torch.bfloat16),
-    ((9, 11), 8, 36, 1, (3, 3), 1, 1, 1, torch.float64),
+    ((9, 11), 8, 28, 1, (3, 3), 1, 1, 1, torch.float32),
+    ((9, 11), 8, 28, 1, (3, 3), 1, 1, 1, torch.float16),
+    ((9, 11), 8, 28, 1, (3, 3), 1, 1, 1, torch.bfloat16),
+    ((9, 11), 8, 28, 1, (3, 3), 1, 1, 1, torch.float64),
     ((12, 13), 6, 10, 2, (3, 2), 2, 1, 2, torch.float32),
     ((37,), 5, 34, 1, (7,), 3, 2, 1, torch.float32),
     ((5, 7, 6), 4, 3, 1, (2, 3, 3), (1, 2, 1), (0, 1, 1), 1, torch.float32),
