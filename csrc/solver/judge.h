@@ -19,8 +19,8 @@ struct Contest {
 // The lower median: interruptions only lengthen samples. Of at least one value.
 double lower_median(std::vector<double> values);
 
-// Measurements before a solution takes over: the shorter the run, the less one measurement says. More where the
-// ratios so far disagree about which of the two is faster.
+// Measurements before a solution takes over: the shorter the run, the less one measurement says. More where
+// the ratios so far disagree about which of the two is faster.
 size_t measurements_needed(const std::vector<double>& ratios, double current_time);
 
 // The verdict after these ratios, at least one, of the candidate's time over that of the solution in use.

@@ -44,7 +44,8 @@ def train(case, dtype, channels_last: bool) -> None:
     y.backward(laid_out(grad).to("ocl"))
     if n == 0:
         weight_grad = got[1].grad
-        assert weight_grad is not None and weight_grad.eq(0).all()
+        assert weight_grad is not None
+        assert weight_grad.eq(0).all()
         return
     pairs = [(y.detach(), expected.detach()), *((a.grad, b.grad) for a, b in zip(got, want, strict=True))]
     assert max(relative_error(a, b) for a, b in pairs) < TOLERANCE[dtype]
