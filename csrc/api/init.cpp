@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "api/dlbackend.h"
+#include "cl/builders.h"
 #include "cl/library.h"
 #include "cl/stores/driver_cache.h"
 #include "cl/stores/paths.h"
@@ -43,6 +44,7 @@ void init() {
 
 void shutdown() {
   solver::stop_background();
+  cl::stop_builders();
   finish_all_queues();
   cl::record_driver_folders();
 }

@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<int> g_urgent_builds{0};                     // that go on
 std::atomic<int64_t> g_urgent_build_end{INT64_MIN / 2};  // when the last ended, in ns of the steady clock
-constinit thread_local BuildMode t_mode;
+constinit thread_local BuildMode t_mode{.deferred = true};
 
 int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);

@@ -6,8 +6,10 @@ struct BuildMode {
   bool awaited = true;  // somebody waits for the programs
   // Other processes may compile the programs (cl/compile_process.h). Starting those pays when there are many.
   bool elsewhere = false;
+  // Where that can be (cl/builders.h), get_kernel() does not wait for them: the launches do.
+  bool deferred = false;
 };
-// The calling thread's mode.
+// The calling thread's mode; of one that set none, awaited and deferred.
 BuildMode build_mode() noexcept;
 
 // Sets the calling thread's mode while it lives.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "cl/builders.h"
 #include "cl/program_entry.h"
 #include "cl/statistics.h"
 
@@ -26,6 +27,10 @@ const std::string& interned(const std::string& name) {
 
 void release_buffer(cl_mem buffer) noexcept {
   Submitter::drain_all();
+  release_scratch_buffer(buffer);
+}
+
+void release_scratch_buffer(cl_mem buffer) noexcept {
   g_buffer_epoch++;
   api().clReleaseMemObject(buffer);
 }
@@ -49,11 +54,17 @@ void Kernel::detach() {
   for (Shadow& shadow : shadows_) shadow.size = 0;
 }
 
+bool Kernel::will_be_made() noexcept {
+  return program_ && !program_->failed && can_defer_builds(device_) && build_behind(*program_);
+}
+
 void Kernel::make() {
-  {
+  try {
     std::lock_guard<std::mutex> lock(program_->mutex);
     program_->make();
     program_->make(*this);
+  } catch (const Error& error) {  // which may be reported late
+    throw Error(error.code, "kernel " + name_ + ": " + error.what());
   }
   make_room(*program_);
 }

@@ -28,6 +28,8 @@ void check_buffer(Device& device, cl_mem buffer);
 // Gives a buffer back to the driver, which keeps it for the launches in flight. Kernels set all their
 // arguments anew, because the next buffer may get the same handle.
 void release_buffer(cl_mem buffer) noexcept;
+// For a buffer that no queue with a thread (cl/submitter.h) was given: does not wait for launches.
+void release_scratch_buffer(cl_mem buffer) noexcept;
 
 // A program being built or built, with its kernels.
 struct ProgramEntry;
@@ -87,7 +89,7 @@ class Kernel {
     if (Recording::current()) [[unlikely]]
       return;
     if (Submitter* submitter = queue.submitter) {
-      if (submitter->takes_next() && is_made()) {
+      if (is_made() ? submitter->takes_next() : submitter->takes_unmade() && will_be_made()) {
         Submitter::Launch launch(*submitter, *this, range);
         Arguments arguments(*this, &launch);
         fill(arguments);
@@ -98,9 +100,11 @@ class Kernel {
     launch_now(queue, range, fill);
   }
 
-  // Whether the driver's kernel exists. It does not while a recording's kernel was never launched, and after
-  // the program was evicted.
+  // Whether the driver's kernel exists. It does not while a recording's kernel was never launched, while the
+  // build is deferred, and after the program was evicted.
   bool is_made() const { return handle_.load(std::memory_order_acquire) != nullptr; }
+  // Whether its build is deferred: then another thread makes it, now or soon. Never waits.
+  bool will_be_made() noexcept;
   const std::string& name() const { return name_; }
   Device& device() const { return device_; }
   // CL_KERNEL_WORK_GROUP_SIZE: the largest work-group this kernel can run with.

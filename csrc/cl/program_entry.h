@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "cl/device.h"
 #include "cl/hash.h"
@@ -22,21 +23,33 @@ struct ProgramEntry {
   const ProgramSource source;  // with all options
   // Count of the process's launches when one of the kernels was last launched; the smallest is evicted first.
   std::atomic<uint64_t> used;
-  std::atomic<bool> held{false};  // the driver has the program
-  std::mutex mutex;               // guards all that follows
+  std::atomic<bool> held{false};       // the driver has the program
+  std::atomic<bool> failed{false};     // it does not build, and is not built again
+  std::atomic<bool> under_way{false};  // another thread builds it, or will (cl/builders.h)
+  std::mutex mutex;                    // guards the two that follow, for as long as a build takes
   cl_program program = nullptr;
-  std::unique_ptr<Error> failure;  // a program that does not build is not built again
-  std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels;
+  std::unique_ptr<Error> failure;
+
 
   ProgramEntry(Device& device, const Hash128& key, ProgramSource source);
 
   // Builds or loads the program unless it is made already. Throws Error.
   void make();
-  // Makes the driver's kernel unless it exists. The program must be made. Throws Error.
+  // Makes the driver's kernel unless it exists, or those of all kernels that were asked for. The program must
+  // be made. Throws Error.
   void make(Kernel& kernel);
+  void make_kernels();
+  // The kernel of that name, which may not be made. Never waits.
+  Kernel& kernel(const std::string& name);
   // Releases the driver's program and kernels. The driver keeps what commands in its queues need, and the
   // next launch makes the program again.
   void release();
+
+ private:
+  std::vector<Kernel*> all_kernels();
+
+  std::mutex kernels_mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels_;
 };
 
 // Releases the programs that were used least recently, an eighth at once, where there are more than

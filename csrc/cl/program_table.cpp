@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cl/build.h"
+#include "cl/build_mode.h"
 #include "cl/compile.h"
 #include "cl/log.h"
 #include "cl/program_entry.h"
@@ -62,7 +63,7 @@ void ProgramEntry::make() {
   try {
     program = build(device, source.source, source.options, key);
   } catch (const Error& error) {
-    if (error.code == CL_BUILD_PROGRAM_FAILURE) failure = std::make_unique<Error>(error);
+    if (error.code == CL_BUILD_PROGRAM_FAILURE) failure = std::make_unique<Error>(error), failed = true;
     throw;
   }
   used = g_counters.launches.load();
@@ -76,8 +77,26 @@ void ProgramEntry::make(Kernel& kernel) {
   kernel.attach(kernel_of(program, kernel.name()));
 }
 
+void ProgramEntry::make_kernels() {
+  for (Kernel* kernel : all_kernels()) make(*kernel);
+}
+
+Kernel& ProgramEntry::kernel(const std::string& name) {
+  std::lock_guard<std::mutex> lock(kernels_mutex_);
+  auto& kernel = kernels_[name];
+  if (!kernel) kernel = std::make_unique<Kernel>(device, *this, name);
+  return *kernel;
+}
+
+std::vector<Kernel*> ProgramEntry::all_kernels() {
+  std::lock_guard<std::mutex> lock(kernels_mutex_);
+  std::vector<Kernel*> list;
+  for (const auto& [name, kernel] : kernels_) list.push_back(kernel.get());
+  return list;
+}
+
 void ProgramEntry::release() {
-  for (const auto& [name, kernel] : kernels) kernel->detach();
+  for (Kernel* kernel : all_kernels()) kernel->detach();
   api().clReleaseProgram(program);
   program = nullptr;
   held = false;
@@ -111,22 +130,21 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
                    const std::string& name) {
   const std::string all_options = with_device_options(device, options);
   ProgramEntry& entry = entry_for(device, source, all_options);
-  Kernel* found = nullptr;
+  Kernel& kernel = entry.kernel(name);
+  if (!entry.held && !entry.failed) {
+    if (Recording* recording = Recording::current()) {
+      recording->note(source, options);
+      return kernel;
+    }
+    if (build_mode().deferred && kernel.will_be_made()) return kernel;
+  }
   {
     std::lock_guard<std::mutex> lock(entry.mutex);
-    Recording* recording = Recording::current();
-    const bool later = recording && !entry.program && !entry.failure;
-    if (later)
-      recording->note(source, options);
-    else
-      entry.make();
-    auto& kernel = entry.kernels[name];
-    if (!kernel) kernel = std::make_unique<Kernel>(device, entry, name);
-    if (!later) entry.make(*kernel);
-    found = kernel.get();
+    entry.make();
+    entry.make(kernel);
   }
   make_room(entry);
-  return *found;
+  return kernel;
 }
 
 std::shared_ptr<Kernel> get_own_kernel(Device& device, const std::string& source, const std::string& options,

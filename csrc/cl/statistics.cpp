@@ -1,12 +1,14 @@
 // Reads the counters.
 #include "cl/statistics.h"
 
+#include "cl/builders.h"
 #include "cl/submitter.h"
 
 namespace dlb::cl {
 
 KernelStats kernel_stats() {
   Submitter::drain_all();
+  wait_for_builders();
   return {g_counters.compiled,
           g_counters.compiled_elsewhere,
           g_counters.loaded,

@@ -15,7 +15,7 @@ struct KernelStats {
   uint64_t launches = 0;
   uint64_t evicted = 0;  // programs that were released because DLBACKEND_MAX_PROGRAMS others were in use
 };
-// The counts up to now. Thread-safe.
+// The counts up to now, with what is being launched and built. Thread-safe.
 KernelStats kernel_stats();
 
 // The counters behind kernel_stats(), for the files of this folder.

@@ -2,7 +2,6 @@
 #include "cl/submitter.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <chrono>
 #include <cstring>
@@ -13,6 +12,8 @@
 #include "cl/kernel.h"
 #include "cl/log.h"
 #include "cl/queue.h"
+#include "cl/settings.h"
+#include "cl/threads.h"
 
 namespace dlb::cl {
 namespace {
@@ -49,6 +50,11 @@ Submitters& submitters() {
 }
 
 }  // namespace
+
+bool has_enqueue_thread(const Device& device) {
+  static const std::string wanted = settings::enqueue_thread();
+  return wanted.empty() ? !device.host_memory : wanted == "1";
+}
 
 Submitter::Submitter(Queue& queue) : queue_(queue) {
   std::lock_guard<std::mutex> lock(submitters().mutex);
@@ -96,10 +102,7 @@ bool Submitter::Launch::finish() {
 }
 
 bool Submitter::start() noexcept {
-  // Signals are for threads that know what to do with them.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const WithoutSignals blocked;
   try {
     ring_ = std::make_unique<std::byte[]>(kRingBytes);
     std::thread([this] { work(); }).detach();
@@ -108,7 +111,6 @@ bool Submitter::start() noexcept {
     stopped_ = true;
     log_dropped("starting the thread of a stream");  // callers do its work
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return ring_ != nullptr;
 }
 

@@ -1,7 +1,6 @@
 // The thread of a stream that hands launches to the driver, so that the caller of an op does not pay for
 // that.
 #pragma once
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +10,14 @@
 
 namespace dlb::cl {
 
+struct Device;
 class Kernel;
 struct Queue;
 struct Range;
+
+// Whether streams of the device have a thread that launches (DLBACKEND_ENQUEUE_THREAD). A device that computes
+// on the host's cores needs these itself.
+bool has_enqueue_thread(const Device& device);
 
 // Launches that callers have written down and a thread of its own gives to a queue's driver, in their order.
 // What else goes to the queue must come behind drain(), as must the release of what launches may still name:
@@ -35,8 +39,10 @@ class Submitter {
       since_wait_.store(since + 1, std::memory_order_relaxed);
       return false;
     }
-    return !stopped_.load(std::memory_order_relaxed) && !is_profiled();
+    return takes_unmade();
   }
+  // Whether a launch whose kernel is still being built shall be: always, so that no caller waits for the build.
+  bool takes_unmade() const noexcept { return !stopped_.load(std::memory_order_relaxed) && !is_profiled(); }
 
   // A launch while it is written down; other callers wait. Nothing is launched unless finish() is called.
   class Launch {

@@ -1,5 +1,7 @@
 // Work shared by several threads of the host.
 #pragma once
+#include <signal.h>
+
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -8,6 +10,22 @@
 #include "cl/log.h"
 
 namespace dlb::cl {
+
+// While it lives, threads that the calling one starts take no signals: those are for threads that know what to
+// do with them.
+class WithoutSignals {
+ public:
+  WithoutSignals() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  WithoutSignals(const WithoutSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 // Runs `work` on the calling thread and at the same time on `threads` - 1 others, or fewer where the system
 // gives no more. Returns when all have ended. On the other threads `work` must not throw.

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cl/build_mode.h"
 #include "cl/embedded.h"
 #include "cl/program_table.h"
 #include "codegen/pointwise.h"
@@ -97,12 +98,13 @@ uint64_t hash_of(const Request& request, std::string_view options) {
   return h * 0x9E3779B97F4A7C15ull;
 }
 
-// A kernel that was given out unmade, by a recording, is asked for again: it is now to be built, or to be
-// noted by this thread's recording.
-bool is_current(const cl::Kernel& kernel) {
+// A kernel that was given out unmade, by a recording or because its build was deferred, is asked for again: it
+// is now to be built, or to be noted by this thread's recording.
+bool is_current(cl::Kernel& kernel) {
   if (kernel.is_made()) return true;
   cl::Recording* recording = cl::Recording::current();
-  if (!recording || recording->wanted() != cl::Recording::kWhether) return false;
+  if (!recording) return cl::build_mode().deferred && kernel.will_be_made();
+  if (recording->wanted() != cl::Recording::kWhether) return false;
   recording->note_unbuilt();
   return true;
 }

@@ -53,12 +53,6 @@ cl_command_queue make_queue(cl::Device& device, cl_command_queue_properties prop
   return queue;
 }
 
-// Whether streams have a thread that launches. A device that computes on the host's cores needs these itself.
-bool has_enqueue_thread(const cl::Device& device) {
-  const std::string wanted = cl::settings::enqueue_thread();
-  return wanted.empty() ? !device.host_memory : wanted == "1";
-}
-
 [[maybe_unused]] const bool g_throws_out_of_memory = [] {
   cl::on_out_of_memory(
       [](const std::string& message) { TORCH_CHECK_WITH(OutOfMemoryError, false, message); });
@@ -70,7 +64,7 @@ bool has_enqueue_thread(const cl::Device& device) {
 Stream::Stream(cl::Device& device, c10::StreamId id) : device_(device), id_(id) {
   queue_.device = &device;
   queue_.handle = plain_ = make_queue(device, 0);
-  if (id != kInternal && has_enqueue_thread(device)) queue_.submitter = new cl::Submitter(queue_);
+  if (id != kInternal && cl::has_enqueue_thread(device)) queue_.submitter = new cl::Submitter(queue_);
 }
 
 c10::Stream Stream::unwrap() const {

@@ -26,14 +26,24 @@ Expected& expected() {
   return *instance;
 }
 
-// Asks for the programs of the solution with the lowest estimate, and for those that verify it where it was
-// never used. To be called on a thread that records.
-void ask_for_first(const Problem& problem, cl::Device& device) {
-  const auto ranking = ranking_of(problem, device);
-  if (ranking.empty()) return;
-  const AnySolver& solver = *ranking.front().solver;
-  if (!is_verified(problem, device, solver)) ask_for_trial_programs(problem, device);
+// Asks for the programs of a solver's first solution, and for those that verify it where it was never used. To
+// be called on a thread that records.
+void ask_for_first(const Problem& problem, cl::Device& device, const AnySolver& solver) {
+  const bool trusted = problem.op->trusts_first_choice() || !preference_of(*problem.op).forced.empty();
+  if (!trusted && !is_verified(problem, device, solver)) ask_for_trial_programs(problem, device);
   make_solution(problem, device, solver, solver.first_config_for(problem, device));
+}
+
+// Those of the programs of these problems' lowest estimates that are not built.
+std::vector<cl::ProgramSource> programs_of(const std::vector<StoredProblem>& problems, cl::Device& device) {
+  cl::Recording recording;
+  for (const StoredProblem& problem : problems) try {
+      const auto ranking = ranking_of(*problem, device);
+      if (!ranking.empty()) ask_for_first(*problem, device, *ranking.front().solver);
+    } catch (const std::exception& error) {  // the op itself will raise it
+      log(1, std::string("not compiled ahead,") + error.what());
+    }
+  return recording.programs();
 }
 
 // Takes all that was expected so far at once, so that several processes have work.
@@ -47,20 +57,11 @@ void compile_expected() {
   while (!problems.empty() && !background_stopping()) {
     const int index = problems.front()->device;
     cl::Device& device = device_of(static_cast<c10::DeviceIndex>(index));
-    std::vector<cl::ProgramSource> programs;
-    {
-      cl::Recording recording;
-      std::erase_if(problems, [&](const StoredProblem& problem) {
-        if (problem->device != index) return false;
-        try {
-          ask_for_first(*problem, device);
-        } catch (const std::exception& error) {  // the op itself will raise it
-          log(1, std::string("not compiled ahead,") + error.what());
-        }
-        return true;
-      });
-      programs = recording.programs();
-    }
+    const auto others = std::partition(problems.begin(), problems.end(),
+                                       [&](const StoredProblem& problem) { return problem->device == index; });
+    const std::vector<StoredProblem> of_device(problems.begin(), others);
+    problems.erase(problems.begin(), others);
+    const std::vector<cl::ProgramSource> programs = programs_of(of_device, device);
     if (!programs.empty())
       cl::prefetch(device, programs, std::max(1u, cl::compile_processes(device)),
                    [](size_t) { return !background_stopping(); });
@@ -78,6 +79,18 @@ void expect(const std::vector<StoredProblem>& problems) {
   e.problems.insert(e.problems.end(), problems.begin(), problems.end());
   if (std::exchange(e.queued, true)) return;
   in_background(compile_expected);
+}
+
+void compile_first(const Problem& problem, cl::Device& device, const AnySolver& solver) {
+  if (cl::compile_processes(device) == 0) return;
+  std::vector<cl::ProgramSource> programs;
+  {
+    cl::Recording recording;
+    ask_for_first(problem, device, solver);
+    programs = recording.programs();
+  }
+  // A single one is soonest compiled here: no process has to start.
+  if (programs.size() > 1) cl::prefetch(device, programs, cl::compile_processes(device));
 }
 
 }  // namespace dlb::solver

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "solver/problem.h"
+#include "solver/solver.h"
 
 namespace dlb::solver {
 
@@ -12,5 +13,10 @@ namespace dlb::solver {
 // just had to compile. What choosing would build for them first is compiled meanwhile; who wants it before it
 // is there waits for it. Does nothing on devices without such processes. Never waits.
 void expect(const std::vector<StoredProblem>& problems);
+
+// Builds what a first run of the problem by the solver has to wait for, its solution and what checks that where
+// it is unchecked: several programs in as many processes. Does nothing on devices without such processes.
+// Throws what making the solution throws, but leaves programs that do not build to that.
+void compile_first(const Problem& problem, cl::Device& device, const AnySolver& solver);
 
 }  // namespace dlb::solver

@@ -9,7 +9,9 @@
 #include <unordered_set>
 
 #include "cl/build.h"
+#include "cl/compile_process.h"
 #include "cl/recording.h"
+#include "solver/ahead.h"
 #include "solver/background.h"
 #include "solver/budget.h"
 #include "solver/candidate_record.h"
@@ -29,8 +31,8 @@ namespace {
 // When a shape class has met more sizes than networks have layers, a new size runs what another of its bucket
 // runs, or a solution that is built already if its estimate is at most kMostForBuilt times the lowest.
 constexpr size_t kSizesOfLayers = 2;
-// So it is where a first launch compiles. There a program takes a second, so that what is built may also take
-// at most so many microseconds more.
+// So it is where a first launch compiles, or other processes compile. There a program takes a second, so that
+// what is built may also take at most so many microseconds more.
 constexpr double kMostForBuilt = 3, kMostBehindBuild = 0.1e6;
 // A network runs one problem at most so often for one input. A problem with more runs has come again.
 constexpr int64_t kRunsOfOneInput = 4;
@@ -97,6 +99,7 @@ bool is_trusted(const Problem& problem, cl::Device& device, const SolutionPtr& s
 // driver. Throws where it is forced, or no other is left.
 SolutionPtr if_it_works(const Problem& problem, cl::Device& device, const AnySolver& solver) {
   try {
+    compile_first(problem, device, solver);
     SolutionPtr solution = make_solution(problem, device, solver, solver.first_config_for(problem, device));
     return is_trusted(problem, device, solution) ? solution : nullptr;
   } catch (const cl::Error& error) {
@@ -137,10 +140,11 @@ bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solv
 }
 
 // Whether a first run had better not wait for the solution with the lowest estimate: where kernels' first
-// launches compile too, a few of them are most of a program's first iteration.
+// launches compile too, a few of them are most of a program's first iteration, and where other processes can
+// compile, they do that meanwhile.
 bool takes_makeshift(const Problem& problem, cl::Device& device, const RankedSolver& lowest) {
-  return device.late_code && searches(find_mode()) && !problem.op->trusts_first_choice() &&
-         !is_stored(problem, device, *lowest.solver);
+  return (device.late_code || cl::compile_processes(device) > 0) && searches(find_mode()) &&
+         !problem.op->trusts_first_choice() && !is_stored(problem, device, *lowest.solver);
 }
 
 // The run with which the search behind a solution begins.
@@ -178,6 +182,7 @@ ChoicePtr choose_on_miss(const Problem& problem, cl::Device& device, const std::
     const SolutionPtr first = choose_by_estimate(problem, device, ranking, sizes_change || hurries);
     const bool makeshift = hurries && first->solver != ranking.front().solver;
     choice = make_choice(first, first, nullptr, makeshift);
+    if (makeshift) expect({StoredProblem(problem)});
     if (searches(mode)) choice->runs_to_search = makeshift ? 2 : run_to_search(problem, device, *first);
   }
   if (verbosity() >= 1) log_found("miss", device, text, *choice->taken, reasons(problem, device, ","));

@@ -1,5 +1,7 @@
 #include "solver/solver.h"
 
+#include "cl/build_mode.h"
+
 namespace dlb::solver {
 
 std::string revision_name(const AnySolver& solver) {
@@ -8,6 +10,9 @@ std::string revision_name(const AnySolver& solver) {
 
 SolutionPtr make_solution(const Problem& problem, cl::Device& device, const AnySolver& solver,
                           const Config& config) {
+  // Who chooses wants to know whether the programs build.
+  const cl::BuildMode before = cl::build_mode();
+  const cl::WithBuildMode mode({.awaited = before.awaited, .elsewhere = before.elsewhere});
   auto solution = std::make_shared<Solution>();
   solution->solver = &solver;
   solution->config = config;

@@ -42,7 +42,7 @@ ScratchBuffer::ScratchBuffer(cl::Device& device, uint64_t bytes) {
 }
 
 ScratchBuffer::~ScratchBuffer() {
-  if (mem_) cl::release_buffer(mem_);
+  if (mem_) cl::release_scratch_buffer(mem_);
 }
 
 double tolerance(c10::ScalarType type) {

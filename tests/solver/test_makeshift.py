@@ -1,5 +1,5 @@
-"""Where a kernel's first launch compiles it, a problem's first run takes a solution that is built already, and the one
-with the lowest estimate takes over when it was built in the background.
+"""Where a kernel's first launch compiles it, or other processes compile, a problem's first run takes a solution that is
+built already, and the one with the lowest estimate takes over when it was built in the background.
 """
 
 import json
@@ -64,3 +64,13 @@ def test_choices_by_estimate_alone_wait_for_it(process):
     assert fast == LOWEST
     deterministic = "import torch, dlbackend\ntorch.backends.ocl.deterministic = True\n"
     assert process("dlbackend.kernel_stats()['compiled']", deterministic, "another") == compiled
+
+
+def test_other_processes_compile_it_at_once(process):
+    """Not only when the problem runs again; the second run then loads it."""
+    code = "[dlbackend.solvers.wait(), stats(), again(), stats()]"
+    stats = "def stats():\n    s = dlbackend.kernel_stats()\n    return [s['compiled'], s['compiled_elsewhere']]\n"
+    _, before, second, after = process(code, stats, DLBACKEND_COMPILE_PROCESSES="1")
+    assert second == LOWEST
+    assert before[1] > 0
+    assert before == after

@@ -17,8 +17,15 @@ typedef struct {
   int n, d, w, first, end;  // rows first to below end
 } Column;
 
+static inline int segments_of(const ConvDepthwise* p) {
+  return (p->y_size[1] + p->segment - 1) / p->segment;
+}
+static inline int columns_of(const ConvDepthwise* p) {
+  return p->batch * p->y_size[0] * p->y_size[2] * segments_of(p);
+}
+
 static inline Column column_at(int i, const ConvDepthwise* p) {
-  const int segments = (p->y_size[1] + p->segment - 1) / p->segment;
+  const int segments = segments_of(p);
   Column o;
   o.w = i % p->y_size[2], i /= p->y_size[2];
   o.first = i % segments * p->segment, i /= segments;
@@ -52,8 +59,7 @@ static inline void load_rows(ACC window[TAP_ROWS][TAP_COLS], int r0, int r1, int
 // Global size: at least channels * columns.
 kernel void depthwise_windows_forward(global const T* restrict x, global const T* restrict w, global T* y,
                                       global const T* restrict bias, ConvDepthwise p) {
-  const int segments = (p.y_size[1] + p.segment - 1) / p.segment;
-  const uint columns = p.batch * p.y_size[0] * p.y_size[2] * segments, i = get_global_id(0);
+  const uint columns = columns_of(&p), i = get_global_id(0);
   if (i >= columns * p.channels) return;
   const int c = p.channels_fast ? i % p.channels : i / columns;
   const Column at = column_at(p.channels_fast ? i / p.channels : i % columns, &p);
@@ -122,7 +128,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows
   const int lanes = p.channels_fast ? DEPTHWISE_CHANNELS : 1;
   const int item = get_local_id(0), lane = item % lanes;
   const int c0 = get_group_id(0) * lanes, c = min(c0 + lane, p.channels - 1);
-  const int columns = p.batch * p.y_size[0] * p.y_size[2] * ((p.y_size[1] + p.segment - 1) / p.segment);
+  const int columns = columns_of(&p);
   const int part = (columns + p.splits - 1) / p.splits, begin = get_group_id(1) * part;
   const int end = min(begin + part, columns);
   x += p.x_offset + c / p.multiplier * p.x_c;

@@ -1,0 +1,126 @@
+#include "cl/builders.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "cl/build_mode.h"
+#include "cl/compile_process.h"
+#include "cl/library.h"
+#include "cl/log.h"
+#include "cl/program_entry.h"
+#include "cl/submitter.h"
+#include "cl/threads.h"
+
+namespace dlb::cl {
+namespace {
+
+class Builders {
+ public:
+  // False where there is no thread.
+  bool add(ProgramEntry& entry) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return false;
+    if (threads_ < compile_processes(entry.device)) start_thread();
+    if (threads_ == 0) return false;
+    waiting_.push_back(&entry);
+    return true;
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    at_rest_.wait(lock, [this] { return threads_ == 0; });
+  }
+
+  void stop() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    stopping_ = true;
+    for (ProgramEntry* entry : waiting_) entry->under_way = false;
+    waiting_.clear();
+    at_rest_.wait(lock, [this] { return threads_ == 0; });
+  }
+
+ private:
+  // With the lock held. A thread lives as long as there is something to build.
+  void start_thread() {
+    const WithoutSignals blocked;
+    try {
+      std::thread([this] { work(); }).detach();
+      threads_++;
+    } catch (const std::system_error&) {
+      log_dropped("starting a thread that builds programs");  // those that there are do all the work
+    }
+  }
+
+  void work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!waiting_.empty()) {
+      ProgramEntry& entry = *waiting_.front();
+      waiting_.pop_front();
+      lock.unlock();
+      build(entry);
+      lock.lock();
+    }
+    threads_--;
+    std::notify_all_at_thread_exit(at_rest_, std::move(lock));
+  }
+
+  static void build(ProgramEntry& entry) {
+    const UrgentBuild urgent;  // launches wait for it
+    // Not awaited: where the process ends, a launch that still needs the program builds it.
+    const WithBuildMode mode({.awaited = false, .elsewhere = true});
+    try {
+      {
+        std::lock_guard<std::mutex> lock(entry.mutex);
+        entry.make();
+        entry.make_kernels();
+      }
+      make_room(entry);
+    } catch (...) {
+      log_dropped("building a program behind its caller");  // its launch throws the error again
+    }
+    entry.under_way = false;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable at_rest_;
+  std::deque<ProgramEntry*> waiting_;
+  unsigned threads_ = 0;
+  bool stopping_ = false;
+};
+
+Builders& builders() {
+  static auto* instance = new Builders;
+  return *instance;
+}
+
+}  // namespace
+
+bool can_defer_builds(const Device& device) {
+  return has_enqueue_thread(device) && compile_processes(device) > 0;
+}
+
+bool build_behind(ProgramEntry& entry) noexcept {
+  if (in_bad_fork()) return false;
+  if (entry.under_way.exchange(true)) return true;
+  try {
+    if (builders().add(entry)) return true;
+  } catch (...) {
+    log_dropped("having a program built behind its caller");  // who needs it builds it
+  }
+  entry.under_way = false;
+  return false;
+}
+
+void wait_for_builders() noexcept {
+  if (!in_bad_fork()) builders().wait();
+}
+
+void stop_builders() noexcept {
+  if (!in_bad_fork()) builders().stop();
+}
+
+}  // namespace dlb::cl

@@ -1,0 +1,28 @@
+// Threads that have programs built while those who asked for them go on. A first iteration consists of building
+// one program after the other; where launches have a thread of their own (cl/submitter.h), that can wait for
+// them in place of the program's, which then asks for all that an iteration needs within milliseconds, and
+// where other processes compile (cl/compile_process.h), they compile many at once.
+#pragma once
+#include "cl/device.h"
+
+namespace dlb::cl {
+
+struct ProgramEntry;
+
+// Whether a program's first launches can wait for it in place of their caller: a thread launches, and
+// processes compile.
+bool can_defer_builds(const Device& device);
+
+// Has a program built by another thread, in the order of the calls; does nothing where that is under way.
+// False where there is no such thread: it must be built by who needs it. Never waits. A build that fails is
+// left to the program's first launch, which reports it late.
+bool build_behind(ProgramEntry& entry) noexcept;
+
+// Waits until no build is under way.
+void wait_for_builders() noexcept;
+
+// Forgets what is not begun, and waits for what is; at process exit. What was not built is built by those who
+// need it.
+void stop_builders() noexcept;
+
+}  // namespace dlb::cl
