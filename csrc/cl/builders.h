@@ -1,7 +1,7 @@
-// Threads that have programs built while those who asked for them go on. A first iteration consists of building
-// one program after the other; where launches have a thread of their own (cl/submitter.h), that can wait for
-// them in place of the program's, which then asks for all that an iteration needs within milliseconds, and
-// where other processes compile (cl/compile_process.h), they compile many at once.
+// Threads that have programs built while those who asked for them go on. A first iteration consists of
+// building one program after the other; where launches have a thread of their own (cl/submitter.h), that can
+// wait for them in place of the program's, which then asks for all that an iteration needs within
+// milliseconds, and where other processes compile (cl/compile_process.h), they compile many at once.
 #pragma once
 #include "cl/device.h"
 

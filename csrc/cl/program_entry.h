@@ -30,7 +30,6 @@ struct ProgramEntry {
   cl_program program = nullptr;
   std::unique_ptr<Error> failure;
 
-
   ProgramEntry(Device& device, const Hash128& key, ProgramSource source);
 
   // Builds or loads the program unless it is made already. Throws Error.

@@ -15,8 +15,8 @@ class Kernel;
 struct Queue;
 struct Range;
 
-// Whether streams of the device have a thread that launches (DLBACKEND_ENQUEUE_THREAD). A device that computes
-// on the host's cores needs these itself.
+// Whether the device's streams have a thread that launches (DLBACKEND_ENQUEUE_THREAD). A device that
+// computes on the host's cores needs these itself.
 bool has_enqueue_thread(const Device& device);
 
 // Launches that callers have written down and a thread of its own gives to a queue's driver, in their order.
@@ -41,8 +41,9 @@ class Submitter {
     }
     return takes_unmade();
   }
-  // Whether a launch whose kernel is still being built shall be: always, so that no caller waits for the build.
-  bool takes_unmade() const noexcept { return !stopped_.load(std::memory_order_relaxed) && !is_profiled(); }
+  // Whether a launch whose kernel is still being built shall be: always, so that no caller waits for the
+  // build.
+  bool takes_unmade() const { return !stopped_.load(std::memory_order_relaxed) && !is_profiled(); }
 
   // A launch while it is written down; other callers wait. Nothing is launched unless finish() is called.
   class Launch {

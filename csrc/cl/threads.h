@@ -11,8 +11,8 @@
 
 namespace dlb::cl {
 
-// While it lives, threads that the calling one starts take no signals: those are for threads that know what to
-// do with them.
+// While it lives, threads that the calling one starts take no signals: those are for threads that know
+// what to do with them.
 class WithoutSignals {
  public:
   WithoutSignals() noexcept {

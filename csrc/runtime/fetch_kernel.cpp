@@ -98,8 +98,8 @@ uint64_t hash_of(const Request& request, std::string_view options) {
   return h * 0x9E3779B97F4A7C15ull;
 }
 
-// A kernel that was given out unmade, by a recording or because its build was deferred, is asked for again: it
-// is now to be built, or to be noted by this thread's recording.
+// A kernel that was given out unmade, by a recording or because its build was deferred, is asked for again:
+// it is now to be built, or to be noted by this thread's recording.
 bool is_current(cl::Kernel& kernel) {
   if (kernel.is_made()) return true;
   cl::Recording* recording = cl::Recording::current();

@@ -26,8 +26,8 @@ Expected& expected() {
   return *instance;
 }
 
-// Asks for the programs of a solver's first solution, and for those that verify it where it was never used. To
-// be called on a thread that records.
+// Asks for the programs of a solver's first solution, and for those that verify it where it was never used.
+// To be called on a thread that records.
 void ask_for_first(const Problem& problem, cl::Device& device, const AnySolver& solver) {
   const bool trusted = problem.op->trusts_first_choice() || !preference_of(*problem.op).forced.empty();
   if (!trusted && !is_verified(problem, device, solver)) ask_for_trial_programs(problem, device);
@@ -57,8 +57,9 @@ void compile_expected() {
   while (!problems.empty() && !background_stopping()) {
     const int index = problems.front()->device;
     cl::Device& device = device_of(static_cast<c10::DeviceIndex>(index));
-    const auto others = std::partition(problems.begin(), problems.end(),
-                                       [&](const StoredProblem& problem) { return problem->device == index; });
+    const auto others = std::partition(problems.begin(), problems.end(), [&](const StoredProblem& problem) {
+      return problem->device == index;
+    });
     const std::vector<StoredProblem> of_device(problems.begin(), others);
     problems.erase(problems.begin(), others);
     const std::vector<cl::ProgramSource> programs = programs_of(of_device, device);

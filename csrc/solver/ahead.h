@@ -14,9 +14,9 @@ namespace dlb::solver {
 // is there waits for it. Does nothing on devices without such processes. Never waits.
 void expect(const std::vector<StoredProblem>& problems);
 
-// Builds what a first run of the problem by the solver has to wait for, its solution and what checks that where
-// it is unchecked: several programs in as many processes. Does nothing on devices without such processes.
-// Throws what making the solution throws, but leaves programs that do not build to that.
+// Builds what a first run of the problem by the solver has to wait for, its solution and what checks that
+// where it is unchecked: several programs in as many processes. Does nothing on devices without such
+// processes. Throws what making the solution throws, but leaves programs that do not build to that.
 void compile_first(const Problem& problem, cl::Device& device, const AnySolver& solver);
 
 }  // namespace dlb::solver

@@ -9,8 +9,8 @@
 
 namespace dlb::solver {
 
-// A buffer outside the caching allocator, asked of the driver once and given back to it: for the library's own
-// streams (Stream::kInternal), which launch on the calling thread.
+// A buffer outside the caching allocator, asked of the driver once and given back to it: for the library's
+// own streams (Stream::kInternal), which launch on the calling thread.
 class ScratchBuffer {
  public:
   // Throws cl::Error when the driver has no memory.
