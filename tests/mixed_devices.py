@@ -81,6 +81,19 @@ CALLS = {
     "cat": lambda here, there: torch.cat([ones(3, device=here), ones(3, device=there)]),
     "an LSTM's state": _lstm,
     "where": lambda here, there: torch.where(ones(3, device=here) > 0, ones(3, device=here), ones(3, device=there)),
+    "where's condition": lambda here, there: torch.where(
+        ones(3, device=there) > 0, ones(3, device=here), ones(3, device=here)
+    ),
+    "solve": lambda here, there: torch.linalg.solve(torch.eye(3, device=here), ones(3, 1, device=there)),
+    "solve_triangular": lambda here, there: torch.linalg.solve_triangular(
+        torch.eye(3, device=here), ones(3, 1, device=there), upper=True
+    ),
+    "lu_solve's right side": lambda here, there: torch.linalg.lu_solve(
+        torch.eye(3, device=here), _indices(3, device=here).int() + 1, ones(3, 1, device=there)
+    ),
+    "lu_solve's pivots": lambda here, there: torch.linalg.lu_solve(
+        torch.eye(3, device=here), _indices(3, device=there).int() + 1, ones(3, 1, device=here)
+    ),
     "softmax's out": lambda here, there: torch.softmax(ones(2, 3, device=here), 1, out=ones(2, 3, device=there)),
     "sum's out": lambda here, there: torch.sum(ones(2, 3, device=here), 1, out=ones(2, device=there)),
     "sort's out": lambda here, there: torch.sort(

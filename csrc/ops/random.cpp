@@ -55,6 +55,9 @@ struct Distribution {
 template <class... Args>
 void fill_random(const at::Tensor& self, const Distribution& d, const Gen& generator,
                  const Args&... arguments) {
+  // The generator's device chose this kernel, whatever the tensor's.
+  TORCH_CHECK(self.device().type() == kDeviceType, "Expected a '", self.device().type(),
+              "' generator device but found 'ocl'");
   fill_dense(self, [&](const at::Tensor& out) {
     Stream& stream = current_stream(out.device().index());
     cl::Device& device = stream.device();

@@ -7,6 +7,7 @@
 #include <ATen/native/Resize.h>
 #include <torch/headeronly/version.h>
 
+#include <optional>
 #include <type_traits>
 // Up to torch 2.12 the results of meta functions carry dimension names.
 #if TORCH_VERSION_MINOR < 13
@@ -47,6 +48,23 @@ inline void check_out(const at::Tensor& out, const at::TensorOptions& options) {
               ", but got ", out.dtype(), " instead");
   TORCH_CHECK(out.device() == options.device(), "Expected out tensor to have device ", options.device(),
               ", but got ", out.device(), " instead");
+}
+
+// Raises what PyTorch's generated wrappers raise where the tensors among the arguments are on several
+// devices.
+template <class... Args>
+void check_common_device(const Args&... args) {
+  std::optional<c10::Device> device;
+  const auto check = [&](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, at::Tensor>) {
+      if (!argument.defined()) return;
+      if (!device) device = argument.device();
+      TORCH_CHECK(*device == argument.device(),
+                  "Expected all tensors to be on the same device, but found at least two devices, ", *device,
+                  " and ", argument.device(), "!");
+    }
+  };
+  (check(args), ...);
 }
 
 }  // namespace dlb

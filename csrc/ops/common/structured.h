@@ -15,6 +15,8 @@ namespace dlb {
 // them, as PyTorch's generated wrappers do, and refuses such as overlap themselves, as the CPU's kernels do.
 // Meta is at::meta::structured_<op>.
 //
+// meta() refuses inputs on two devices before it asks Meta, which PyTorch's wrappers do too.
+//
 // A kernel that writes any layout uses the given tensors. One that does not writes result(i), which is dense
 // in the layout that meta asked for (contiguous where it did not say), and calls finish(), which copies to an
 // out= tensor of another layout.
@@ -24,6 +26,11 @@ class OutOp final : public MetaOp<Meta> {
   explicit OutOp(std::array<std::reference_wrapper<const at::Tensor>, Outputs> outputs) : outputs_(outputs) {}
   explicit OutOp(const at::Tensor& output) requires(Outputs == 1) : outputs_{std::cref(output)} {}
 
+  template <class... Args>
+  decltype(auto) meta(const Args&... args) {
+    check_common_device(args...);
+    return Meta::meta(args...);
+  }
   const at::Tensor& maybe_get_output(int64_t i) override { return outputs_[static_cast<size_t>(i)].get(); }
 
   const at::Tensor& result(size_t i = 0) {

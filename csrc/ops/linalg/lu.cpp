@@ -221,6 +221,15 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> solve_ex_out(const Tensor& a, con
   return {result, lu, pivots, info};
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor> solve_ex(const Tensor& a, const Tensor& b, bool left,
+                                                    bool check_errors) {
+  check_common_device(a, b);
+  NewOp<at::native::structured__linalg_solve_ex_out, 4> op;
+  op.meta(a, b, left, check_errors);
+  op.impl(a, b, left, check_errors, op[0], op[1], op[2], op[3]);
+  return {op[0], op[1], op[2], op[3]};
+}
+
 std::tuple<Tensor&, Tensor&> inv_ex_out(const Tensor& a, bool check_errors, Tensor& inverse, Tensor& info) {
   OutOp<at::native::structured_linalg_inv_ex_out, 2> op({std::cref(inverse), std::cref(info)});
   op.meta(a, check_errors);
@@ -244,6 +253,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("linalg_lu.out", lu_out);
   m.impl("lu_unpack.out", lu_unpack_out);
   m.impl("linalg_lu_solve.out", lu_solve_out);
+  m.impl("_linalg_solve_ex", solve_ex);
   m.impl("_linalg_solve_ex.result", solve_ex_out);
   m.impl("linalg_inv_ex.inverse", inv_ex_out);
   m.impl("_linalg_det.result", det_out);

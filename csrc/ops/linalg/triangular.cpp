@@ -108,6 +108,17 @@ std::tuple<Tensor&, Tensor&> triangular_solve_out(const Tensor& self, const Tens
   return {x, m};
 }
 
+Tensor checked_solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool left, bool unit) {
+  check_common_device(a, b);
+  return at::native::linalg_solve_triangular(a, b, upper, left, unit);
+}
+
+Tensor& checked_solve_triangular_out(const Tensor& a, const Tensor& b, bool upper, bool left, bool unit,
+                                     Tensor& out) {
+  check_common_device(a, b, out);
+  return at::native::linalg_solve_triangular_out(a, b, upper, left, unit, out);
+}
+
 }  // namespace
 }  // namespace dlb::linalg
 
@@ -117,8 +128,8 @@ REGISTER_PRIVATEUSE1_DISPATCH(triangular_solve_stub, &dlb::linalg::triangular_so
 
 namespace dlb::linalg {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("linalg_solve_triangular", at::native::linalg_solve_triangular);
-  m.impl("linalg_solve_triangular.out", at::native::linalg_solve_triangular_out);
+  m.impl("linalg_solve_triangular", checked_solve_triangular);
+  m.impl("linalg_solve_triangular.out", checked_solve_triangular_out);
   m.impl("triangular_solve.X", triangular_solve_out);
 }
 }  // namespace dlb::linalg

@@ -32,6 +32,10 @@ at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const
   TORCH_CHECK(condition.scalar_type() == at::kBool || condition.scalar_type() == at::kByte,
               "where expected condition to be a boolean tensor, but got a tensor with dtype ",
               condition.scalar_type());
+  TORCH_CHECK(condition.dim() == 0 || condition.device() == out.device(),
+              "Expected condition, x and y to be on the same device, but condition is on ",
+              condition.device(), " and x and y are on ", self.device(), " and ", other.device(),
+              " respectively");
   const at::Tensor mask = condition.to(out.device());
   auto iter = at::TensorIteratorConfig()
                   .check_all_same_dtype(false)
