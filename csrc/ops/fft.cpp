@@ -9,6 +9,7 @@
 
 #include "ops/common/paired_dims.h"
 #include "primitives/fft/problem.h"
+#include "runtime/new_tensor.h"
 #include "runtime/tensor.h"
 
 namespace dlb {
@@ -85,6 +86,32 @@ Tensor empty_like_of(const Tensor& self, IntArrayRef sizes, at::ScalarType type)
   return at::empty(sizes, self.options().dtype(type).memory_format(std::nullopt));
 }
 
+// `dims` from the largest stride to the smallest, but for the last one where that shall stay.
+at::DimVector sorted_by_stride(const Tensor& self, IntArrayRef dims, bool keep_last = false) {
+  at::DimVector sorted(dims.begin(), dims.end());
+  std::stable_sort(sorted.begin(), sorted.end() - keep_last,
+                   [&](int64_t a, int64_t b) { return self.stride(a) > self.stride(b); });
+  return sorted;
+}
+
+// A new result in the layout of PyTorch's own kernels, which its tracers take for granted: dense, the
+// dimensions of the batch as they lie in `self`, then `dims`.
+Tensor new_result(const Tensor& self, IntArrayRef sizes, at::ScalarType type, IntArrayRef dims) {
+  at::DimVector others;
+  for (int64_t d = 0; d < self.dim(); d++)
+    if (std::find(dims.begin(), dims.end(), d) == dims.end()) others.push_back(d);
+  at::DimVector order = sorted_by_stride(self, others);
+  order.append(dims.begin(), dims.end());
+  at::DimVector strides(order.size());
+  int64_t stride = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    const auto d = static_cast<size_t>(order[i]);
+    strides[d] = stride;
+    stride *= std::max<int64_t>(sizes[d], 1);
+  }
+  return new_strided_tensor(sizes, strides, type, self.device());
+}
+
 // Computes into `out`, or into a new tensor that is copied to it where that has gaps that kernels would have
 // to keep.
 void transform_complex(const Tensor& self, const Tensor& out, IntArrayRef dims, double scale, bool forward) {
@@ -128,9 +155,10 @@ Tensor& complex_out(const Tensor& self, IntArrayRef dims, int64_t normalization,
 
 Tensor fft_c2c(const Tensor& self, c10::SymIntArrayRef dims, int64_t normalization, bool forward) {
   check_type(self, "_fft_c2c", true);
-  const auto ints = C10_AS_INTARRAYREF_SLOW(dims);
-  Tensor out = empty_like_of(self, self.sizes(), self.scalar_type());
-  transform_complex(self, out, ints, scale_of(normalization, self.sizes(), ints), forward);
+  const auto sorted = sorted_by_stride(self, C10_AS_INTARRAYREF_SLOW(dims));
+  if (sorted.empty()) return self.clone();
+  Tensor out = new_result(self, self.sizes(), self.scalar_type(), sorted);
+  transform_complex(self, out, sorted, scale_of(normalization, self.sizes(), sorted), forward);
   return out;
 }
 
@@ -160,9 +188,10 @@ c10::SmallVector<int64_t, 6> from_real_sizes(const Tensor& self, IntArrayRef dim
 
 Tensor fft_r2c(const Tensor& self, IntArrayRef dims, int64_t normalization, bool onesided) {
   check_type(self, "_fft_r2c", false);
-  Tensor out =
-      empty_like_of(self, from_real_sizes(self, dims, onesided), c10::toComplexType(self.scalar_type()));
-  transform_from_real(self, out, dims, scale_of(normalization, self.sizes(), dims));
+  const auto sizes = from_real_sizes(self, dims, onesided);
+  const auto sorted = sorted_by_stride(self, dims, true);
+  Tensor out = new_result(self, sizes, c10::toComplexType(self.scalar_type()), sorted);
+  transform_from_real(self, out, sorted, scale_of(normalization, self.sizes(), dims));
   return out;
 }
 
@@ -175,37 +204,36 @@ Tensor& fft_r2c_out(const Tensor& self, IntArrayRef dims, int64_t normalization,
   return out;
 }
 
-void transform_to_real(const Tensor& self, const Tensor& out, IntArrayRef dims, int64_t normalization,
-                       int64_t n) {
+// What is left to transform after all dimensions but the last.
+Tensor but_last(const Tensor& self, IntArrayRef dims, int64_t n) {
+  TORCH_CHECK(!dims.empty(), "_fft_c2r needs a dimension");
   TORCH_CHECK(self.size(dims.back()) >= n / 2 + 1, "_fft_c2r of ", n, " points needs ", n / 2 + 1,
               " numbers of their spectrum, but got ", self.size(dims.back()));
-  const double scale = scale_of(normalization, out.sizes(), dims);
-  Tensor from = self;
-  if (dims.size() > 1) {
-    from = empty_like_of(self, self.sizes(), self.scalar_type());
-    transform_complex(self, from, dims.slice(0, dims.size() - 1), 1, false);
-  }
-  transform(from, out, dims.back(), n, fft::kToReal, true, scale);
+  if (dims.size() == 1) return self;
+  const auto sorted = sorted_by_stride(self, dims.slice(0, dims.size() - 1));
+  Tensor from = new_result(self, self.sizes(), self.scalar_type(), sorted);
+  transform_complex(self, from, sorted, 1, false);
+  return from;
 }
 
 Tensor fft_c2r(const Tensor& self, IntArrayRef dims, int64_t normalization, c10::SymInt last_dim_size) {
   check_type(self, "_fft_c2r", true);
-  TORCH_CHECK(!dims.empty(), "_fft_c2r needs a dimension");
   const int64_t n = last_dim_size.guard_int(__FILE__, __LINE__);
-  Tensor out =
-      empty_like_of(self, with_size(self.sizes(), dims.back(), n), c10::toRealValueType(self.scalar_type()));
-  transform_to_real(self, out, dims, normalization, n);
+  const Tensor from = but_last(self, dims, n);
+  Tensor out = new_result(from, with_size(self.sizes(), dims.back(), n),
+                          c10::toRealValueType(self.scalar_type()), dims.slice(dims.size() - 1));
+  transform(from, out, dims.back(), n, fft::kToReal, true, scale_of(normalization, out.sizes(), dims));
   return out;
 }
 
 Tensor& fft_c2r_out(const Tensor& self, IntArrayRef dims, int64_t normalization, c10::SymInt last_dim_size,
                     Tensor& out) {
   check_type(self, "_fft_c2r", true);
-  TORCH_CHECK(!dims.empty(), "_fft_c2r needs a dimension");
   check_out(out, self, c10::toRealValueType(self.scalar_type()));
   const int64_t n = last_dim_size.guard_int(__FILE__, __LINE__);
+  const Tensor from = but_last(self, dims, n);
   const Tensor target = writable(out, self, with_size(self.sizes(), dims.back(), n));
-  transform_to_real(self, target, dims, normalization, n);
+  transform(from, target, dims.back(), n, fft::kToReal, true, scale_of(normalization, target.sizes(), dims));
   if (!target.is_same(out)) out.copy_(target);
   return out;
 }

@@ -62,8 +62,9 @@ Tensor& adaptive_avg_out(const Tensor& self, IntArrayRef output_size, Tensor& ou
 }
 template <int Axes>
 Tensor adaptive_avg(const Tensor& self, IntArrayRef output_size) {
-  Tensor out = at::empty(adaptive_sizes<Axes>(self, output_size),
-                         self.options().memory_format(self.suggest_memory_format()));
+  // PyTorch's own kernels keep the layout in two dimensions only, and its tracers know.
+  const auto format = Axes == 2 ? self.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  Tensor out = at::empty(adaptive_sizes<Axes>(self, output_size), self.options().memory_format(format));
   pool::avg_forward(self, out, pool::adaptive_windows(Axes), Axes, {}, "adaptive_avg_pool");
   return out;
 }
