@@ -25,4 +25,9 @@ struct Counters {
 };
 inline constinit Counters g_counters;
 
+// KernelStats::compiled at this moment. Never waits.
+inline uint64_t programs_compiled() noexcept {
+  return g_counters.compiled.load(std::memory_order_relaxed);
+}
+
 }  // namespace dlb::cl

@@ -198,11 +198,13 @@ cl_mem DeviceCache::create_buffer(size_t bytes) {
   cl_int status = CL_SUCCESS;
   cl_mem mem = cl::api().clCreateBuffer(device_.context(), CL_MEM_READ_WRITE, bytes, nullptr, &status);
   if (status != CL_SUCCESS) return nullptr;
-  // Drivers allocate on first use: touching one byte now makes a failure surface here and not in a kernel.
+  // Drivers allocate on first use: touching one byte now makes a failure surface here and not in a kernel. On
+  // the program's streams that would have to wait for launches that wait for programs.
+  if (!own_stream_) own_stream_ = new Stream(device_, Stream::kInternal);
   const unsigned char zero = 0;
-  Stream& stream = current_stream(index_);
-  const cl::Command command(stream.use());
-  if (cl::api().clEnqueueFillBuffer(command.queue(), mem, &zero, 1, 0, 1, 0, nullptr, nullptr) == CL_SUCCESS)
+  const cl_command_queue queue = own_stream_->handle();
+  if (cl::api().clEnqueueFillBuffer(queue, mem, &zero, 1, 0, 1, 0, nullptr, nullptr) == CL_SUCCESS &&
+      cl::api().clFinish(queue) == CL_SUCCESS)
     return mem;
   cl::api().clReleaseMemObject(mem);
   return nullptr;

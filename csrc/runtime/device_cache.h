@@ -105,6 +105,7 @@ class DeviceCache {
   std::mutex mutex_;
   Pool small_, large_;
   std::vector<std::pair<std::shared_ptr<Event>, Block*>> pending_;
+  Stream* own_stream_ = nullptr;  // made with the first segment, and never destroyed
   size_t reserved_ = 0;
   size_t limit_ = std::numeric_limits<size_t>::max();
   DeviceStats stats_{};

@@ -88,11 +88,4 @@ void copy_between_devices(MemRef to, Stream& to_stream, MemRef from, Stream& fro
   host_allocator()->record_event(staging.get(), staging.get_context(), to_stream.unwrap());
 }
 
-void fill_device(MemRef to, const void* pattern, size_t pattern_bytes, size_t bytes, Stream& stream) {
-  if (bytes == 0) return;
-  cl::Command command(stream.use(), cl::CommandKind::kFill, "Memset", bytes);
-  DLB_CL(clEnqueueFillBuffer, command.queue(), to.mem, pattern, pattern_bytes, to.offset, bytes, 0, nullptr,
-         command.event());
-}
-
 }  // namespace dlb

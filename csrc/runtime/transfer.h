@@ -18,7 +18,4 @@ void copy_to_host(void* destination, MemRef source, size_t bytes, Stream& stream
 // Copies between two devices, through host memory. Waits for the source.
 void copy_between_devices(MemRef destination, Stream& to, MemRef source, Stream& from, size_t bytes);
 
-// Fills memory with a repeated pattern of 1, 2, 4, 8 or 16 bytes.
-void fill_device(MemRef destination, const void* pattern, size_t pattern_bytes, size_t bytes, Stream& stream);
-
 }  // namespace dlb

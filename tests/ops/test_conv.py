@@ -128,6 +128,8 @@ def test_zero_sizes():
     y.sum().backward()
     assert w.grad.abs().sum().item() == 0
     assert x.grad.shape == x.shape
+    with pytest.raises(RuntimeError, match="Output size is too small"):
+        F.conv_transpose1d(torch.ones(1, 1, 1, device="ocl"), torch.ones(1, 1, 2, device="ocl"), padding=1)
     with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
         F.conv2d(torch.randn(2, 3, 2, 8, device="ocl"), w)
 

@@ -171,7 +171,8 @@ at::DimVector output_sizes(const Tensor& input, const Tensor& weight, IntArrayRe
     sizes.push_back(transposed
                         ? (input.size(2 + i) - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i] + 1
                         : (input.size(2 + i) + 2 * padding[i] - reach - 1) / stride[i] + 1);
-    TORCH_CHECK(sizes.back() >= 0, "Given input size per channel: ", input.sizes().slice(2),
+    TORCH_CHECK(sizes.back() >= (transposed ? 1 : 0),
+                "Given input size per channel: ", input.sizes().slice(2),
                 ". Calculated output size per channel: ", sizes.back(), " in dimension ", i,
                 ". Output size is too small");
   }
@@ -191,9 +192,9 @@ Tensor convolution_within(const Tensor& input, const Tensor& weight, const std::
   const Tensor &x = transposed ? output : input, &y = transposed ? input : output;
   const ConvProblem p = problem_of(transposed ? ConvDirection::kInputGrad : ConvDirection::kForward, x,
                                    weight, y, stride, padding, dilation, groups);
-  const uint64_t compiled = cl::kernel_stats().compiled;
+  const uint64_t compiled = cl::programs_compiled();
   run(p, x, weight, y, bias, bounds, constant && !transposed);
-  if (cl::kernel_stats().compiled != compiled) [[unlikely]] {
+  if (cl::programs_compiled() != compiled) [[unlikely]] {
     const bool grad = at::GradMode::is_enabled();
     expect_what_follows(p, grad && input.requires_grad(), grad && weight.requires_grad());
   }
