@@ -9,7 +9,12 @@ std::string OpText::input_name(size_t i) const {
   return "x" + num(i - outputs_);
 }
 std::string OpText::load(size_t i, const std::string& memory, const std::string& index) const {
-  return "const T " + input_name(i) + " = " + load_at(types_[i], compute_, memory, index) + "; ";
+  return "const T " + input_name(i) + " = " + loaded(i, memory + "[" + index + "]") + "; ";
+}
+std::string OpText::loaded(size_t i, const std::string& element) const {
+  const std::string value = codegen::load(types_[i], compute_, element);
+  if (rounded_ == DType::F32 || compute_ != DType::F32 || types_[i] == rounded_) return value;
+  return codegen::load(rounded_, compute_, store(compute_, rounded_, value));
 }
 std::string OpText::constant(const std::string& name, const std::string& value) {
   return "const T " + name + " = (T)" + value + "; ";
@@ -21,8 +26,8 @@ std::string OpText::declare_results() const {
 std::string OpText::stored(size_t o) const {
   const DType type = result_type(op_, compute_);
   std::string value = "y" + num(o);
-  if (rounded_ != DType::F32 && type == DType::F32 && class_of(types_[o]) == DClass::Float &&
-      types_[o] != rounded_)
+  const bool is_wider = class_of(types_[o]) == DClass::Float || class_of(types_[o]) == DClass::Complex;
+  if (rounded_ != DType::F32 && type == DType::F32 && is_wider && types_[o] != rounded_)
     value = codegen::load(rounded_, type, store(type, rounded_, value));
   return store(type, types_[o], value);
 }
@@ -71,8 +76,7 @@ std::string OpText::vector_macros(const std::function<bool(size_t)>& moves,
                                   vector_type(i) + "*)(" + memory(i) + " + (j)); ";
                          }));
   s += define("DLB_LOAD_LANE(l)", inputs([&](size_t i) {
-                return "const T " + input_name(i) + " = " +
-                       codegen::load(types_[i], compute_, "w" + num(i) + ".s##l") + "; ";
+                return "const T " + input_name(i) + " = " + loaded(i, "w" + num(i) + ".s##l") + "; ";
               }));
   s += define("DLB_DECLARE_VECTORS",
               each(outputs_, [&](size_t o) { return vector_type(o) + " r" + num(o) + "; "; }));

@@ -43,6 +43,9 @@ class OpText {
                             const std::function<std::string(size_t)>& memory) const;
 
  private:
+  // What an element of operand i is in compute type.
+  std::string loaded(size_t i, const std::string& element) const;
+
   std::string vector_type(size_t i) const;
 
   const PointwiseOp& op_;

@@ -60,7 +60,7 @@ struct PointwiseKey {
   uint8_t outputs = 1;
   uint8_t inputs = 0;
   uint8_t vectorised = 0;  // GPU: kGpuVector elements per work-item
-  // F16 or BF16: results have no more digits than that in wider floating point outputs. Else F32.
+  // F16 or BF16: operands of other types, and results of wider ones, have no more digits. Else F32.
   DType rounded = DType::F32;
   std::array<DType, kMaxOperands> types{};  // outputs first
   std::array<Inner, kMaxOperands> inner{};

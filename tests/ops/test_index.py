@@ -68,6 +68,24 @@ def test_results_keep_the_order_of_dimensions(layout: str, read: str) -> None:
     assert_layout_as_on_cpu(READS[read], x, indices(size, (7,)), indices(size, (2, 3)))
 
 
+def test_a_number_of_another_dtype_through_a_mask():
+    """Where it is on the CPU, as masked_fill_() takes it; a tensor of the device has to have the dtype."""
+    for given in (torch.tensor(2.5), torch.tensor([3], dtype=torch.int64), torch.tensor(1e9)):
+        for select in (lambda m: m, lambda m: m[:, 0], lambda m: (slice(None), m[0])):
+            y, mask = torch.zeros(4, 3), torch.rand(4, 3) > 0.5
+            ours = y.to(DEVICE)
+            y[select(mask)] = given
+            ours[select(mask.to(DEVICE))] = given
+            assert ours.cpu().equal(y)
+    half = torch.zeros(3, dtype=torch.half, device=DEVICE)
+    half[torch.tensor([True, False, True], device=DEVICE)] = torch.tensor(2.0)
+    assert half.tolist() == [2, 0, 2]
+    with pytest.raises(RuntimeError, match="dtypes match"):
+        half[half > 0] = torch.tensor(2.0, device=DEVICE)
+    with pytest.raises(IndexError):
+        half[torch.ones(2, dtype=torch.bool, device=DEVICE)] = torch.tensor(2.0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_masks(dtype: torch.dtype) -> None:
     x = values((5, 6, 7), dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import pytest
@@ -263,6 +264,34 @@ def test_promotion(dtype):
         expected, actual = a * other, a.to(DEVICE) * b
         assert actual.dtype == expected.dtype
         torch.testing.assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_operands_are_rounded_to_a_common_dtype_of_16_bits(dtype):
+    """Integers and 0-dim tensors of wider dtypes, where they lie on the device."""
+    torch.manual_seed(0)
+    x = torch.randn(1000).to(dtype)
+    functions = (
+        torch.eq, torch.ge, torch.sub, torch.remainder, torch.atan2, torch.hypot, torch.mul, torch.div,
+        lambda a, b: torch.add(a, b, alpha=2), lambda a, b: torch.addcmul(a, a, b), lambda a, b: torch.addcdiv(a, a, b),
+        lambda a, b: a.clone().sub_(b),
+    )  # fmt: skip
+    others = [torch.tensor(0.3), torch.tensor(0.1, dtype=torch.float64), torch.randint(200, 4000, (1000,))]
+    for i, function in enumerate(functions):
+        for other in others:
+            got = function(x.to(DEVICE), other.to(DEVICE)).cpu()
+            torch.testing.assert_close(got, function(x, other), rtol=0, atol=0, msg=lambda m, i=i: f"{i}: {m}")
+    large, infinite = torch.tensor([70000], dtype=torch.int32), torch.tensor([math.inf], dtype=torch.half)
+    assert (large.to(DEVICE) - infinite.to(DEVICE)).isnan().all()
+    assert (large.to(DEVICE) >= infinite.to(DEVICE)).all()
+    same = torch.tensor([257]).to(DEVICE) == torch.tensor([256.0], dtype=torch.bfloat16).to(DEVICE)
+    assert same.all()
+
+
+def test_half_into_a_complex_result_has_the_digits_of_half():
+    x = torch.rand(100).half()
+    out = torch.sin(x.to(DEVICE), out=torch.empty(100, dtype=torch.complex64, device=DEVICE))
+    assert out.real.cpu().equal(torch.sin(x.to(DEVICE)).cpu().float())
 
 
 def test_same_errors():

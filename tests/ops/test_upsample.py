@@ -37,6 +37,16 @@ def test_linear(shape, size, align):
         )
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_no_neighbour_where_the_size_stays(bad):
+    line = torch.tensor([[[1.0, bad, 3.0]]])
+    for x, size in ((line, 3), (line[None], (2, 3)), (line[None].mT, (3, 2)), (line[None, None], (2, 1, 3))):
+        for align in (True, False):
+            expected = F.interpolate(x, size, mode=LINEAR[x.dim()], align_corners=align)
+            got = F.interpolate(x.to(DEVICE), size, mode=LINEAR[x.dim()], align_corners=align)
+            torch.testing.assert_close(got.cpu(), expected, equal_nan=True)
+
+
 @pytest.mark.parametrize("size", [(9, 5), (3, 14), (1, 1), (6, 7)], ids=str)
 @pytest.mark.parametrize("align", [True, False])
 def test_bicubic(size, align):

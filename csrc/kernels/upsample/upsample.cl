@@ -35,7 +35,8 @@ inline void taps_at(ResizeAxis a, int o, int* index, REAL* weight) {
   const int first = min((int)floor(at), a.in - 1);
   const REAL t = clamp(at - first, (REAL)0, (REAL)1);
   if (a.mode == RESIZE_LINEAR) {
-    index[0] = first, index[1] = min(first + 1, a.in - 1);
+    // Where the size stays there is no neighbour, whose NaN a weight of 0 would not keep out.
+    index[0] = first, index[1] = a.in == a.out ? first : min(first + 1, a.in - 1);
     weight[0] = 1 - t, weight[1] = t;
     return;
   }

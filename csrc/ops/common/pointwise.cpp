@@ -36,6 +36,11 @@ void launch_outer(Launch& launch, const at::TensorIteratorBase& iter, int dim, S
                                  iter.element_size(static_cast<int>(i));
 }
 
+// Whether a tensor has values that a common dtype of 16 bits has not: as an operand it is rounded to that.
+bool has_more_digits(c10::ScalarType type, c10::ScalarType common) {
+  return type != common && type != at::kBool && type != at::kByte && type != at::kChar;
+}
+
 // A number as an operand that stands for a tensor of `dtype`.
 ScalarArg number_of(const at::TensorBase& tensor, c10::ScalarType dtype, const Launch& launch,
                     size_t operand) {
@@ -81,9 +86,12 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
       continue;
     }
     launch.key.inner[at] = Inner::Unit;
-    if (common && i < iter.noutputs() && at::isReducedFloatingType(compute_dtype) &&
-        tensor.scalar_type() != compute_dtype && at::isFloatingType(tensor.scalar_type()) && !op.bool_result)
-      launch.key.rounded = dtype_of(compute_dtype, op.name);
+    if (common && at::isReducedFloatingType(compute_dtype) &&
+        has_more_digits(tensor.scalar_type(), compute_dtype)) [[unlikely]] {
+      const bool is_exact = op.exact_number && i == iter.noutputs() + 1 && tensor.dim() == 0;
+      if (i < iter.noutputs() ? !op.bool_result : !is_exact)
+        launch.key.rounded = dtype_of(compute_dtype, op.name);
+    }
     check_device_supports(stream.device(), launch.key.types[at], op.name);
     const MemRef ref = resolve(tensor.storage().data_ptr(), iter.data_ptr(i));
     const int64_t bytes = iter.element_size(i);

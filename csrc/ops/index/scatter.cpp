@@ -252,12 +252,35 @@ void index_put_accumulate(const AdvancedIndexing& plan, const at::Tensor& values
   if (!dense.is_same(target)) target.copy_(dense);
 }
 
+// The mask that is all there is of the indices, as masked_fill_() takes it; else nothing.
+std::optional<at::Tensor> only_mask(const at::Tensor& self,
+                                    const c10::List<std::optional<at::Tensor>>& indices) {
+  at::Tensor mask;
+  int64_t dims = 0;
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (!index || !index->defined()) {
+      dims++;
+      continue;
+    }
+    const bool is_mask = index->scalar_type() == at::kBool || index->scalar_type() == at::kByte;
+    if (!is_mask || mask.defined() || index->device() != self.device()) return std::nullopt;
+    if (dims + index->dim() > self.dim() || index->sizes() != self.sizes().slice(dims, index->dim()))
+      return std::nullopt;  // index_put() says what is wrong
+    mask = *index, dims += index->dim();
+  }
+  if (!mask.defined()) return std::nullopt;
+  for (; dims < self.dim(); dims++) mask = mask.unsqueeze(-1);
+  return mask;
+}
+
 at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
                       const at::Tensor& given, bool accumulating, bool unsafe) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
                     "too many indices for tensor of dimension ", self.dim(), " (got ", indices.size(), ")");
   warn_of_expanded(self, "index_put_", "tensor[indices] = tensor");
   const c10::DeviceGuard guard(self.device());
+  if (!accumulating && given.device().is_cpu() && given.numel() == 1)  // of any dtype, as PyTorch's own
+    if (const auto mask = only_mask(self, indices)) return self.masked_fill_(*mask, given.item());
   const at::Tensor values =
       (given.device() != self.device() && given.numel() == 1 && given.dim() == 0 ? given.to(self.device())
                                                                                  : given)
