@@ -1,14 +1,23 @@
-"""PyTorch itself: DistributedDataParallel's hooks that begin collectives in callbacks."""
+"""PyTorch itself: what it does by lists of its own devices, and DistributedDataParallel's hooks that begin collectives
+in callbacks.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dlbackend.integrations.patching import Patch, Wrap
+import torch
 
-INSTEAD = "Give DistributedDataParallel a bucket_cap_mb of the net's size where you register a PowerSGD hook."
+from dlbackend.integrations.patching import DoesNotFit, Patch, Wrap, exchanged
+
+INSTEAD = (
+    "Give DistributedDataParallel a bucket_cap_mb of the net's size where you register a PowerSGD hook; use "
+    "DistributedDataParallel in place of DataParallel, and no torch.compile."
+)
 
 
 def in_order(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -30,8 +39,160 @@ def in_order(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return wrapper
 
 
+@dataclass(frozen=True)
+class Supply:
+    """A function that torch._C has only in builds with CUDA."""
+
+    target: str
+    upstream: str
+    function: Callable[..., Any]
+
+    def apply(self, _module: types.ModuleType) -> None:
+        """Adds it where it is missing."""
+        if not hasattr(torch._C, self.target):
+            setattr(torch._C, self.target, self.function)
+
+
+def _on(device: int | None) -> torch.device:
+    """The device that comm.py means by an index."""
+    return torch.device("cpu") if device is None or device < 0 else torch.device("ocl", device)
+
+
+def scatter(
+    tensor: torch.Tensor, devices: Sequence[int], sizes: Sequence[int] | None, dim: int, _streams: Any
+) -> list[torch.Tensor]:
+    """A piece of the tensor on each device. Copies keep their order on the devices' current streams."""
+    pieces = torch.split(tensor, list(sizes), dim) if sizes else tensor.chunk(len(devices), dim)
+    return [piece.to(_on(device), non_blocking=True) for piece, device in zip(pieces, devices, strict=False)]
+
+
+def scatter_out(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, _streams: Any) -> Sequence[torch.Tensor]:
+    """The pieces in the given tensors."""
+    for piece, to in zip(torch.split(tensor, [to.size(dim) for to in out], dim), out, strict=True):
+        to.copy_(piece, non_blocking=True)
+    return out
+
+
+def gather(tensors: Sequence[torch.Tensor], dim: int, device: int | None) -> torch.Tensor:
+    """The tensors behind each other on one device."""
+    return torch.cat([tensor.to(_on(device)) for tensor in tensors], dim)
+
+
+def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
+    """The tensors behind each other in `out`."""
+    return out.copy_(torch.cat([tensor.to(out.device) for tensor in tensors], dim))
+
+
+def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+    """The tensor on each device; itself where it is there."""
+    return [tensor.to(_on(device), non_blocking=True) for device in devices]
+
+
+def broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The tensor in the given tensors."""
+    for to in out:
+        to.copy_(tensor, non_blocking=True)
+    return out
+
+
+def broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], _buffer_size: int
+) -> list[list[torch.Tensor]]:
+    """The tensors on each device. Each is a copy of its own: there is no round trip that a large one would save."""
+    return [[tensor.to(_on(device), non_blocking=True) for tensor in tensors] for device in devices]
+
+
+COMM = "torch._C._scatter(tensor, devices, ...) and its like, which builds without CUDA lack"
+
+
+@dataclass(frozen=True)
+class WrapConvolutions:
+    """Puts a function around what FakeTensorMode does for convolutions."""
+
+    target: str
+    upstream: str
+    around: Callable[[Any], Any]
+
+    def apply(self, module: types.ModuleType) -> None:
+        """Changes the table of ops."""
+        table = getattr(module, self.target, None)
+        ops = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+        if not isinstance(table, dict) or not all(op in table for op in ops):
+            raise DoesNotFit("it has no convolutions")
+        for op in ops:
+            table[op] = self.around(table[op])
+
+
+def in_our_layout(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """A fake convolution whose results have the layout of ocl's (csrc/ops/conv/conv.cpp): channels last where input or
+    weight are, as cuDNN's; the weight's gradient has the weight's. PyTorch takes those of devices that it does not know
+    to be contiguous.
+    """
+
+    @functools.wraps(inner)
+    def wrapper(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        results = inner(fake_mode, func, *args, **kwargs)
+        given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+        tensor, weight = given["input"], given["weight"]
+        device = tensor.device
+        if device.type != "ocl" or tensor.dim() < 4:
+            return results
+        from torch._prims_common import suggest_memory_format
+        from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+        weights = suggest_memory_format(weight)
+        layout = max(suggest_memory_format(tensor), weights, key=lambda each: each != torch.contiguous_format)
+
+        def laid_out(result: Any, wanted: torch.memory_format) -> Any:
+            if result is None:
+                return None
+            with in_kernel_invocation_manager(fake_mode):
+                return FakeTensor(fake_mode, result.to(memory_format=wanted), device)
+
+        if not isinstance(results, tuple):
+            return laid_out(results, layout)
+        return (laid_out(results[0], layout), laid_out(results[1], weights), *results[2:])
+
+    return wrapper
+
+
+@dataclass(frozen=True)
+class KernelsOfHpu:
+    """Makes Intel Gaudi's kernels of a higher-order op ocl's: both are devices that torch/ itself does not have."""
+
+    target: str
+    upstream: str
+
+    def apply(self, module: types.ModuleType) -> None:
+        """Changes the functions that the op has for the device and for choosing it."""
+        kernels = getattr(getattr(module, self.target, None), "py_kernels", {})
+        for key in (torch._C.DispatchKey.HPU, torch._C.DispatchKey.BackendSelect):
+            if key not in kernels:
+                raise DoesNotFit(f"it has no kernel for {key}")
+            kernels[key].__code__ = exchanged(kernels[key].__code__, {"hpu": "ocl"}, {"hpu": "ocl"})
+
+
+RNG = 'impl_map = {"cuda": impl_cuda, "cpu": impl_cpu, "hpu": impl_hpu, "xpu": impl_xpu}'
+
 PATCHES: dict[str, list[Patch]] = {
+    "torch._prims.rng_prims": [KernelsOfHpu("run_and_save_rng_state", RNG), KernelsOfHpu("run_with_rng_state", RNG)],
+    "torch._subclasses.fake_impls": [
+        WrapConvolutions(
+            "op_implementations_dict",
+            "mem_fmt = torch._C._conv_determine_backend_memory_format(input_, weight, conv_backend)",
+            in_our_layout,
+        )
+    ],
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook": [
         Wrap("powerSGD_hook", "all_reduce(...).get_future().then(... all_reduce(...) ...).then(compute_qs)", in_order),
+    ],
+    "torch.nn.parallel.comm": [
+        Supply("_scatter", COMM, scatter),
+        Supply("_scatter_out", COMM, scatter_out),
+        Supply("_gather", COMM, gather),
+        Supply("_gather_out", COMM, gather_out),
+        Supply("_broadcast", COMM, broadcast),
+        Supply("_broadcast_out", COMM, broadcast_out),
+        Supply("_broadcast_coalesced", COMM, broadcast_coalesced),
     ],
 }

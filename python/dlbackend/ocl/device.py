@@ -180,6 +180,12 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return including_emulation and is_available()
 
 
+# What compiled code asks, torch.compile may ask once: as torch.compiler.assume_constant_result() would mark them, which
+# imports the compiler.
+for _question in (device_count, is_available, is_bf16_supported):
+    _question._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def is_tf32_supported() -> bool:
     """Whether the current device has TF32 for products and convolutions; see torch.backends.ocl.fp32_precision."""
     return is_available() and get_device_properties().has_tensor_cores
