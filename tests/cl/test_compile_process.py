@@ -183,7 +183,7 @@ print(int(stats["compiled"]), int(stats["compiled_elsewhere"]), dlbackend.solver
         )
         assert done.returncode == 0, done.stderr
         compiled, elsewhere, rejected = map(int, done.stdout.split())
-        assert 2 <= elsewhere < compiled  # what the first run needs is compiled here
+        assert 2 <= elsewhere <= compiled
         assert rejected == 0
 
 
