@@ -12,7 +12,7 @@ std::string OpText::load(size_t i, const std::string& memory, const std::string&
   return "const T " + input_name(i) + " = " + loaded(i, memory + "[" + index + "]") + "; ";
 }
 std::string OpText::loaded(size_t i, const std::string& element) const {
-  const std::string value = codegen::load(types_[i], compute_, element);
+  std::string value = codegen::load(types_[i], compute_, element);
   if (rounded_ == DType::F32 || compute_ != DType::F32 || types_[i] == rounded_) return value;
   return codegen::load(rounded_, compute_, store(compute_, rounded_, value));
 }
