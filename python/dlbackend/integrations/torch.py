@@ -170,6 +170,8 @@ class KernelsOfHpu:
             if key not in kernels:
                 raise DoesNotFit(f"it has no kernel for {key}")
             kernels[key].__code__ = exchanged(kernels[key].__code__, {"hpu": "ocl"}, {"hpu": "ocl"})
+        # Up to torch 2.12 this has a list of devices too.
+        module.get_device.__code__ = exchanged(module.get_device.__code__, {}, {"hpu": "ocl"})
 
 
 RNG = 'impl_map = {"cuda": impl_cuda, "cpu": impl_cpu, "hpu": impl_hpu, "xpu": impl_xpu}'
