@@ -53,9 +53,9 @@ class Supply:
             setattr(torch._C, self.target, self.function)
 
 
-def _on(device: int | None) -> torch.device:
-    """The device that comm.py means by an index."""
-    return torch.device("cpu") if device is None or device < 0 else torch.device("ocl", device)
+def _on(device: int) -> torch.device:
+    """The device that comm.py means by an index; by -1 the CPU."""
+    return torch.device("cpu") if device < 0 else torch.device("ocl", device)
 
 
 def scatter(
@@ -73,7 +73,7 @@ def scatter_out(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, _st
     return out
 
 
-def gather(tensors: Sequence[torch.Tensor], dim: int, device: int | None) -> torch.Tensor:
+def gather(tensors: Sequence[torch.Tensor], dim: int, device: int) -> torch.Tensor:
     """The tensors behind each other on one device."""
     return torch.cat([tensor.to(_on(device)) for tensor in tensors], dim)
 
