@@ -29,8 +29,8 @@ Expected& expected() {
 // Asks for the programs of a solver's first solution, and for those that verify it where it was never used.
 // To be called on a thread that records.
 void ask_for_first(const Problem& problem, cl::Device& device, const AnySolver& solver) {
-  const bool trusted = problem.op->trusts_first_choice() || !preference_of(*problem.op).forced.empty();
-  if (!trusted && !is_verified(problem, device, solver)) ask_for_trial_programs(problem, device);
+  if (!runs_unverified(problem) && !is_verified(problem, device, solver))
+    ask_for_trial_programs(problem, device);
   make_solution(problem, device, solver, solver.first_config_for(problem, device));
 }
 

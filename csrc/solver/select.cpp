@@ -91,8 +91,7 @@ void warn_once(const std::string& about, const std::string& text) {
 
 // Whether a solution may run: it needs no check, or passes it.
 bool is_trusted(const Problem& problem, cl::Device& device, const SolutionPtr& solution) {
-  return problem.op->trusts_first_choice() || !preference_of(*problem.op).forced.empty() ||
-         verify(problem, device, solution);
+  return runs_unverified(problem) || verify(problem, device, solution);
 }
 
 // A solver's first solution; null when it is wrong or, with a warning, its kernel does not build on this

@@ -103,6 +103,10 @@ size_t check_all(Trial& trial, const Problem& problem, std::vector<Candidate>& c
   return anchor;
 }
 
+bool runs_unverified(const Problem& problem) {
+  return problem.op->trusts_first_choice() || !preference_of(*problem.op).forced.empty();
+}
+
 bool is_verified(const Problem& problem, const cl::Device& device, const AnySolver& solver) {
   if (&solver == &problem.op->reference()) return true;
   const std::string name = verification_name(problem, solver);

@@ -14,6 +14,9 @@ namespace dlb::solver {
 // and for a problem for which it was found wrong at any time.
 bool verify(const Problem& problem, cl::Device& device, const SolutionPtr& solution);
 
+// Whether a first choice for the problem runs unverified: the op trusts it, or the user forced it.
+bool runs_unverified(const Problem& problem);
+
 // Whether verify() has found the solver right before; looks at the store, compares nothing.
 bool is_verified(const Problem& problem, const cl::Device& device, const AnySolver& solver);
 
