@@ -32,10 +32,11 @@ class Submitter {
 
   // Whether the next launch shall be written down. It shall not while the queue is profiled, whose commands
   // know the thread that they come from, nor shortly after the host has waited for the device: then a caller
-  // has probably few launches before it waits again, and another thread would only make the way longer.
+  // has probably few launches before it waits again, and another thread would only make the way longer; but
+  // behind launches that are still on their way it would have to wait for those.
   bool takes_next() noexcept {
     const uint32_t since = since_wait_.load(std::memory_order_relaxed);
-    if (since < kLaunchesByCaller) {
+    if (since < kLaunchesByCaller && is_drained()) {
       since_wait_.store(since + 1, std::memory_order_relaxed);
       return false;
     }

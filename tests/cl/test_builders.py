@@ -54,6 +54,22 @@ print(at_work, right, stats["compiled"] >= 4, stats["compiled_elsewhere"] >= 2) 
     assert out.split() == ["True"] * 4
 
 
+def test_launches_of_made_kernels_do_not_wait_for_those_before(process, tmp_path):
+    process('go.touch()\ntorch.arange(1000.0).to("ocl").exp().cpu()')
+    (tmp_path / "go").unlink()
+    out = process("""
+x = torch.arange(1000.0).to("ocl")
+x.exp()
+dlbackend.kernel_stats()  # exp's program, which is stored, is loaded
+y = x.sin()
+z = x.exp()
+at_work = not torch.ocl.current_stream().query()
+go.touch()
+print(at_work, torch.allclose(y.cpu(), torch.arange(1000.0).sin()), torch.equal(z.cpu(), x.exp().cpu()))
+""")
+    assert out.split() == ["True"] * 3
+
+
 def test_the_end_of_a_process_waits_for_no_compiler(process):
     """What was not compiled elsewhere by then is compiled by the process itself, since its launches are not lost."""
     assert process('x = torch.arange(1000.0).to("ocl")\ny = x.exp() + x.sin()\nprint("end")') == "end\n"
