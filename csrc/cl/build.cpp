@@ -31,6 +31,13 @@ std::string with_device_options(const Device& device, const std::string& options
 namespace {
 
 enum class Origin { kStore, kPack, kOtherProcess, kCompiler };
+// Whether the driver makes machine code of a program when it loads it, as of what a pack has. Other processes
+// do that too, since here it holds up launches; the driver's own cache then has it, and the store the
+// program, so that it is loaded in milliseconds from then on.
+bool still_compiles(const Device& device, bool from_pack) {
+  return from_pack && !device.late_code && compile_processes(device) > 0;
+}
+
 struct Built {
   cl_program program;
   Origin origin;
@@ -44,24 +51,33 @@ Built find_or_compile(Device& device, const std::string& source, const std::stri
   const std::string disk_key = program_key(device, options, source);
   DiskCache& disk = program_disk_cache();
   bool from_pack = false;
-  if (auto stored = disk.load(disk_key, &from_pack))
-    if (cl_program program = load_stored(device, *stored, source, options, key))
-      return {program, from_pack ? Origin::kPack : Origin::kStore};
-  if (mode.elsewhere)
-    if (const auto seconds = compile_elsewhere(device, source, options))
-      if (auto stored = disk.load(disk_key))
-        if (cl_program program = load_stored(device, *stored, source, options, key))
-          return {program, Origin::kOtherProcess, *seconds};
-  // After the other process, which makes machine code of what a pack has: here that would hold up launches.
-  if (cl_program program = load_portable(device, source, options)) return {program, Origin::kPack};
-  if (!mode.awaited && compile_processes_stopped())
+  auto stored = disk.load(disk_key, &from_pack);
+  Origin origin = from_pack ? Origin::kPack : Origin::kStore;
+  double seconds = 0;
+  if (mode.elsewhere && (!stored || still_compiles(device, from_pack)))
+    if (const auto reply = compile_elsewhere(device, source, options, mode.waited_by != WaitedBy::kNobody)) {
+      stored = disk.load(disk_key, &from_pack);
+      origin = reply->from_pack ? Origin::kPack : Origin::kOtherProcess;
+      seconds = reply->seconds;
+    }
+  if (stored)
+    if (cl_program program = load_stored(device, *stored, source, options, key)) {
+      if (still_compiles(device, from_pack)) disk.store(disk_key, *stored);
+      return {program, origin, seconds};
+    }
+  if (cl_program program = load_portable(device, source, options)) {
+    if (still_compiles(device, true)) disk.store(disk_key, binary_of(program));
+    return {program, Origin::kPack};
+  }
+  // A launch that still needs the program then builds it.
+  if (mode.waited_by != WaitedBy::kCaller && compile_processes_stopped())
     throw Error(CL_INVALID_OPERATION, "the process ends: nothing is compiled that nobody waits for");
   // Without a store the source gets no marker, so that PoCL finds what it has kept of the plain source.
   const std::string marker =
       !driver_cache_of(device).empty() && disk.can_store() ? new_marker() : std::string();
   const Compiled compiled = compile(device, marked(source, marker), options, key);
-  const std::string stored = what_to_store(device, source, compiled, marker);
-  if (!stored.empty() && disk.store(disk_key, stored) && device.late_code) prune_driver_cache();
+  const std::string kept = what_to_store(device, source, compiled, marker);
+  if (!kept.empty() && disk.store(disk_key, kept) && device.late_code) prune_driver_cache();
   return {compiled.program, Origin::kCompiler, compiled.seconds};
 }
 
@@ -80,9 +96,11 @@ cl_program build(Device& device, const std::string& source, const std::string& o
 }
 
 bool is_stored(const Device& device, const std::string& source, const std::string& options) {
-  return program_disk_cache()
-      .load(program_key(device, with_device_options(device, options), source))
-      .has_value();
+  bool from_pack = false;
+  const bool stored = program_disk_cache()
+                          .load(program_key(device, with_device_options(device, options), source), &from_pack)
+                          .has_value();
+  return stored && !still_compiles(device, from_pack);
 }
 
 bool builds(Device& device, const std::string& source) try {
@@ -94,8 +112,9 @@ bool builds(Device& device, const std::string& source) try {
   return false;
 }
 
-void compile_into_cache(Device& device, const std::string& source, const std::string& options) {
-  cl_program program = build(device, source, options, hash128(options + "\n" + source));
+bool compile_into_cache(Device& device, const std::string& source, const std::string& options) {
+  const auto [program, origin, seconds] =
+      find_or_compile(device, source, options, hash128(options + "\n" + source));
   // Some drivers compile machine code only when kernels are made. Their own caches then keep it.
   std::vector<cl_kernel> kernels(64);
   cl_uint count = 0;
@@ -103,6 +122,7 @@ void compile_into_cache(Device& device, const std::string& source, const std::st
       api().clCreateKernelsInProgram(program, static_cast<cl_uint>(kernels.size()), kernels.data(), &count);
   for (cl_uint i = 0; status == CL_SUCCESS && i < count; ++i) api().clReleaseKernel(kernels[i]);
   api().clReleaseProgram(program);
+  return origin == Origin::kPack;
 }
 
 std::string complete_binary(Device& device, const std::string& key) {

@@ -15,8 +15,9 @@ std::string with_device_options(const Device& device, const std::string& options
 // the file of the numbered source of one that does not build. Throws Error.
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key);
 
-// Whether a store or a pack has the program with these options (the device's own are added), so that nothing
-// is compiled for it.
+// Whether a store or a pack has the program with these options (the device's own are added), so that it loads
+// in milliseconds. Where processes compile, which is for drivers that make machine code of what they are
+// given, what only a pack has does not.
 bool is_stored(const Device& device, const std::string& source, const std::string& options);
 
 // Whether the driver builds the source with the device's own options. The program is stored as others are,
@@ -24,8 +25,8 @@ bool is_stored(const Device& device, const std::string& source, const std::strin
 bool builds(Device& device, const std::string& source);
 
 // Compiles a program with all its kernels, as `options` say (the device's own included), and stores it in the
-// disk cache, unless it is there. Throws Error.
-void compile_into_cache(Device& device, const std::string& source, const std::string& options);
+// disk cache, unless it is there. Whether a pack had it. Throws Error.
+bool compile_into_cache(Device& device, const std::string& source, const std::string& options);
 
 // The binary of the program of a program_key() of this device, built from its source by the driver. On
 // devices with late_code it holds the machine code of every kernel and work-group size that the driver's own

@@ -29,7 +29,7 @@ WithBuildMode::~WithBuildMode() {
   t_mode = before_;
 }
 
-UrgentBuild::UrgentBuild() noexcept : urgent_(t_mode.awaited) {
+UrgentBuild::UrgentBuild() noexcept : urgent_(t_mode.waited_by != WaitedBy::kNobody) {
   g_urgent_builds += urgent_;
 }
 UrgentBuild::~UrgentBuild() {

@@ -2,14 +2,20 @@
 #pragma once
 namespace dlb::cl {
 
+enum class WaitedBy {
+  kNobody,
+  kLaunches,  // the caller goes on, and his launches wait (cl/builders.h)
+  kCaller
+};
+
 struct BuildMode {
-  bool awaited = true;  // somebody waits for the programs
+  WaitedBy waited_by = WaitedBy::kCaller;
   // Other processes may compile the programs (cl/compile_process.h). Starting those pays when there are many.
   bool elsewhere = false;
   // Where that can be (cl/builders.h), get_kernel() does not wait for them: the launches do.
   bool deferred = false;
 };
-// The calling thread's mode; of one that set none, awaited and deferred.
+// The calling thread's mode; of one that set none, callers wait and builds are deferred.
 BuildMode build_mode() noexcept;
 
 // Sets the calling thread's mode while it lives.

@@ -69,9 +69,7 @@ class Builders {
   }
 
   static void build(ProgramEntry& entry) {
-    const UrgentBuild urgent;  // launches wait for it
-    // Not awaited: where the process ends, a launch that still needs the program builds it.
-    const WithBuildMode mode({.awaited = false, .elsewhere = true});
+    const WithBuildMode mode({.waited_by = WaitedBy::kLaunches, .elsewhere = true});
     try {
       {
         std::lock_guard<std::mutex> lock(entry.mutex);

@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kMostProcesses = 4, kCoresPerProcess = 4;
+constexpr unsigned kMostProcesses = 8, kCoresPerProcess = 2;
 constexpr uint64_t kDeviceMemoryPerProcess = uint64_t{8} << 30;  // a context takes up to 0.5 GiB of it
 constexpr int kMostSeconds = 300;                                // after which a program counts as failed
 constexpr unsigned kMostFailures = 3;  // no more processes are started after so many were lost
@@ -71,8 +71,9 @@ int start_process() {
 
 class Pool {
  public:
-  std::optional<double> compile(const Device& device, const std::string& source, const std::string& options) {
-    const int socket = take(compile_processes(device));
+  std::optional<CompiledElsewhere> compile(const Device& device, const std::string& source,
+                                           const std::string& options, bool urgent) {
+    const int socket = take(compile_processes(device), urgent);
     if (socket < 0) return {};
     const CompileRequest request{static_cast<uint32_t>(device.cache_tag.size()),
                                  static_cast<uint32_t>(options.size()), static_cast<uint32_t>(source.size())};
@@ -83,8 +84,8 @@ class Pool {
                           send_all(socket, source.data(), source.size()) &&
                           receive_all(socket, &reply, sizeof reply, kMostSeconds);
     give_back(socket, answered);
-    if (!answered || !reply.compiled) return {};
-    return reply.seconds;
+    if (!answered || !reply.done) return {};
+    return CompiledElsewhere{reply.seconds, reply.from_pack != 0};
   }
 
   void stop() noexcept {
@@ -111,9 +112,15 @@ class Pool {
   bool usable() const { return !stopped_ && failures_ < kMostFailures; }
 
   // The socket of a process that is free, or of a new one; -1 where there can be none.
-  int take(unsigned most) {
+  int take(unsigned most, bool urgent) {
     std::unique_lock<std::mutex> lock(mutex_);
-    free_.wait(lock, [&] { return !usable() || !idle_.empty() || busy_.size() + starting_ < most; });
+    if (urgent)
+      urgent_++;
+    else
+      most = most < 2 ? most : most - (most + 3) / 4;
+    free_.wait(lock,
+               [&] { return !usable() || (busy_.size() + starting_ < most && (urgent || urgent_ == 0)); });
+    if (urgent && --urgent_ == 0) free_.notify_all();
     if (!usable() || most == 0) return -1;
     while (!idle_.empty()) {
       const Idle last = idle_.back();
@@ -157,6 +164,7 @@ class Pool {
   std::vector<Idle> idle_;
   std::unordered_set<int> busy_;
   unsigned starting_ = 0;
+  unsigned urgent_ = 0;  // programs that wait for a process and are urgent
   std::atomic<unsigned> failures_{0};
   bool stopped_ = false;
 };
@@ -192,10 +200,10 @@ unsigned compile_processes(const Device& device) {
   return std::min({kMostProcesses, std::thread::hardware_concurrency() / kCoresPerProcess, by_memory});
 }
 
-std::optional<double> compile_elsewhere(const Device& device, const std::string& source,
-                                        const std::string& options) {
+std::optional<CompiledElsewhere> compile_elsewhere(const Device& device, const std::string& source,
+                                                   const std::string& options, bool urgent) {
   if (compile_processes(device) == 0) return {};
-  return pool().compile(device, source, options);
+  return pool().compile(device, source, options, urgent);
 }
 
 void stop_compile_processes() noexcept {

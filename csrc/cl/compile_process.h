@@ -16,11 +16,15 @@ namespace dlb::cl {
 // compile anyway, where there is no cache on disk, and after processes failed to start.
 unsigned compile_processes(const Device& device);
 
-// Has a program compiled, which is then in the program cache. Waits for a process to be free. Returns the
-// seconds that it took; nothing where that failed for whatever reason: then this process compiles it itself,
-// and tells of errors. Thread-safe.
-std::optional<double> compile_elsewhere(const Device& device, const std::string& source,
-                                        const std::string& options);
+// Has a program compiled, which is then in the program cache. Waits for a process to be free: what is urgent
+// goes first, and what is not leaves it a quarter of the processes. Nothing where that failed for
+// whatever reason: then this process compiles it itself, and tells of errors. Thread-safe.
+struct CompiledElsewhere {
+  double seconds;
+  bool from_pack;  // a pack had it, so that only machine code was made
+};
+std::optional<CompiledElsewhere> compile_elsewhere(const Device& device, const std::string& source,
+                                                   const std::string& options, bool urgent);
 
 // Ends the processes and starts no more. Threads that wait for one get nothing, as if compiling had failed.
 void stop_compile_processes() noexcept;
@@ -32,7 +36,8 @@ struct CompileRequest {
   uint32_t tag, options, source;  // bytes
 };
 struct CompileReply {
-  uint32_t compiled;  // 1, or 0 where it failed
+  uint32_t done;       // 1, or 0 where it failed
+  uint32_t from_pack;  // 1 where a pack had the program
   double seconds;
 };
 constexpr int kIdleSeconds = 20;

@@ -142,6 +142,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   const bool pocl = device->platform_name == "Portable Computing Language";
   device->flush_needed = !pocl;
   device->late_code = pocl;
+  device->builds_all = pocl || device->platform_name == "NVIDIA CUDA";
   device->clang_on_host = pocl && device->host_memory;
   // 3.1 keeps what a function asks of its target, 7.1 does not; those between have not been tried.
   device->keeps_targets = !pocl || std::atoi(device->driver_version.c_str()) <= 3;

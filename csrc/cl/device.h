@@ -69,6 +69,7 @@ struct Device {
   bool host_memory = false;    // the device computes in host memory, so a copy is a memcpy
   bool flush_needed = true;    // the driver may not start enqueued work before clFlush
   bool late_code = false;      // a kernel's first launch with a work-group size compiles its machine code
+  bool builds_all = false;     // the driver is known to build all kernels of this library
   bool clang_on_host = false;  // clang compiles the kernels for the CPU that this process runs on
   bool keeps_targets = true;   // else clang drops what a function asks of its target, and LLVM aborts
   TensorCores tensor_cores = TensorCores::kNone;

@@ -190,7 +190,7 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
   const size_t helpers = std::min<size_t>(threads, programs.size());
   device.context();  // makes a device that does not work throw here and not in a thread
-  const WithBuildMode mode({.awaited = true, .elsewhere = true});
+  const WithBuildMode mode({.waited_by = build_mode().waited_by, .elsewhere = true});
   run_on_threads(helpers, work);
   return ready;
 }

@@ -29,7 +29,7 @@ struct Range {
 };
 
 // kLibrary stands for all kernels that one call of a library enqueues.
-enum class CommandKind : uint8_t { kKernel, kLibrary, kWrite, kRead, kCopy, kFill };
+enum class CommandKind : uint8_t { kKernel, kLibrary, kWrite, kRead, kCopy };
 
 // One command that a profiled queue ran.
 struct CommandRecord {

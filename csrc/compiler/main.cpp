@@ -40,8 +40,8 @@ CompileReply compile(const std::string& tag, const std::string& options, const s
   try {
     for (int i = 0; i < device_count(); ++i) {
       if (device(i).cache_tag != tag) continue;
-      compile_into_cache(device(i), source, options);
-      reply.compiled = 1;
+      reply.from_pack = compile_into_cache(device(i), source, options);
+      reply.done = 1;
       break;
     }
   } catch (...) {

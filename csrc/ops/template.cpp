@@ -161,7 +161,7 @@ void launch(const Template& what, const Shapes& shapes, at::TensorList inputs,
     TORCH_CHECK(outputs[k].device() == outputs[0].device(), "template: outputs are on different devices");
   }
   const Rows& rows = rows_of(what, scalars.size());
-  const cl::WithBuildMode mode({.awaited = true});  // the caller's text may not compile
+  const cl::WithBuildMode mode({.deferred = false});  // the caller's text may not compile
   const c10::DeviceGuard guard(outputs[0].device());
   if (!reduces(what)) {
     at::TensorIteratorConfig config;

@@ -94,11 +94,9 @@ KindNames names_of(cl::CommandKind kind) {
     case cl::CommandKind::kRead:
       return {ActivityType::GPU_MEMCPY, "clEnqueueReadBuffer"};
     case cl::CommandKind::kCopy:
-      return {ActivityType::GPU_MEMCPY, "clEnqueueCopyBuffer"};
-    case cl::CommandKind::kFill:
       break;
   }
-  return {ActivityType::GPU_MEMSET, "clEnqueueFillBuffer"};
+  return {ActivityType::GPU_MEMCPY, "clEnqueueCopyBuffer"};
 }
 
 // PyTorch refuses a trace in which two launches have the same id. Those of CUDA, where the program uses it
@@ -273,7 +271,7 @@ struct Profiler final : libkineto::IActivityProfiler {
  private:
   const std::string name_ = "ocl";
   const std::set<ActivityType> types_{ActivityType::CONCURRENT_KERNEL, ActivityType::GPU_MEMCPY,
-                                      ActivityType::GPU_MEMSET, ActivityType::PRIVATEUSE1_RUNTIME};
+                                      ActivityType::PRIVATEUSE1_RUNTIME};
 };
 
 #endif  // DLB_KINETO

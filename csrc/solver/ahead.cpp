@@ -11,6 +11,7 @@
 #include "solver/background.h"
 #include "solver/candidates.h"
 #include "solver/settings.h"
+#include "solver/stored_choice.h"
 #include "solver/verify.h"
 
 namespace dlb::solver {
@@ -28,18 +29,19 @@ Expected& expected() {
 
 // Asks for the programs of a solver's first solution, and for those that verify it where it was never used.
 // To be called on a thread that records.
-void ask_for_first(const Problem& problem, cl::Device& device, const AnySolver& solver) {
+void ask_for_first(const Problem& problem, cl::Device& device, const AnySolver& solver,
+                   const Config& config) {
   if (!runs_unverified(problem) && !is_verified(problem, device, solver))
     ask_for_trial_programs(problem, device);
-  make_solution(problem, device, solver, solver.first_config_for(problem, device));
+  make_solution(problem, device, solver, config);
 }
 
-// Those of the programs of these problems' lowest estimates that are not built.
+// Those of the programs that these problems would begin with that are not built.
 std::vector<cl::ProgramSource> programs_of(const std::vector<StoredProblem>& problems, cl::Device& device) {
   cl::Recording recording;
   for (const StoredProblem& problem : problems) try {
-      const auto ranking = ranking_of(*problem, device);
-      if (!ranking.empty()) ask_for_first(*problem, device, *ranking.front().solver);
+      const auto [solver, config] = first_solution(*problem, device);
+      if (solver) ask_for_first(*problem, device, *solver, config);
     } catch (const std::exception& error) {  // the op itself will raise it
       log(1, std::string("not compiled ahead,") + error.what());
     }
@@ -83,11 +85,11 @@ void expect(const std::vector<StoredProblem>& problems) {
 }
 
 void compile_first(const Problem& problem, cl::Device& device, const AnySolver& solver) {
-  if (cl::compile_processes(device) == 0) return;
+  if (cl::compile_processes(device) == 0 || builds_behind(problem, device, solver)) return;
   std::vector<cl::ProgramSource> programs;
   {
     cl::Recording recording;
-    ask_for_first(problem, device, solver);
+    ask_for_first(problem, device, solver, solver.first_config_for(problem, device));
     programs = recording.programs();
   }
   // A single one is soonest compiled here: no process has to start.

@@ -23,24 +23,22 @@ namespace dlb::solver {
 namespace {
 
 constexpr int kLowestPriority = 19;
+constexpr std::chrono::seconds kQuiet{1};  // without other tasks, before one that waits for that
 
 struct Worker {
   std::mutex mutex;
   std::condition_variable wake, idle;
-  std::deque<std::function<void()>> tasks;
+  std::deque<std::function<void()>> tasks, idle_tasks;
+  unsigned waiting = 0;  // threads that wait until all is done
   bool busy = false, started = false;
   std::atomic<bool> stopping{false};
   std::thread thread;
 
   void work() {
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kLowestPriority);
-    const cl::WithBuildMode mode({.awaited = false, .elsewhere = true});
+    const cl::WithBuildMode mode({.waited_by = cl::WaitedBy::kNobody, .elsewhere = true});
     std::unique_lock<std::mutex> lock(mutex);
-    while (true) {
-      wake.wait(lock, [&] { return stopping || !tasks.empty(); });
-      if (stopping) return;
-      const std::function<void()> task = std::move(tasks.front());
-      tasks.pop_front();
+    while (const std::function<void()> task = next(lock)) {
       busy = true;
       lock.unlock();
       try {
@@ -50,9 +48,24 @@ struct Worker {
       }
       lock.lock();
       busy = false;
-      if (tasks.empty()) idle.notify_all();
+      if (at_rest()) idle.notify_all();
     }
   }
+
+  // Waits for a task and takes it; null where the thread is to end. With the lock held.
+  std::function<void()> next(std::unique_lock<std::mutex>& lock) {
+    const auto has_task = [this] { return stopping || !tasks.empty(); };
+    wake.wait(lock, [&] { return has_task() || !idle_tasks.empty(); });
+    // Others often follow those that were just done.
+    if (!has_task()) wake.wait_for(lock, kQuiet, [&] { return has_task() || waiting > 0; });
+    if (stopping) return nullptr;
+    auto& queue = tasks.empty() ? idle_tasks : tasks;
+    std::function<void()> task = std::move(queue.front());
+    queue.pop_front();
+    return task;
+  }
+
+  bool at_rest() const { return stopping || (tasks.empty() && idle_tasks.empty() && !busy); }
 };
 
 Worker& worker() {
@@ -73,7 +86,7 @@ void wait_for_enqueued(const cl::Device& device) {
 
 }  // namespace
 
-void in_background(std::function<void()> task) {
+void in_background(std::function<void()> task, bool when_idle) {
   Worker& w = worker();
   std::lock_guard<std::mutex> lock(w.mutex);
   if (w.stopping) return;
@@ -84,7 +97,7 @@ void in_background(std::function<void()> task) {
       cl::log(1, std::string("no background thread,") + error.what());
       return;
     }
-  w.tasks.push_back(std::move(task));
+  (when_idle ? w.idle_tasks : w.tasks).push_back(std::move(task));
   w.wake.notify_one();
 }
 
@@ -107,7 +120,10 @@ bool background_stopping() noexcept {
 void wait_for_background() {
   Worker& w = worker();
   std::unique_lock<std::mutex> lock(w.mutex);
-  w.idle.wait(lock, [&] { return w.stopping || (w.tasks.empty() && !w.busy); });
+  w.waiting++;
+  w.wake.notify_one();
+  w.idle.wait(lock, [&] { return w.at_rest(); });
+  w.waiting--;
 }
 
 void stop_background() noexcept {
@@ -117,6 +133,7 @@ void stop_background() noexcept {
     std::lock_guard<std::mutex> lock(w.mutex);
     w.stopping = true;
     w.tasks.clear();
+    w.idle_tasks.clear();
     w.wake.notify_all();
     w.idle.notify_all();
   }

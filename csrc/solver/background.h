@@ -6,8 +6,9 @@
 
 namespace dlb::solver {
 
-// Queues a task; starts the thread with the first. What a task throws is logged and dropped. Never waits.
-void in_background(std::function<void()> task);
+// Queues a task; starts the thread with the first. One that is for `when_idle` runs when there was none for a
+// second, or somebody waits for all. What a task throws is logged and dropped. Never waits.
+void in_background(std::function<void()> task, bool when_idle = false);
 
 // For such tasks, before they build: waits while the program's own threads build kernels that they wait for,
 // as in its first iteration. Drivers compile one program at a time.

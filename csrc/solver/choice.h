@@ -20,8 +20,8 @@ struct Choice {
   mutable std::atomic<int64_t> runs_to_search{0};
   // Taken from another size of its bucket, without asking the store.
   bool from_bucket = false;
-  // Taken because it was built already. When the problem comes again, what has the lowest estimate is built
-  // in the background, and then takes its place.
+  // Taken because it was built already, or is the reference. When the problem comes again, what would have
+  // been taken is built in the background, and then takes its place.
   bool makeshift = false;
   mutable std::atomic<uint32_t> last_run{0};  // in rounds, see run_round()
 };

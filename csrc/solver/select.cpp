@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "cl/build.h"
+#include "cl/builders.h"
 #include "cl/compile_process.h"
 #include "cl/recording.h"
 #include "solver/ahead.h"
@@ -34,6 +35,9 @@ constexpr size_t kSizesOfLayers = 2;
 // So it is where a first launch compiles, or other processes compile. There a program takes a second, so that
 // what is built may also take at most so many microseconds more.
 constexpr double kMostForBuilt = 3, kMostBehindBuild = 0.1e6;
+// So many microseconds more may the reference take, by its estimate, which is ten times and more of what it
+// takes on GPUs with caches.
+constexpr double kMostOfReference = 0.5e6;
 // A network runs one problem at most so often for one input. A problem with more runs has come again.
 constexpr int64_t kRunsOfOneInput = 4;
 
@@ -123,11 +127,11 @@ SolutionPtr choose_by_estimate(const Problem& problem, cl::Device& device,
   throw_no_solver(problem, device);
 }
 
-// Whether a store has all programs of the solution with the lowest estimate.
-bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solver) {
+// Whether a store has all programs of a solution.
+bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solver, const Config& config) {
   cl::Recording recording;
   try {
-    make_solution(problem, device, solver, solver.first_config_for(problem, device));
+    make_solution(problem, device, solver, config);
   } catch (const std::exception& error) {
     log(2, std::string("not stored,") + solver.name() + "," + error.what());
     return false;
@@ -143,7 +147,8 @@ bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solv
 // compile, they do that meanwhile.
 bool takes_makeshift(const Problem& problem, cl::Device& device, const RankedSolver& lowest) {
   return (device.late_code || cl::compile_processes(device) > 0) && searches(find_mode()) &&
-         !problem.op->trusts_first_choice() && !is_stored(problem, device, *lowest.solver);
+         !problem.op->trusts_first_choice() &&
+         !is_stored(problem, device, *lowest.solver, lowest.solver->first_config_for(problem, device));
 }
 
 // The run with which the search behind a solution begins.
@@ -164,6 +169,23 @@ ChoicePtr choose_by_bucket(const Problem& problem, cl::Device& device) {
   find_stats().bucket_choices++;
   if (verbosity() >= 1) log_found("like", device, key(problem), *solution);
   return choice;
+}
+
+// What runs first, and at once, where programs can be built behind launches, in place of a solution that is
+// not built: one that is and was checked before, else the reference solver, whose kernels are few, small, and
+// right without a check. So a first iteration asks for all its programs within milliseconds. Null where the
+// problem had better wait: for what takes no time to load, or because the reference would take too long.
+SolutionPtr first_without_waiting(const Problem& problem, cl::Device& device) {
+  const AnySolver& reference = problem.op->reference();
+  if (!preference_of(*problem.op).allows(reference) || !reference.can_solve(problem, device)) return nullptr;
+  const auto [solver, config] = first_solution(problem, device);
+  if (!solver || solver == &reference || is_stored(problem, device, *solver, config)) return nullptr;
+  const auto ranking = ranking_of(problem, device);
+  if (SolutionPtr built = first_built(problem, device, ranking))
+    if (is_verified(problem, device, *built->solver)) return built;
+  const double lowest = ranking.front().estimate;
+  if (reference.estimate_for(problem, device) > lowest + kMostOfReference) return nullptr;
+  return make_solution(problem, device, reference, {});
 }
 
 // The choice that the find mode makes for a problem that the store does not know.
@@ -188,12 +210,32 @@ ChoicePtr choose_on_miss(const Problem& problem, cl::Device& device, const std::
   return choice;
 }
 
+// The choice of what runs without waiting for programs; null where there is none.
+ChoicePtr choose_makeshift(const Problem& problem, cl::Device& device, const std::string& text) {
+  const FindMode mode = find_mode();
+  if (!searches(mode) || mode == FindMode::kNormal || runs_unverified(problem) ||
+      !cl::can_defer_builds(device))
+    return nullptr;
+  const SolutionPtr first = first_without_waiting(problem, device);
+  if (!first) return nullptr;
+  // What a record says takes over, which then is a hit.
+  if (!valid_record(problem, device, text)) find_stats().misses++;
+  note_first_choice(device);
+  ChoicePtr choice = make_choice(first, first, nullptr, true);
+  choice->runs_to_search = 2;
+  expect({StoredProblem(problem)});
+  if (verbosity() >= 1) log_found("makeshift", device, text, *first);
+  return choice;
+}
+
 // Chooses by what the store knows, else as the find mode does. So many `sizes` of the shape class were met.
 ChoicePtr choose_alone(const Problem& problem, cl::Device& device, size_t sizes) {
   const std::string text = key(problem);
-  ChoicePtr choice = choose_from_store(problem, device, text);
+  ChoicePtr choice = sizes > kSizesOfLayers ? nullptr : choose_makeshift(problem, device, text);
+  if (!choice) choice = choose_from_store(problem, device, text);
   if (!choice) choice = choose_on_miss(problem, device, text, sizes);
-  note_bucket_choice(problem, *choice->reusable);
+  const bool passing = choice->makeshift && choice->taken->solver == &problem.op->reference();
+  if (!passing) note_bucket_choice(problem, *choice->reusable);
   return choice;
 }
 
@@ -204,8 +246,8 @@ ChoicePtr choose_new(const Problem& problem, cl::Device& device) {
   return choose_alone(problem, device, sizes);
 }
 
-// Builds what has the lowest estimate, and checks it, which compiles its machine code. To be called in the
-// background.
+// Builds what has the lowest estimate, and checks it, which compiles its machine code. Null where that is
+// `but`. To be called in the background.
 SolutionPtr best_by_estimate(const Problem& problem, cl::Device& device, const AnySolver* but) {
   for (const auto& [solver, estimate] : ranking_of(problem, device)) {
     if (solver == but) break;
@@ -214,7 +256,8 @@ SolutionPtr best_by_estimate(const Problem& problem, cl::Device& device, const A
           make_solution(problem, device, *solver, solver->first_config_for(problem, device));
       std::lock_guard<std::mutex> lock(measuring_queue(device).mutex);
       if (!is_trusted(problem, device, solution)) continue;
-      Trial(problem, device).time(*solution, 1);  // the check may have been made by another process
+      // The first launch compiles, and the check may have been made by another process.
+      if (device.late_code) Trial(problem, device).time(*solution, 1);
       return solution;
     } catch (const std::exception& error) {
       log(1, std::string("not in place of what was built,") + solver->name() + "," + error.what());
@@ -223,22 +266,34 @@ SolutionPtr best_by_estimate(const Problem& problem, cl::Device& device, const A
   return nullptr;
 }
 
-// Has the lowest estimate take over from a makeshift as soon as it is ready. Returns what runs until then.
+// What a problem would have begun with if it had waited; null where that is what it began with. To be called
+// in the background.
+ChoicePtr choose_behind(const Problem& problem, cl::Device& device, const AnySolver* begun) {
+  {
+    std::lock_guard<std::mutex> lock(measuring_queue(device).mutex);
+    if (ChoicePtr stored = choose_from_store(problem, device, key(problem))) return stored;
+  }
+  const SolutionPtr best = best_by_estimate(problem, device, begun);
+  if (!best) return nullptr;
+  ChoicePtr choice = make_choice(best, best);
+  choice->runs_to_search = run_to_search(problem, device, *best);
+  if (verbosity() >= 1) log_found("built", device, key(problem), *best);
+  return choice;
+}
+
+// Has what a problem would have begun with take over from a makeshift as soon as it is ready. Returns what
+// runs until then. No search begins behind the reference, which is there to be replaced.
 ChoicePtr replace_in_background(const Problem& problem, cl::Device& device, const ChoicePtr& choice) {
-  const AnySolver* built = choice->taken->solver;
+  const AnySolver* begun = choice->taken->solver;
   const ChoicePtr next = make_choice(choice->taken, choice->reusable);
-  next->runs_to_search = run_to_search(problem, device, *choice->taken);
+  if (begun != &problem.op->reference())
+    next->runs_to_search = run_to_search(problem, device, *choice->taken);
   if (!replace_choice(problem, choice, next)) return next;
-  in_background([stored = StoredProblem(problem), &device, next, built] {
+  in_background([stored = StoredProblem(problem), &device, next, begun] {
     wait_while_program_starts(device);
     if (background_stopping() || known_choice(*stored) != next) return;
-    const SolutionPtr best = best_by_estimate(*stored, device, built);
-    if (!best) return;
-    const ChoicePtr taken = make_choice(best, best);
-    taken->runs_to_search = std::max<int64_t>(1, next->runs_to_search);
-    if (!replace_choice(*stored, next, taken)) return;
-    note_bucket_choice(*stored, *best);
-    if (verbosity() >= 1) log_found("built", device, key(*stored), *best);
+    const ChoicePtr better = choose_behind(*stored, device, begun);
+    if (better && replace_choice(*stored, next, better)) note_bucket_choice(*stored, *better->reusable);
   });
   return next;
 }

@@ -159,7 +159,12 @@ struct Solution {
 };
 using SolutionPtr = std::shared_ptr<const Solution>;
 
-// Solver and config made ready. Throws what a failing build throws.
+// Whether a solution is made ready before its programs are built, and launches wait for those
+// (cl/builders.h). Only where no other solver would take its place if they did not build: that of the
+// reference, and on drivers that are known to build all kernels those that need no check.
+bool builds_behind(const Problem& problem, const cl::Device& device, const AnySolver& solver);
+
+// Solver and config made ready. Throws what a failing build throws, unless the programs are built behind.
 SolutionPtr make_solution(const Problem& problem, cl::Device& device, const AnySolver& solver,
                           const Config& config);
 

@@ -131,6 +131,18 @@ const AnySolver* usable_solver(const FindResult& result, const Problem& problem,
   return nullptr;
 }
 
+FirstSolution first_solution(const Problem& problem, const cl::Device& device) {
+  const auto record = valid_record(problem, device, key(problem));
+  const Preference preference = preference_of(*problem.op);
+  for (const FindResult& result : record ? record->results : std::vector<FindResult>{})
+    if (const AnySolver* solver = usable_solver(result, problem, device, preference))
+      if (!result.config.specialised) return {solver, result.config};
+  const auto ranking = ranking_of(problem, device);
+  if (ranking.empty()) return {};
+  const AnySolver* lowest = ranking.front().solver;
+  return {lowest, lowest->first_config_for(problem, device)};
+}
+
 ChoicePtr choose_from_store(const Problem& problem, cl::Device& device, const std::string& key) {
   const auto record = valid_record(problem, device, key);
   if (!record || !stands(*record, problem, device, find_mode())) return nullptr;

@@ -19,6 +19,14 @@ std::optional<FindRecord> valid_record(const Problem& problem, const cl::Device&
 const AnySolver* usable_solver(const FindResult& result, const Problem& problem, const cl::Device& device,
                                const Preference& preference);
 
+// The solver and config that a problem would begin with: the fastest that the store knows, but for what is
+// compiled for the problem's sizes, else the lowest estimate's. A null solver where there is none.
+struct FirstSolution {
+  const AnySolver* solver = nullptr;
+  Config config;
+};
+FirstSolution first_solution(const Problem& problem, const cl::Device& device);
+
 // The fastest stored solution that compiles nothing for the problem's sizes starts; a faster one of a program
 // of its own is fetched behind it. Null where the store knows nothing that can be taken.
 ChoicePtr choose_from_store(const Problem& problem, cl::Device& device, const std::string& key);

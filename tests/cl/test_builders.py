@@ -110,6 +110,30 @@ print(max((a.cpu() - b).abs().max().item() for a, b in zip(ours.parameters(), th
     assert float(out) < 1e-5
 
 
+def test_convolutions_and_products_run_the_reference_until_others_are_built(process):
+    out = process("""
+import torch.nn.functional as F
+torch.manual_seed(0)
+x, w = torch.randn(4, 8, 12, 12), torch.randn(8, 8, 3, 3)
+def step(device):
+    a, b = (t.to(device, torch.float64 if device == "cpu" else None).requires_grad_() for t in (x, w))
+    y = F.conv2d(a, b, padding=1)
+    ((y.flatten(1) @ y.flatten(1).t()) * y.flatten(1).sum() * 1e-3).sum().backward()
+    return y, a.grad, b.grad
+def right(got): return all((g.cpu() - e).norm() < 1e-5 * e.norm() for g, e in zip(got, step("cpu")))
+def solvers(): return {s.solver.split("@")[0] for p in dlbackend.solvers.problems() if p.startswith(("conv", "gemm"))
+                       for s in dlbackend.solvers.solutions(p) if s.taken}
+first = step("ocl")
+at_work = not torch.ocl.current_stream().query()
+go.touch()
+print(at_work, solvers() == {"reference"}, right(first))
+for _ in range(2): again = step("ocl")
+dlbackend.solvers.wait()
+print("reference" in solvers(), right(again), right(step("ocl")))
+""")
+    assert out.split() == ["True", "True", "True", "False", "True", "True"]
+
+
 def test_the_text_of_a_template_fails_at_once(process):
     out = process("""
 go.touch()

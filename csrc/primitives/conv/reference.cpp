@@ -24,7 +24,7 @@ class ReferenceInvoker final : public ConvInvoker {
                                                             : p.k * (p.c / p.groups) * p.taps()) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
-    const size_t local = std::min<size_t>(64, kernel_.max_work_group());
+    const size_t local = std::min<size_t>(64, kernel_.device().max_work_group);
     const Buffer& bias = shape_.has_bias ? o.bias : o.w;
     kernel_.launch(stream.queue(), cl::Range::linear(ceil_div(outputs_, local), local), o.x.mem, o.x.offset,
                    o.w.mem, o.w.offset, o.y.mem, o.y.offset, bias.mem, bias.offset, within(shape_, o.bounds));

@@ -20,7 +20,7 @@ class ReferenceInvoker final : public GemmInvoker {
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     const int64_t outputs = problem_.batch * problem_.m * problem_.n;
-    const size_t local = std::min<size_t>(64, kernel_.max_work_group());
+    const size_t local = std::min<size_t>(64, kernel_.device().max_work_group);
     kernel_.launch_with(stream.queue(), cl::Range::linear(ceil_div(outputs, local), local),
                         [&](auto& arguments) {
                           add_operands(arguments, problem_, operands);
