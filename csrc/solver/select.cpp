@@ -411,7 +411,7 @@ void ask_for_programs(const Problem& problem, cl::Device& device) {
     try {
       make_solution(problem, device, *solver, result.config);
       return;
-    } catch (const cl::Error& error) {  // the solver may no longer have the config
+    } catch (const cl::Error& error) {
       log(1, std::string("stored solution fails,") + solver->name() + "," + error.what());
     }
   }

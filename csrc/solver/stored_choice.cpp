@@ -69,10 +69,6 @@ void add_result(Stored& stored, const FindResult& result, const FindRecord& reco
                 cl::Device& device, const std::string& key) {
   const AnySolver* solver = usable_solver(result, problem, device, preference_of(*problem.op));
   if (!solver) return;
-  if (!has_config(problem, device, *solver, result.config)) {
-    log(1, "stored solution is none," + key + "," + solver->name() + "," + config_text(result.config));
-    return;
-  }
   if (result.config.specialised) {
     stored.specialised_before = true;
     Candidate candidate;
@@ -124,10 +120,14 @@ std::optional<FindRecord> valid_record(const Problem& problem, const cl::Device&
 
 const AnySolver* usable_solver(const FindResult& result, const Problem& problem, const cl::Device& device,
                                const Preference& preference) {
-  for (const AnySolver* solver : problem.op->solvers())
-    if (revision_name(*solver) == result.solver && preference.allows(*solver) &&
-        solver->can_solve(problem, device))
-      return solver;
+  for (const AnySolver* solver : problem.op->solvers()) {
+    if (revision_name(*solver) != result.solver || !preference.allows(*solver) ||
+        !solver->can_solve(problem, device))
+      continue;
+    if (has_config(problem, device, *solver, result.config)) return solver;
+    log(1,
+        "stored solution is none," + key(problem) + "," + solver->name() + "," + config_text(result.config));
+  }
   return nullptr;
 }
 

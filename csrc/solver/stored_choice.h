@@ -15,7 +15,7 @@ namespace dlb::solver {
 std::optional<FindRecord> valid_record(const Problem& problem, const cl::Device& device,
                                        const std::string& key);
 
-// The solver of a stored result, if it is still what it was and may be taken; else null.
+// The solver of a stored result, if it is still what it was, has the config and may be taken; else null.
 const AnySolver* usable_solver(const FindResult& result, const Problem& problem, const cl::Device& device,
                                const Preference& preference);
 

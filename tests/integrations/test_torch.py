@@ -101,6 +101,11 @@ def test_questions_in_compiled_code():
     assert compiled(run)(torch.ones(3, device="ocl")).tolist() == [2, 2, 2]
 
 
+# With CUDA beside, nn.DataParallel takes that.
+without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="nn.DataParallel is for CUDA where there is CUDA")
+
+
+@without_cuda
 def test_data_parallel_on_one_device():
     net = nn.Linear(3, 2)
     x = torch.randn(4, 3)
@@ -138,6 +143,7 @@ print(comm.gather(there, out=out).tolist(), comm.scatter(out, out=there)[1].toli
 """
 
 
+@without_cuda
 def test_data_parallel_on_two_devices():
     variables = {} if torch.ocl.device_count() > 1 else {"POCL_DEVICES": "pthread pthread"}
     done = fresh_python(TWO, **variables)

@@ -58,7 +58,10 @@ def check(q, k, v, mask=None, bias_grad=False, dtype=torch.float32, **options):
         assert a.shape == e.shape
         assert a.dtype == dtype
         assert not a.isnan().any()
-        assert relative_error(a, e) <= max(2 * relative_error(p, e), floor)
+        if e.any():
+            assert relative_error(a, e) <= max(2 * relative_error(p, e), floor)
+        else:  # a row with one key has no gradient: what cancels is of the size of one
+            assert a.norm() <= floor * a.numel() ** 0.5
 
 
 def heads(batch, number, length, dim, transposed=False):

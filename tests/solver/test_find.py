@@ -509,7 +509,9 @@ def test_forbidding_a_solver():
 
 
 def test_verbose_says_what_was_found(process, tmp_path):
-    process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2", DLBACKEND_CACHE_DIR=str(tmp_path / "empty"))
+    # Without other processes, so that the first run waits for what has the lowest estimate.
+    variables = {"DLBACKEND_CACHE_DIR": str(tmp_path / "empty"), "DLBACKEND_COMPILE_PROCESSES": "0"}
+    process("run(2)\n" + STATE, DLBACKEND_VERBOSE="2", **variables)
     assert "dlbackend,compiled,ocl:0," in process.stderr
     lines = process.stderr.splitlines()
     found = [line for line in lines if line.startswith("dlbackend,find,ocl:0,miss,")]
