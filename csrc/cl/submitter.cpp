@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "cl/builders.h"
 #include "cl/kernel.h"
 #include "cl/log.h"
 #include "cl/queue.h"
@@ -176,6 +177,10 @@ void Submitter::raise_late_error() {
 void Submitter::submit(const std::byte* at) noexcept {
   const Record& record = *reinterpret_cast<const Record*>(at);
   try {
+    // Drivers load a program when the kernels that run have ended, so that a first iteration's programs would
+    // be loaded one by one between its kernels: all that are asked for are loaded first.
+    if (!record.kernel->is_made()) [[unlikely]]
+      wait_for_builders();
     at += aligned(sizeof(Record));
     record.kernel->launch_now(queue_, record.range, [&](Kernel::Arguments& list) {
       for (uint32_t i = 0; i < record.arguments; i++) {

@@ -84,10 +84,10 @@ class Submitter {
   static void drain_all() noexcept;
 
  private:
-  static constexpr uint32_t kLaunchesByCaller = 8;  // after a wait
-  static constexpr size_t kRingBytes = 256 * 1024;  // some 800 launches; fits a core's second cache
-  static constexpr size_t kMostBytes = 8 * 1024;    // of a launch; drivers take 4 KiB of arguments
-  static constexpr uint32_t kMostAtOnce = 64;       // launches for which the lock of those who submit is held
+  static constexpr uint32_t kLaunchesByCaller = 8;   // after a wait
+  static constexpr size_t kRingBytes = 1024 * 1024;  // some 3,000 launches, an iteration of most networks
+  static constexpr size_t kMostBytes = 8 * 1024;     // of a launch; drivers take 4 KiB of arguments
+  static constexpr uint32_t kMostAtOnce = 64;  // launches for which the lock of those who submit is held
 
   bool is_profiled() const noexcept;
   bool start() noexcept;  // the thread; false where the system gives none

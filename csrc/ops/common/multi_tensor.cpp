@@ -388,11 +388,14 @@ bool MultiTensor::run() {
   key_.cls = device.cls;
   check_device_supports(device, key_.compute, key_.op->name);
   for (size_t i = 0; i < key_.operands(); ++i) check_device_supports(device, key_.types[i], key_.op->name);
+  // Before a table is uploaded, which waits for the launches before it, and so for their programs: this one
+  // is built with those.
+  cl::Kernel& kernel = kernel_for(key_, device);
   return for_each_table(lists_, stream, values_, value_lists_, [&](TableLaunch& table) {
     const bool cpu = key_.cls == cl::DeviceClass::kCpu;
     const uint64_t groups = (table.params.total + table.params.per_item - 1) / table.params.per_item;
     const cl::Range range = cl::Range::linear(groups, cpu ? 1 : codegen::kMultiGroup);
-    kernel_for(key_, device).launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& arguments) {
+    kernel.launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& arguments) {
       table.add_to(arguments);
       for (const ScalarArg& argument : arguments_) arguments.add_bytes(&argument, argument.size);
     });
