@@ -12,7 +12,6 @@ TESTS = Path(__file__).parent
 # File -> regular expression, which a test's name, parameters included, must match from its beginning.
 QUICK_FORM = {
     "cl/test_devices.py": "test_(selection_and_order|wrong_index|properties)",
-    "cl/test_packs.py": "test_what_a_pack_has",
     "codegen/test_source.py": "",
     "runtime/test_allocator.py": "",
     "runtime/test_copy.py": r"test_(round_trip|strided.*float32|converting|float_to|broadcasting|pinned|self|item)",

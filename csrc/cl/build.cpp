@@ -35,7 +35,7 @@ enum class Origin { kStore, kPack, kOtherProcess, kCompiler };
 // do that too, since here it holds up launches; the driver's own cache then has it, and the store the
 // program, so that it is loaded in milliseconds from then on.
 bool still_compiles(const Device& device, bool from_pack) {
-  return from_pack && !device.late_code && compile_processes(device) > 0;
+  return from_pack && compile_processes(device) > 0 && compiles_to_ptx(device);
 }
 
 struct Built {
@@ -52,19 +52,23 @@ Built find_or_compile(Device& device, const std::string& source, const std::stri
   DiskCache& disk = program_disk_cache();
   bool from_pack = false;
   auto stored = disk.load(disk_key, &from_pack);
-  Origin origin = from_pack ? Origin::kPack : Origin::kStore;
-  double seconds = 0;
-  if (mode.elsewhere && (!stored || still_compiles(device, from_pack)))
-    if (const auto reply = compile_elsewhere(device, source, options, mode.waited_by != WaitedBy::kNobody)) {
-      stored = disk.load(disk_key, &from_pack);
-      origin = reply->from_pack ? Origin::kPack : Origin::kOtherProcess;
-      seconds = reply->seconds;
-    }
-  if (stored)
-    if (cl_program program = load_stored(device, *stored, source, options, key)) {
-      if (still_compiles(device, from_pack)) disk.store(disk_key, *stored);
-      return {program, origin, seconds};
-    }
+  const auto load = [&] {
+    cl_program program = stored ? load_stored(device, *stored, source, options, key) : nullptr;
+    if (program && still_compiles(device, from_pack)) disk.store(disk_key, *stored);
+    return program;
+  };
+  if (!mode.elsewhere || !still_compiles(device, from_pack))
+    if (cl_program program = load()) return {program, from_pack ? Origin::kPack : Origin::kStore};
+  if (mode.elsewhere) {
+    // Only to be told of damage: the other process has no stderr.
+    if (!stored && compile_processes(device) > 0) has_portable(device, source, options);
+    const auto reply = compile_elsewhere(device, source, options, mode.waited_by != WaitedBy::kNobody);
+    if (reply) stored = disk.load(disk_key, &from_pack);
+    if (reply || still_compiles(device, from_pack))
+      if (cl_program program = load())
+        return {program, !reply || reply->from_pack ? Origin::kPack : Origin::kOtherProcess,
+                reply ? reply->seconds : 0};
+  }
   if (cl_program program = load_portable(device, source, options)) {
     if (still_compiles(device, true)) disk.store(disk_key, binary_of(program));
     return {program, Origin::kPack};

@@ -1,8 +1,10 @@
 #include "cl/builders.h"
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -26,20 +28,25 @@ class Builders {
     if (stopping_) return false;
     if (threads_ < compile_processes(entry.device)) start_thread();
     if (threads_ == 0) return false;
-    waiting_.push_back(&entry);
+    waiting_.push_back({&entry, asked_++});
     return true;
   }
 
+  // For what was asked for before.
   void wait() {
     std::unique_lock<std::mutex> lock(mutex_);
-    at_rest_.wait(lock, [this] { return threads_ == 0; });
+    done_.wait(lock, [this, before = asked_] {
+      return (waiting_.empty() || waiting_.front().number >= before) &&
+             (building_.empty() || *building_.begin() >= before);
+    });
   }
 
   void stop() {
     std::unique_lock<std::mutex> lock(mutex_);
     stopping_ = true;
-    for (ProgramEntry* entry : waiting_) entry->under_way = false;
+    for (const Asked& asked : waiting_) asked.entry->under_way = false;
     waiting_.clear();
+    done_.notify_all();
     at_rest_.wait(lock, [this] { return threads_ == 0; });
   }
 
@@ -58,11 +65,14 @@ class Builders {
   void work() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!waiting_.empty()) {
-      ProgramEntry& entry = *waiting_.front();
+      const Asked asked = waiting_.front();
       waiting_.pop_front();
+      building_.insert(asked.number);
       lock.unlock();
-      build(entry);
+      build(*asked.entry);
       lock.lock();
+      building_.erase(asked.number);
+      done_.notify_all();
     }
     threads_--;
     std::notify_all_at_thread_exit(at_rest_, std::move(lock));
@@ -70,6 +80,7 @@ class Builders {
 
   static void build(ProgramEntry& entry) {
     const WithBuildMode mode({.waited_by = WaitedBy::kLaunches, .elsewhere = true});
+    const UrgentBuild urgent;
     try {
       {
         std::lock_guard<std::mutex> lock(entry.mutex);
@@ -84,8 +95,14 @@ class Builders {
   }
 
   std::mutex mutex_;
-  std::condition_variable at_rest_;
-  std::deque<ProgramEntry*> waiting_;
+  std::condition_variable at_rest_, done_;
+  struct Asked {
+    ProgramEntry* entry;
+    uint64_t number;
+  };
+  std::deque<Asked> waiting_;
+  std::set<uint64_t> building_;  // their numbers
+  uint64_t asked_ = 0;
   unsigned threads_ = 0;
   bool stopping_ = false;
 };

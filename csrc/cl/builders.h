@@ -18,7 +18,7 @@ bool can_defer_builds(const Device& device);
 // left to the program's first launch, which reports it late.
 bool build_behind(ProgramEntry& entry) noexcept;
 
-// Waits until no build is under way.
+// Waits until the builds that were asked for before have ended.
 void wait_for_builders() noexcept;
 
 // Forgets what is not begun, and waits for what is; at process exit. What was not built is built by those who

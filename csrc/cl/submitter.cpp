@@ -186,8 +186,12 @@ void Submitter::submit(const std::byte* at) noexcept {
       for (uint32_t i = 0; i < record.arguments; i++) {
         const Argument& argument = *reinterpret_cast<const Argument*>(at);
         at += aligned(sizeof(Argument));
-        list.set(argument.has_value ? at : nullptr, argument.size, argument.is_buffer);
-        if (argument.has_value) at += aligned(argument.size);
+        if (argument.has_value) {
+          list.set(at, argument.size, argument.is_buffer);
+          at += aligned(argument.size);
+        } else {
+          list.set(nullptr, argument.size, false);
+        }
       }
     });
   } catch (...) {

@@ -35,9 +35,12 @@ constexpr size_t kSizesOfLayers = 2;
 // So it is where a first launch compiles, or other processes compile. There a program takes a second, so that
 // what is built may also take at most so many microseconds more.
 constexpr double kMostForBuilt = 3, kMostBehindBuild = 0.1e6;
-// So many microseconds more may the reference take, by its estimate, which is 8 to 50 times of what it takes on
-// GPUs with caches.
+// So many microseconds more may the reference take, by its estimate, which is 8 to 50 times of what it takes
+// on GPUs with caches.
 constexpr double kMostOfReference = 2e6;
+// After so many runs it is tried again to replace the reference where that failed, for want of memory
+// perhaps.
+constexpr int64_t kRunsToNextTry = 100;
 // A network runs one problem at most so often for one input. A problem with more runs has come again.
 constexpr int64_t kRunsOfOneInput = 4;
 
@@ -75,9 +78,10 @@ SolutionPtr if_built(const Problem& problem, cl::Device& device, const AnySolver
 
 // The first solution whose programs are built, unless its estimate is far above the lowest. Null when there
 // is none.
-SolutionPtr first_built(const Problem& problem, cl::Device& device,
-                        const std::vector<RankedSolver>& ranking) {
+SolutionPtr first_built(const Problem& problem, cl::Device& device, const std::vector<RankedSolver>& ranking,
+                        bool only_verified = false) {
   for (const auto& [solver, estimate] : ranking) {
+    if (only_verified && !is_verified(problem, device, *solver)) continue;
     const double lowest = ranking.front().estimate;
     if (estimate > kMostForBuilt * lowest || estimate > lowest + kMostBehindBuild) break;
     for (const Config& config : solver->configs_for(problem, device))
@@ -181,8 +185,7 @@ SolutionPtr first_without_waiting(const Problem& problem, cl::Device& device) {
   const auto [solver, config] = first_solution(problem, device);
   if (!solver || solver == &reference || is_stored(problem, device, *solver, config)) return nullptr;
   const auto ranking = ranking_of(problem, device);
-  if (SolutionPtr built = first_built(problem, device, ranking))
-    if (is_verified(problem, device, *built->solver)) return built;
+  if (SolutionPtr built = first_built(problem, device, ranking, true)) return built;
   const double lowest = ranking.front().estimate;
   if (reference.estimate_for(problem, device) > lowest + kMostOfReference) return nullptr;
   return make_solution(problem, device, reference, {});
@@ -229,9 +232,10 @@ ChoicePtr choose_makeshift(const Problem& problem, cl::Device& device, const std
 }
 
 // Chooses by what the store knows, else as the find mode does. So many `sizes` of the shape class were met.
-ChoicePtr choose_alone(const Problem& problem, cl::Device& device, size_t sizes) {
+// Where it `runs` already, it does not begin with a makeshift.
+ChoicePtr choose_alone(const Problem& problem, cl::Device& device, size_t sizes, bool runs = false) {
   const std::string text = key(problem);
-  ChoicePtr choice = choose_makeshift(problem, device, text);
+  ChoicePtr choice = runs ? nullptr : choose_makeshift(problem, device, text);
   if (!choice) choice = choose_from_store(problem, device, text);
   if (!choice) choice = choose_on_miss(problem, device, text, sizes);
   const bool passing = choice->makeshift && choice->taken->solver == &problem.op->reference();
@@ -292,8 +296,19 @@ ChoicePtr replace_in_background(const Problem& problem, cl::Device& device, cons
   in_background([stored = StoredProblem(problem), &device, next, begun] {
     wait_while_program_starts(device);
     if (background_stopping() || known_choice(*stored) != next) return;
-    const ChoicePtr better = choose_behind(*stored, device, begun);
-    if (better && replace_choice(*stored, next, better)) note_bucket_choice(*stored, *better->reusable);
+    ChoicePtr better;
+    try {
+      better = choose_behind(*stored, device, begun);
+    } catch (...) {
+      cl::log_dropped("replacing a makeshift");  // it is tried again
+    }
+    if (better) {
+      if (replace_choice(*stored, next, better)) note_bucket_choice(*stored, *better->reusable);
+    } else if (begun == &stored->op->reference()) {
+      const ChoicePtr again = make_choice(next->taken, next->reusable, nullptr, true);
+      again->runs_to_search = kRunsToNextTry;
+      replace_choice(*stored, next, again);
+    }
   });
   return next;
 }
@@ -363,7 +378,7 @@ ChoicePtr choose_deterministic(const Problem& problem, cl::Device& device) {
 
 ChoicePtr reconsider(const Problem& problem, cl::Device& device, const ChoicePtr& choice) {
   if (choice->makeshift) return replace_in_background(problem, device, choice);
-  const ChoicePtr next = choice->from_bucket ? choose_alone(problem, device, sizes_met(problem))
+  const ChoicePtr next = choice->from_bucket ? choose_alone(problem, device, sizes_met(problem), true)
                                              : make_choice(choice->taken, choice->reusable,
                                                            search_behind(problem, device, choice->taken));
   replace_choice(problem, choice, next);

@@ -54,9 +54,20 @@ std::string verification_name(const Problem& problem, const AnySolver& solver) {
          revision_name(solver) + " " + c10::toString(problem.dtype) + " " + cl::library_version();
 }
 
+// Whether an error says that there is no memory now, which says nothing about a solver.
+bool lacks_memory(const std::exception& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error))
+    return true;
+  const auto* driver = dynamic_cast<const cl::Error*>(&error);
+  return driver &&
+         (driver->code == CL_MEM_OBJECT_ALLOCATION_FAILURE || driver->code == CL_OUT_OF_HOST_MEMORY);
+}
+
 // Compares one candidate with the reference solver's result in the check windows, or with what the trial
-// expects everywhere.
-void check_one(Trial& trial, const Problem& problem, Candidate& c, bool with_reference) {
+// expects everywhere. Where that `needs_memory`, it throws if there is none, else the candidate counts as
+// failed.
+void check_one(Trial& trial, const Problem& problem, Candidate& c, bool with_reference,
+               bool needs_memory = false) {
   try {
     c.error = with_reference ? trial.error_in_windows(*c.solution) : trial.error(*c.solution);
     find_stats().verified++;
@@ -64,6 +75,7 @@ void check_one(Trial& trial, const Problem& problem, Candidate& c, bool with_ref
     if (c.state == Candidate::kWrong)
       verifications_of(device_of(problem.device)).set(rejection_name(problem, *c.solver), false);
   } catch (const std::exception& error) {
+    if (needs_memory && lacks_memory(error)) throw;
     c.state = Candidate::kFailed;
     log(1, std::string("run failed,") + c.solver->name() + "," + error.what());
   }
@@ -78,7 +90,7 @@ bool try_check(const Problem& problem, cl::Device& device, Candidate& candidate)
   try {
     const cl::UrgentBuild urgent;  // where an op waits for this: first launches compile too
     Trial trial(problem, device);
-    check_one(trial, problem, candidate, true);
+    check_one(trial, problem, candidate, true, true);
     return true;
   } catch (const std::exception& error) {
     log(1, "not checked," + key(problem) + "," + candidate.solver->name() + "," + error.what());
@@ -111,6 +123,7 @@ bool is_verified(const Problem& problem, const cl::Device& device, const AnySolv
   if (&solver == &problem.op->reference()) return true;
   const std::string name = verification_name(problem, solver);
   Verifications& verifications = verifications_of(device);
+  if (verifications.find(rejection_name(problem, solver))) return false;
   if (const auto known = verifications.find(name)) return *known;
   const auto stored = cl::find_disk_cache().load(cl::find_key(device, name));
   if (!stored || *stored != kRight) return false;

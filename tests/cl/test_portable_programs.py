@@ -135,6 +135,13 @@ def test_damaged_packs_are_left_out(run, pack, tmp_path):
     assert run.stderr.count("what is sound in it is used") == 1
 
 
+def test_the_store_says_that_a_packs_program_has_machine_code(run, pack, tmp_path):
+    """Which other processes have the driver make of it."""
+    processes = {"DLBACKEND_COMPILE_PROCESSES": "2", "DLBACKEND_ENQUEUE_THREAD": "1"}
+    assert run(packs=pack, cache=tmp_path / "cache", **processes) == (0, run.programs, run.programs)
+    assert run(cache=tmp_path / "cache", **processes) == (0, run.programs, 0)
+
+
 def test_a_pack_lists_its_kernels(pack):
     command = [sys.executable, "-m", "dlbackend", "cache", "list", str(pack)]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout

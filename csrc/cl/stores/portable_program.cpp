@@ -65,6 +65,10 @@ bool at_least(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+bool compiles_to_ptx(const Device& device) {
+  return target_of(device) != 0;
+}
+
 std::vector<std::string> portable_keys(const Device& device, const std::string& options,
                                        const std::string& source) {
   std::vector<std::string> keys;
@@ -104,16 +108,35 @@ std::optional<std::string> portable_binary(const Device& device, const std::stri
   return binary;
 }
 
-cl_program load_portable(Device& device, const std::string& source, const std::string& options) {
+namespace {
+
+// Calls `take` with the binaries that packs have for the program, and their pack, until it returns true.
+template <class Take>
+void find_portable(const Device& device, const std::string& source, const std::string& options, Take&& take) {
   for (const std::string& key : portable_keys(device, options, source))
     for (const auto& pack : system_packs()) {
       const auto payload = pack->load(StoreKind::kProgram, key);
       const auto binary = payload ? portable_binary(device, *payload) : std::nullopt;
-      if (!binary) continue;
-      if (cl_program program = load_binary(device, *binary, options)) return program;
-      log(1, "program of a pack left out,the driver does not take it," + pack->path());
+      if (binary && take(*binary, *pack)) return;
     }
-  return nullptr;
+}
+
+}  // namespace
+
+cl_program load_portable(Device& device, const std::string& source, const std::string& options) {
+  cl_program program = nullptr;
+  find_portable(device, source, options, [&](const std::string& binary, const Pack& pack) {
+    program = load_binary(device, binary, options);
+    if (!program) log(1, "program of a pack left out,the driver does not take it," + pack.path());
+    return program != nullptr;
+  });
+  return program;
+}
+
+bool has_portable(const Device& device, const std::string& source, const std::string& options) {
+  bool found = false;
+  find_portable(device, source, options, [&](const std::string&, const Pack&) { return found = true; });
+  return found;
 }
 
 }  // namespace dlb::cl

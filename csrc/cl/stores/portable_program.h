@@ -29,6 +29,12 @@ std::optional<PortableProgram> portable_program(const Device& device, const std:
 // no text for this device.
 std::optional<std::string> portable_binary(const Device& device, const std::string& payload);
 
+// Whether the device's driver compiles to PTX, of which it makes machine code when it loads a program.
+bool compiles_to_ptx(const Device& device);
+
+// Whether a pack has the program; says of a damaged one that it is.
+bool has_portable(const Device& device, const std::string& source, const std::string& options);
+
 // A program out of a pack, built; null where none has it, or the driver does not take it. Throws Error where
 // the driver's disk is full.
 cl_program load_portable(Device& device, const std::string& source, const std::string& options);
