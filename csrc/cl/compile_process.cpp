@@ -197,7 +197,11 @@ unsigned compile_processes(const Device& device) {
   if (device.host_memory || device.late_code) return 0;
   const auto by_memory =
       static_cast<unsigned>(std::min<uint64_t>(device.global_mem / kDeviceMemoryPerProcess, 64));
-  return std::min({kMostProcesses, std::thread::hardware_concurrency() / kCoresPerProcess, by_memory});
+  // Those of all ranks share the cores, and the memory of the first of several equal devices.
+  const unsigned cores = std::thread::hardware_concurrency() / kCoresPerProcess;
+  static const unsigned ranks = settings::local_ranks();
+  const unsigned most = std::min({kMostProcesses, cores, by_memory});
+  return most < ranks ? std::min(most, 1U) : most / ranks;
 }
 
 std::optional<CompiledElsewhere> compile_elsewhere(const Device& device, const std::string& source,

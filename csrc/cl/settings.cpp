@@ -1,6 +1,7 @@
 // Reads environment variables, and says on stderr which of them are ignored.
 #include "cl/settings.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -73,6 +74,10 @@ uint64_t max_programs() {
   return positive("DLBACKEND_MAX_PROGRAMS", "programs");
 }
 
+unsigned local_ranks() {
+  const char* value = std::getenv("LOCAL_WORLD_SIZE");
+  return static_cast<unsigned>(std::clamp(value ? std::atoi(value) : 1, 1, 1024));
+}
 std::optional<unsigned> compile_processes() {
   constexpr const char* kName = "DLBACKEND_COMPILE_PROCESSES";
   constexpr long kMost = 64;
