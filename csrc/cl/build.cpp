@@ -31,6 +31,7 @@ std::string with_device_options(const Device& device, const std::string& options
 namespace {
 
 enum class Origin { kStore, kPack, kOtherProcess, kCompiler };
+
 // Whether the driver makes machine code of a program when it loads it, as of what a pack has. Other processes
 // do that too, since here it holds up launches; the driver's own cache then has it, and the store the
 // program, so that it is loaded in milliseconds from then on.

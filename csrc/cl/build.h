@@ -16,8 +16,8 @@ std::string with_device_options(const Device& device, const std::string& options
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key);
 
 // Whether a store or a pack has the program with these options (the device's own are added), so that it loads
-// in milliseconds. Where processes compile, which is for drivers that make machine code of what they are
-// given, what only a pack has does not.
+// in milliseconds. What only a pack has does not where the driver makes machine code of PTX and other
+// processes have it do that (cl/compile_process.h).
 bool is_stored(const Device& device, const std::string& source, const std::string& options);
 
 // Whether the driver builds the source with the device's own options. The program is stored as others are,

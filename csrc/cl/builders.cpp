@@ -32,7 +32,7 @@ class Builders {
     return true;
   }
 
-  // For what was asked for before.
+  // Waits for what was asked for before.
   void wait() {
     std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [this, before = asked_] {
@@ -80,7 +80,7 @@ class Builders {
 
   static void build(ProgramEntry& entry) {
     const WithBuildMode mode({.waited_by = WaitedBy::kLaunches, .elsewhere = true});
-    const UrgentBuild urgent;
+    const UrgentBuild urgent;  // also while another thread builds the entry
     try {
       {
         std::lock_guard<std::mutex> lock(entry.mutex);
