@@ -35,10 +35,12 @@ def fetch(machine: Machine, address: int, like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(data).view(like.dtype).reshape(like.shape)
 
 
+# How results lie in memory: rows of whole units; columns, to which another matrix is added; parts of the reduction.
+@pytest.mark.parametrize("results", ["units", "columns and an addend", "parts", "parts of odd width"])
 @pytest.mark.parametrize("along_rows", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-def test_products(along_rows, order):
-    m, n, k = 136, 192, 200
+def test_products(along_rows, order, results):
+    m, n, k, splits = 136, 192, 200, 1 + results.startswith("parts")
     a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
     lines = [a.T, b] if along_rows else [a, b.T]
     majors = [f"-D{side}_ALONG_ROWS={int(along_rows)}" for side in "AB"]
@@ -46,13 +48,27 @@ def test_products(along_rows, order):
     ptx = to_ptx(source, "-DT_BFLOAT16", "-DTILE_N=128", "-DSPLIT=0", *majors)
     machine = Machine(ptx, "gemm_wgmma", groups=2, items=288, **order)
     operands = [place(machine, t) for t in lines]
-    result = place(machine, torch.zeros(m, n).bfloat16())
-    workspace = machine.allocate(np.zeros(4096, np.uint8))
+    # of columns that the tiles reach beyond, one of the operand's is left out
+    width = n - 1 if results in ("columns and an addend", "parts of odd width") else n
+    result, sums = torch.zeros(width, m).bfloat16(), torch.zeros(splits, m, width)
+    added = torch.randn(m, width).bfloat16() if results == "columns and an addend" else torch.zeros(m, width).bfloat16()
+    c, d, workspace = place(machine, result), place(machine, added), machine.allocate(np.zeros(4096, np.uint8))
+    partial = place(machine, sums)
+    c_strides, beta = ((1, m), 0.5) if results == "columns and an addend" else ((width, 1), 0.0)
     arguments = b"".join(struct.pack("<3q", 0, 2 * t.shape[1], 0) for t in lines)
-    arguments += struct.pack("<10q", 0, 0, n, 1, *[0] * 6) + struct.pack("<6i", 1, m, n, k, 1, math.ceil(k / 64) * 64)
-    arguments += struct.pack("<i2fi", 1, -math.inf, math.inf, 0)
-    machine.launch(*operands, result, result, workspace, 1.0, 0.0, arguments)
-    assert relative_error(fetch(machine, result, torch.empty(m, n).bfloat16()), a.double() @ b.double()) < 4e-3
+    arguments += struct.pack("<8q", 0, 0, *c_strides, 0, 0, width, 1)
+    arguments += struct.pack("<2q", (partial - workspace) // 4, 0)
+    part = math.ceil(k / splits / 64) * 64
+    arguments += struct.pack("<6i", 1, m, width, k, splits, part)
+    arguments += struct.pack("<i2fi", results == "units", -math.inf, math.inf, 0)
+    machine.launch(*operands, c, d, workspace, 1.0, beta, arguments)
+    expected = (a.double() @ b.double())[:, :width] + beta * added.double()
+    if splits > 1:
+        found, limit = fetch(machine, partial, sums).sum(0), 1e-5
+    else:
+        found = fetch(machine, c, result)
+        found, limit = found.T if c_strides[0] == 1 else found.reshape(m, width), 4e-3
+    assert relative_error(found, expected) < limit
 
 
 def philox(key: int, counters: np.ndarray) -> np.ndarray:

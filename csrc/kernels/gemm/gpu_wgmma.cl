@@ -87,63 +87,80 @@ INLINE void copy_tiles(local uchar* memory, global const T* a, global const T* b
 
 // --- Results ----------------------------------------------------------------------------------------------------------
 
-INLINE void finish(float* sums, const GemmWgmma* p, Tile t, int item, global const T* d, float alpha, float beta) {
+// A work-item's part of a tile: two rows, eight apart, from a first column on; of these it has those that
+// wgmma_column(0, i) says.
+typedef struct {
+  int columns[2];     // that are inside the result, from the first one on, in each row
+  long c[2], d[2];  // where the first one is, in elements: of the result or the part of one, and of what is added
+} Place;
+
+INLINE Place place_of(const GemmWgmma* p, Tile t, int item) {
+  const int column = t.column + wgmma_column(item, 0);
+  const bool whole = p->splits == 1;
+  Place at;
 #pragma unroll
-  for (int i = 0; i < SUMS; i++) sums[i] *= alpha;
+  for (int i = 0; i < 2; i++) {
+    const int row = t.row + wgmma_row(item, 2 * i);
+    at.columns[i] = row < p->m ? p->n - column : 0;
+    at.c[i] = row * (whole ? p->c_m : p->n) + column * (whole ? p->c_n : 1);
+    at.d[i] = row * p->d_m + column * p->d_n;
+  }
+  return at;
+}
+
+// Of a work-item's sums, those from i on that are finished and stored together: each such piece behind uniform branches,
+// so that what one needs is not loaded for all of them at once, for which there are no registers.
+#define PIECE 16
+
+INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, global const T* d, float alpha, float beta) {
+#pragma unroll
+  for (int j = i; j < i + PIECE; j++) sums[j] *= alpha;
   if (beta != 0) {
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) {
-      const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
-      if (row < p->m && column < p->n) sums[i] += beta * load1(d + row * p->d_m + column * p->d_n);
+    for (int j = i; j < i + PIECE; j++) {
+      const int row = j / 2 % 2, column = wgmma_column(0, j);
+      sums[j] += beta * load_if(column < at->columns[row], d + at->d[row] + column * p->d_n);
     }
   }
   if (bounding(p->low, p->high)) {
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) sums[i] = bounded1(sums[i], p->low, p->high);
+    for (int j = i; j < i + PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
   }
 }
 
-INLINE void store(const float* sums, const GemmWgmma* p, Tile t, int item, global T* c) {
+INLINE void store(const float* sums, int i, const GemmWgmma* p, const Place* at, int item, global T* c) {
   if (!p->c_vector) {
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) {
-      const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
-      if (row < p->m && column < p->n) store1(c + row * p->c_m + column * p->c_n, sums[i]);
+    for (int j = i; j < i + PIECE; j++) {
+      const int row = j / 2 % 2, column = wgmma_column(0, j);
+      store_if(column < at->columns[row], c + at->c[row] + column * p->c_n, sums[j]);
     }
     return;
   }
 #if defined(T_FLOAT)
 #pragma unroll
-  for (int i = 0; i < SUMS; i += 2) {
-    const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
-    if (row < p->m && column < p->n)
-      *(global float2*)(c + row * p->c_m + column) = (float2)(sums[i], sums[i + 1]);
+  for (int j = i; j < i + PIECE; j += 2) {
+    const int row = j / 2 % 2, column = wgmma_column(0, j);
+    store_floats_if(column < at->columns[row], c + at->c[row] + column, sums[j], sums[j + 1]);
   }
 #else
 #pragma unroll
-  for (int i = 0; i < SUMS; i += 16) {
-#pragma unroll
-    for (int half_ = 0; half_ < 4; half_ += 2) {
-      const uint4 v = gather_columns(sums + i + half_, item);
-      const int row = t.row + wgmma_row(item, half_), column = t.column + i / 4 * 8 + item % 4 * 8;
-      if (row < p->m && column < p->n) *(global uint4*)(c + row * p->c_m + column) = v;
-    }
+  for (int row = 0; row < 2; row++) {  // whole units of eight columns, of which each of four lanes has one
+    const int column = wgmma_column(0, i) + item % 4 * 6;
+    store_unit_if(column < at->columns[row], c + at->c[row] + column, gather_columns(sums + i + 2 * row, item));
   }
 #endif
 }
 
-INLINE void store_partial(const float* sums, const GemmWgmma* p, Tile t, int item, global float* to) {
+INLINE void store_partial(const float* sums, int i, const GemmWgmma* p, const Place* at, global float* part) {
+  const bool pairs = p->n % 2 == 0;
 #pragma unroll
-  for (int i = 0; i < SUMS; i += 2) {
-    const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
-    if (row >= p->m || column >= p->n) continue;
-    global float* o = to + (long)row * p->n + column;
-    if (p->n % 2 == 0) {
-      *(global float2*)o = (float2)(sums[i], sums[i + 1]);
-    } else {
-      o[0] = sums[i];
-      if (column + 1 < p->n) o[1] = sums[i + 1];
-    }
+  for (int j = i; j < i + PIECE; j += 2) {
+    const int row = j / 2 % 2, column = wgmma_column(0, j);
+    global float* to = part + at->c[row] + column;
+    store_floats_if(pairs && column < at->columns[row], to, sums[j], sums[j + 1]);
+    store_float_if(!pairs && column < at->columns[row], to, sums[j]);
+    store_float_if(!pairs && column + 1 < at->columns[row], to + 1, sums[j + 1]);
   }
 }
 
@@ -206,11 +223,15 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_wgmma(
       continue;
     }
 #endif
-    if (p.splits > 1) {
-      store_partial(sums, &p, t, item, part);
-    } else {
-      finish(sums, &p, t, item, added, alpha, beta);
-      store(sums, &p, t, item, to);
+    const Place at = place_of(&p, t, item);
+#pragma unroll
+    for (int i = 0; i < SUMS; i += PIECE) {
+      if (p.splits > 1) {
+        store_partial(sums, i, &p, &at, part);
+        continue;
+      }
+      finish(sums, i, &p, &at, added, alpha, beta);
+      store(sums, i, &p, &at, item, to);
     }
   }
 }
