@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -19,6 +20,7 @@
 
 #include "cl/log.h"
 #include "cl/settings.h"
+#include "cl/stores/disk_cache.h"
 #include "cl/stores/paths.h"
 
 extern char** environ;
@@ -41,6 +43,14 @@ bool send_all(int socket, const void* data, size_t size) {
     at += sent, size -= static_cast<size_t>(sent);
   }
   return true;
+}
+
+bool send_request(int socket, const Device& device, const std::string& options, const std::string& source) {
+  const CompileRequest request{static_cast<uint32_t>(device.cache_tag.size()),
+                               static_cast<uint32_t>(options.size()), static_cast<uint32_t>(source.size())};
+  return send_all(socket, &request, sizeof request) &&
+         send_all(socket, device.cache_tag.data(), device.cache_tag.size()) &&
+         send_all(socket, options.data(), options.size()) && send_all(socket, source.data(), source.size());
 }
 
 // Starts a process and returns its socket, or -1. The process forks and ends at once (main.cpp), so that the
@@ -75,17 +85,31 @@ class Pool {
                                            const std::string& options, bool urgent) {
     const int socket = take(compile_processes(device), urgent);
     if (socket < 0) return {};
-    const CompileRequest request{static_cast<uint32_t>(device.cache_tag.size()),
-                                 static_cast<uint32_t>(options.size()), static_cast<uint32_t>(source.size())};
     CompileReply reply{};
-    const bool answered = send_all(socket, &request, sizeof request) &&
-                          send_all(socket, device.cache_tag.data(), device.cache_tag.size()) &&
-                          send_all(socket, options.data(), options.size()) &&
-                          send_all(socket, source.data(), source.size()) &&
+    const bool answered = send_request(socket, device, options, source) &&
                           receive_all(socket, &reply, sizeof reply, kMostSeconds);
     give_back(socket, answered);
     if (!answered || !reply.done) return {};
     return CompiledElsewhere{reply.seconds, reply.from_pack != 0};
+  }
+
+  // Has one more process get ready for the device. False where there shall be no more.
+  bool prepare(const Device& device) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!usable() || idle_.size() + busy_.size() + starting_ >= compile_processes(device)) return false;
+      starting_++;
+    }
+    const int socket = start_process();
+    const bool ready = socket >= 0 && send_request(socket, device, "", "");
+    std::lock_guard<std::mutex> lock(mutex_);
+    starting_--;
+    if (ready && !stopped_)
+      idle_.push_back({socket, Clock::now()});
+    else if (socket >= 0)
+      ::close(socket);
+    free_.notify_all();
+    return ready;
   }
 
   void stop() noexcept {
@@ -208,6 +232,18 @@ std::optional<CompiledElsewhere> compile_elsewhere(const Device& device, const s
                                                    const std::string& options, bool urgent) {
   if (compile_processes(device) == 0) return {};
   return pool().compile(device, source, options, urgent);
+}
+
+void start_compile_processes(const Device& device) noexcept {
+  static std::array<std::atomic<bool>, kMostDevices> done{};
+  if (done[static_cast<size_t>(device.index)].exchange(true)) return;
+  try {
+    if (compile_processes(device) == 0 || !program_disk_cache().is_empty()) return;
+    while (pool().prepare(device)) {
+    }
+  } catch (...) {
+    log_dropped("starting processes to compile in");  // those who need one start it
+  }
 }
 
 void stop_compile_processes() noexcept {

@@ -26,6 +26,12 @@ struct CompiledElsewhere {
 std::optional<CompiledElsewhere> compile_elsewhere(const Device& device, const std::string& source,
                                                    const std::string& options, bool urgent);
 
+// Starts the processes of a device that nothing was ever compiled for, since a first iteration is about to
+// need them all, and each takes half a second to open the device and load the compiler. Where the store has
+// programs, they are started when they are needed. For a device's first stream; does nothing later, and never
+// throws.
+void start_compile_processes(const Device& device) noexcept;
+
 // Ends the processes and starts no more. Threads that wait for one get nothing, as if compiling had failed.
 void stop_compile_processes() noexcept;
 bool compile_processes_stopped() noexcept;
@@ -33,7 +39,8 @@ bool compile_processes_stopped() noexcept;
 // The protocol, over a socket that is the process's standard input. A request: the header, then the device's
 // cache_tag, the options and the source. Both ends come from the same build.
 struct CompileRequest {
-  uint32_t tag, options, source;  // bytes
+  uint32_t tag, options,
+      source;  // bytes; without a source the process gets ready for the device, and does not reply
 };
 struct CompileReply {
   uint32_t done;       // 1, or 0 where it failed

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cl/build.h"
+#include "cl/compile.h"
 #include "cl/compile_process.h"
 #include "cl/log.h"
 #include "cl/stores/paths.h"
@@ -34,15 +35,31 @@ bool receive(std::string& text, uint32_t size) {
   return receive_all(kSocket, text.data(), size, kIdleSeconds);
 }
 
+// The device of that tag, or none.
+Device* device_of(const std::string& tag) {
+  for (int i = 0; i < device_count(); ++i)
+    if (device(i).cache_tag == tag) return &device(i);
+  return nullptr;
+}
+
+// Opens the device, and has the driver load its compiler.
+void get_ready(const std::string& tag) {
+  const std::string source = "kernel void ready() {}";
+  try {
+    if (Device* device = device_of(tag))
+      api().clReleaseProgram(build_source(*device, source, "", hash128(source)));
+  } catch (...) {
+    // What is wrong then fails once more when something is compiled.
+  }
+}
+
 CompileReply compile(const std::string& tag, const std::string& options, const std::string& source) {
   const auto start = std::chrono::steady_clock::now();
   CompileReply reply{};
   try {
-    for (int i = 0; i < device_count(); ++i) {
-      if (device(i).cache_tag != tag) continue;
-      reply.from_pack = compile_into_cache(device(i), source, options);
+    if (Device* device = device_of(tag)) {
+      reply.from_pack = compile_into_cache(*device, source, options);
       reply.done = 1;
-      break;
     }
   } catch (...) {
     // This process has nowhere to report to. The requester falls back to compiling itself, and raises the
@@ -71,6 +88,10 @@ int main(int argc, char** argv) {
   std::string tag, options, source;
   while (receive_all(kSocket, &request, sizeof request, kIdleSeconds) && receive(tag, request.tag) &&
          receive(options, request.options) && receive(source, request.source)) {
+    if (source.empty()) {
+      get_ready(tag);
+      continue;
+    }
     const CompileReply reply = compile(tag, options, source);
     if (::send(kSocket, &reply, sizeof reply, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof reply)) break;
   }

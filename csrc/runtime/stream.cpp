@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "cl/builders.h"
+#include "cl/compile_process.h"
 #include "cl/kernel.h"
 #include "cl/log.h"
 #include "cl/settings.h"
@@ -65,6 +67,7 @@ Stream::Stream(cl::Device& device, c10::StreamId id) : device_(device), id_(id) 
   queue_.device = &device;
   queue_.handle = plain_ = make_queue(device, 0);
   if (id != kInternal && cl::has_enqueue_thread(device)) queue_.submitter = new cl::Submitter(queue_);
+  if (cl::can_defer_builds(device)) cl::start_compile_processes(device);
 }
 
 c10::Stream Stream::unwrap() const {

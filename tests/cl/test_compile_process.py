@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -211,3 +212,33 @@ def test_without_a_cache_there_is_none():
 
 def test_the_program_is_in_the_package():
     assert os.access(Path(_C.__file__).parent / COMPILER, os.X_OK)
+
+
+def test_they_are_started_early_where_nothing_was_ever_compiled(tmp_path):
+    """A first tensor compiles nothing, but an iteration is about to; where the store has programs it may not be."""
+    variables = {
+        "DLBACKEND_CACHE_DIR": str(tmp_path),
+        "DLBACKEND_PACKS": "",
+        "POCL_CACHE_DIR": str(tmp_path / "pocl"),
+        "DLBACKEND_ENQUEUE_THREAD": "1",
+        "DLBACKEND_COMPILE_PROCESSES": "2",
+    }
+    code = """
+    import torch, dlbackend
+    a = torch.zeros(4).to("ocl:0")
+    print("ready", flush=True), input()
+    print((a + a).sum().item(), dlbackend.kernel_stats()["compiled_elsewhere"])
+    """
+    started = []
+    for _ in range(2):
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, env={**os.environ, **variables}, text=True, **pipes) as process:
+            assert process.stdout
+            assert process.stdout.readline().strip() == "ready"
+            started.append(len(compilers(tmp_path)))
+            printed, _ = process.communicate("\n")
+            compiled = printed.split()[-1]
+        assert process.returncode == 0
+        assert (int(compiled) > 0) == (len(started) == 1)
+    assert started == [2, 0]

@@ -248,6 +248,15 @@ std::vector<DiskCache::EntryFile> DiskCache::files() const {
   return entries;
 }
 
+bool DiskCache::is_empty() const noexcept {
+  DIR* folder = ::opendir(folder_.c_str());
+  if (!folder) return true;
+  bool found = false;
+  while (const dirent* entry = found ? nullptr : ::readdir(folder)) found = is_entry(entry->d_name);
+  ::closedir(folder);
+  return !found;
+}
+
 Fault DiskCache::read(const std::string& name, Record& record) const {
   return read_entry(folder_, name, kind_, record, false);
 }

@@ -58,6 +58,7 @@ class DiskCache {
     int64_t used = 0;  // nanoseconds since 1970: when it was stored or, to a day, last read
   };
   std::vector<EntryFile> files() const;
+  bool is_empty() const noexcept;  // of entries, or there is no folder
   Fault read(const std::string& name, Record& record) const;
   bool remove(const std::string& name) const;
 
