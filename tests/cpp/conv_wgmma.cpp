@@ -109,20 +109,19 @@ void each_product(const ConvProblem& p, Visit&& visit) {
 // --- The device ------------------------------------------------------------------------------------------
 
 Values packed(const Values& from, const ConvWgmmaCopy& copy, int64_t bytes) {
-  const PackChannels& a = copy.arguments;
+  const PackLines& a = copy.arguments;
   Values to(static_cast<size_t>(copy.bytes / bytes), NAN);
-  const int64_t tiles = ((a.lines + PACK_CHANNELS_TILE - 1) / PACK_CHANNELS_TILE) *
-                        ((a.channels + PACK_CHANNELS_TILE - 1) / PACK_CHANNELS_TILE);
+  const int64_t tiles = ((a.lines + PACK_TILE - 1) / PACK_TILE) * ((a.length + PACK_TILE - 1) / PACK_TILE);
   const int64_t matrices = copy.groups / tiles;
   for (int64_t matrix = 0; matrix < matrices; matrix++)
     for (int64_t line = 0; line < a.lines; line++)
-      for (int64_t channel = 0; channel < a.channels; channel++) {
+      for (int64_t channel = 0; channel < a.length; channel++) {
         const int64_t inner = matrix % a.inner.divisor, outer = matrix / a.inner.divisor;
         const int64_t w = line % a.width.divisor, row = line / a.width.divisor;
         const int64_t h = row % a.height.divisor, d = row / a.height.divisor;
         to.at(size_t(outer * a.to_outer + inner * a.to_inner + line * a.to_line + channel)) =
             from.at(size_t(outer * a.from_outer + inner * a.from_inner + w * a.from_line[0] +
-                           h * a.from_line[1] + d * a.from_line[2] + channel * a.from_channel));
+                           h * a.from_line[1] + d * a.from_line[2] + channel * a.from_element));
       }
   return to;
 }

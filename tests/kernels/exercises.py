@@ -772,11 +772,10 @@ ONE_CLASS = {
 LEFT_OUT = {
     "conv/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
     "conv/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs",
-    "conv/pack_channels.cl": "launched for conv/gpu_wgmma.cl only",
+    "common/pack_lines.cl": "launched for gemm/gpu_wgmma.cl and conv/gpu_wgmma.cl only",
     "attention/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs: test_wgmma.py interprets it",
     "attention/gpu_wgmma_backward.cl": "made of PTX instructions of Hopper GPUs: test_wgmma.py interprets it",
     "gemm/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs",
-    "gemm/pack_lines.cl": "launched for gemm/gpu_wgmma.cl only",
     "gemm/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
     "solver/rates.cl": "counts a device's operations in loops of seconds",
     "solver/rates_bf16.cl": "made of clang's built-in functions for x86-64",

@@ -6,6 +6,7 @@
 #include "cl/hash.h"
 #include "cl/rounding.h"
 #include "primitives/common/gpu_tile.h"
+#include "primitives/common/pack_lines.h"
 #include "primitives/common/wgmma.h"
 #include "primitives/conv/solvers.h"
 #include "primitives/conv/wgmma_plan.h"
@@ -108,15 +109,14 @@ class WgmmaInvoker final : public ConvInvoker {
         dtype_(p.dtype),
         has_bias_(p.has_bias && p.direction != ConvDirection::kWeightGrad),
         device_(device),
-        index_(static_cast<c10::DeviceIndex>(p.device)),
         plan_(conv_wgmma_plan(p, config)),
         layout_(plan_, device),
-        options_(gpu_options(device, p.dtype)),
+        packer_(device, p.device, p.dtype),
         kernel_(kernel(p, config, "conv_wgmma")),
         reduce_(config.splits > 1 ? &kernel(p, config, "split_reduce") : nullptr),
         range_(cl::Range::linear(Layout::groups_of(plan_, device), params::WGMMA_ITEMS)),
         form_(form_of(plan_.lines)) {
-    if (plan_.image.always || plan_.lines.always) pack_kernel();
+    if (plan_.image.always || plan_.lines.always) packer_.fetch();
   }
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
@@ -147,7 +147,7 @@ class WgmmaInvoker final : public ConvInvoker {
   }
 
   void prepare(Stream& stream, const ConvProblem::Operands& o, MemRef to) override {
-    pack(stream, plan_.lines, o.w, to);
+    packer_.pack(stream, plan_.lines, o.w, to);
   }
   uint64_t form() const override { return form_; }
 
@@ -166,29 +166,17 @@ class WgmmaInvoker final : public ConvInvoker {
                         {"common/gpu_tile.clh", "common/wgmma.clh", "common/wgmma_loop.clh",
                          "conv/gpu_wgmma.cl", "common/split_reduce.cl"},
                         name,
-                        options_ + " -DTILE_N=" + std::to_string(config.columns) + " -DFORM=" +
-                            std::to_string(config.form) + " -DSPLIT=" + (conv_wgmma_is_split(p) ? "1" : "0") +
+                        gpu_options(device_, p.dtype) + " -DTILE_N=" + std::to_string(config.columns) +
+                            " -DFORM=" + std::to_string(config.form) +
+                            " -DSPLIT=" + (conv_wgmma_is_split(p) ? "1" : "0") +
                             " -DA_ALONG_ROWS=" + along_rows + " -DB_ALONG_ROWS=" + along_rows);
   }
 
-  cl::Kernel& pack_kernel() const {
-    return fetch_kernel(device_, {"common/gpu_tile.clh", "common/divider.clh", "conv/pack_channels.cl"},
-                        "pack_channels", options_);
-  }
-
-  // Brings an operand to where the kernel can read it: to `place` where that is always needed, to memory of
-  // its own, which is returned, where only its address is odd.
-  c10::DataPtr bring(Stream& stream, const ConvWgmmaCopy& copy, Buffer& buffer, params::dlb_long* strides,
+  // Where only the operand's address is odd, its copy is elsewhere and has other strides.
+  c10::DataPtr bring(Stream& stream, const ConvWgmmaCopy& copy, Buffer& operand, params::dlb_long* strides,
                      MemRef place) const {
-    const auto element = static_cast<int64_t>(c10::elementSize(dtype_));
-    if (!copy.always && buffer.offset * element % kWgmmaUnit == 0) return {};
-    c10::DataPtr memory;
-    if (!copy.always) {
-      memory = allocate_bytes(copy.bytes, index_);
-      place = resolve(memory, memory.get());
-      std::copy_n(copy.strides, 4, strides);
-    }
-    buffer = pack(stream, copy, buffer, place);
+    c10::DataPtr memory = packer_.bring(stream, copy, operand, place);
+    if (memory) std::copy_n(copy.strides, 4, strides);
     return memory;
   }
 
@@ -196,23 +184,13 @@ class WgmmaInvoker final : public ConvInvoker {
     return {place.mem, static_cast<int64_t>(place.offset / c10::elementSize(dtype_))};
   }
 
-  Buffer pack(Stream& stream, const ConvWgmmaCopy& copy, const Buffer& from, MemRef place) const {
-    const Buffer to = in_elements(place);
-    params::PackChannels a = copy.arguments;
-    a.from_offset = from.offset, a.to_offset = to.offset;
-    pack_kernel().launch(stream.queue(), cl::Range::linear(copy.groups, params::PACK_CHANNELS_ITEMS),
-                         from.mem, place.mem, a);
-    return to;
-  }
-
   const ConvDirection direction_;
   const c10::ScalarType dtype_;
   const bool has_bias_;
   cl::Device& device_;
-  const c10::DeviceIndex index_;
   const ConvWgmmaPlan plan_;
   const Layout layout_;
-  const std::string options_;
+  const LinePacker packer_;
   cl::Kernel& kernel_;
   cl::Kernel* const reduce_;  // where there are parts
   const cl::Range range_;

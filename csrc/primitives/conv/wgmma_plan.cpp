@@ -101,19 +101,14 @@ int64_t map_stride(int64_t size, int64_t stride, int64_t bytes) {
 
 // A copy's lines are a tensor's pixels or taps, or its images or output channels where those are contiguous,
 // so that work-items read neighbours.
-void lines_by_axis(params::PackChannels& a, const int32_t* size, const int64_t* strides, int64_t inner) {
+void lines_by_axis(params::PackLines& a, const int32_t* size, const int64_t* strides, int64_t inner) {
   for (int i = 0; i < 3; i++) a.from_line[i] = strides[4 - i];
   a.lines = size[0] * size[1] * size[2];
   a.width = divider(size[2]), a.height = divider(size[1]), a.inner = divider(inner);
 }
-void lines_in_a_row(params::PackChannels& a, int64_t lines, int64_t stride, int64_t inner) {
+void lines_in_a_row(params::PackLines& a, int64_t lines, int64_t stride, int64_t inner) {
   a.from_line[0] = stride, a.lines = static_cast<int>(lines);
   a.width = divider(lines), a.height = divider(1), a.inner = divider(inner);
-}
-
-int64_t copying_groups(const params::PackChannels& a, int64_t outer) {
-  return outer * a.inner.divisor * ceil_div(a.lines, int{params::PACK_CHANNELS_TILE}) *
-         ceil_div(a.channels, int{params::PACK_CHANNELS_TILE});
 }
 
 // Whether a pixel's strides make one dimension, and its stride.
@@ -127,19 +122,19 @@ ConvWgmmaCopy copy_of_pixels(const ConvProblem& p, const Pixels& t, int64_t (&st
   const int64_t bytes = element_bytes(p), pitch = round_up(t.channels * bytes, kWgmmaUnit) / bytes;
   const int64_t pixel = pitch * p.groups, pixels = int64_t(t.size[0]) * t.size[1] * t.size[2];
   ConvWgmmaCopy copy;
-  params::PackChannels& a = copy.arguments;
-  a.from_channel = t.strides[1], a.channels = static_cast<int>(t.channels);
-  a.channels_fast = t.strides[1] == 1 && t.channels > 1;
+  params::PackLines& a = copy.arguments;
+  a.from_element = t.strides[1], a.length = static_cast<int>(t.channels);
+  a.elements_fast = t.strides[1] == 1 && t.channels > 1;
   int64_t even = 0;
   if (t.strides[0] == 1 && p.groups == 1 && is_even(t, even)) {
     lines_in_a_row(a, p.n, 1, pixels);
     a.from_inner = even, a.to_inner = pixel, a.to_line = pixels * pixel;
-    copy.groups = copying_groups(a, 1);
+    copy.groups = packing_groups(a, 1);
   } else {
     lines_by_axis(a, t.size, t.strides, p.groups);
     a.from_outer = t.strides[0], a.from_inner = t.channels * t.strides[1];
     a.to_outer = pixels * pixel, a.to_inner = pitch, a.to_line = pixel;
-    copy.groups = copying_groups(a, p.n);
+    copy.groups = packing_groups(a, p.n);
   }
   copy.bytes = p.n * pixels * pixel * bytes;
   const int64_t row = pixel * t.size[2], plane = row * t.size[1];
@@ -161,9 +156,9 @@ ConvWgmmaCopy copy_of_weights(const ConvProblem& p, int64_t red, int64_t cols, i
   const int64_t bytes = element_bytes(p), pitch = round_up(red * bytes, kWgmmaUnit) / bytes, taps = p.taps();
   const Weights w = weights_of(p);
   ConvWgmmaCopy copy;
-  params::PackChannels& a = copy.arguments;
-  a.from_channel = w.red, a.channels = static_cast<int>(red);
-  a.channels_fast = red > 1 && w.red == 1;
+  params::PackLines& a = copy.arguments;
+  a.from_element = w.red, a.length = static_cast<int>(red);
+  a.elements_fast = red > 1 && w.red == 1;
   a.from_outer = w.group, a.to_outer = cols * taps * pitch;
   int64_t tap = 0;
   const bool even = evenly_spaced(p.filter, p.ws, tap);
@@ -174,7 +169,7 @@ ConvWgmmaCopy copy_of_weights(const ConvProblem& p, int64_t red, int64_t cols, i
     lines_by_axis(a, p.filter, p.ws, cols);
     a.from_inner = w.column, a.to_inner = taps * pitch, a.to_line = pitch;
   }
-  copy.groups = copying_groups(a, p.groups);
+  copy.groups = packing_groups(a, p.groups);
   copy.bytes = p.groups * cols * taps * pitch * bytes;
   copy.strides[0] = pitch * bytes, copy.strides[1] = taps * pitch * bytes;
   copy.strides[2] = copy.strides[3] = kWgmmaUnit;

@@ -5,7 +5,7 @@
 
 #include "kernels/common/split_reduce.h"
 #include "kernels/conv/gpu_wgmma.h"
-#include "kernels/conv/pack_channels.h"
+#include "primitives/common/pack_lines.h"
 #include "primitives/conv/problem.h"
 
 namespace dlb::solver {
@@ -17,11 +17,8 @@ struct ConvWgmmaConfig {
 };
 
 // A copy of an operand in which channels lie together, for one that the copy engine cannot read as it is.
-struct ConvWgmmaCopy {
-  params::PackChannels arguments{};  // but for the offsets
-  int64_t strides[4];                // of the copy, as ConvWgmma has them
-  int64_t bytes = 0, groups = 0;     // of work-items
-  bool always = false;               // else where an address is no multiple of 16 bytes
+struct ConvWgmmaCopy : LinesCopy {
+  int64_t strides[4];  // of the copy, as ConvWgmma has them
 };
 
 struct ConvWgmmaPlan {

@@ -3,8 +3,9 @@
 // lines first.
 #include "kernels/gemm/gpu_wgmma.h"
 #include "cl/rounding.h"
-#include "kernels/gemm/pack_lines.h"
+#include "codegen/pointwise.h"
 #include "primitives/common/gpu_tile.h"
+#include "primitives/common/pack_lines.h"
 #include "primitives/common/wgmma.h"
 #include "primitives/gemm/gpu_invoker.h"
 #include "primitives/gemm/solvers.h"
@@ -65,28 +66,27 @@ Side right_side(const GemmProblem& p) {
   return {p.batch, p.n, p.k, p.b[0], p.b[2], p.b[1], int64_t(c10::elementSize(p.dtype))};
 }
 
-// A copy of an operand: the launch that makes it, and its lines.
-struct Copy {
-  params::PackLines arguments{};
-  cl::Range range;
+// A copy of an operand, and its lines.
+struct Copy : LinesCopy {
   WgmmaOperand lines{};
-  int64_t bytes = 0, groups = 0;  // of work-items
 
   explicit Copy(const Side& side) {
     const bool along_rows = side.lines() == Lines::kAlongRows;
-    const int64_t lines_ = along_rows ? side.k : side.rows, length = along_rows ? side.rows : side.k;
+    const int64_t count = along_rows ? side.k : side.rows, length = along_rows ? side.rows : side.k;
     lines.pitch = round_up(length * side.bytes, kWgmmaUnit);
-    lines.batch = side.matrices() > 1 ? lines_ * lines.pitch : 0;
-    bytes = side.matrices() * lines_ * lines.pitch;
+    lines.batch = side.matrices() > 1 ? count * lines.pitch : 0;
+    bytes = side.matrices() * count * lines.pitch;
+    always = side.lines() == Lines::kPacked;
     params::PackLines& a = arguments;
-    a.from_batch = side.batch_stride;
-    a.from_row = along_rows ? side.k_stride : side.row_stride;
-    a.from_k = along_rows ? side.row_stride : side.k_stride;
-    a.pitch = lines.pitch / side.bytes;
-    a.rows = static_cast<int>(lines_), a.k = static_cast<int>(length);
-    a.k_fast = length > 1 && (lines_ == 1 || a.from_k <= a.from_row);
-    groups = side.matrices() * ceil_div(lines_, params::PACK_TILE) * ceil_div(length, params::PACK_TILE);
-    range = cl::Range::linear(groups, params::PACK_ITEMS);
+    a.from_outer = side.batch_stride;
+    a.from_line[0] = along_rows ? side.k_stride : side.row_stride;
+    a.from_element = along_rows ? side.row_stride : side.k_stride;
+    a.to_line = lines.pitch / side.bytes, a.to_outer = count * a.to_line;
+    a.lines = static_cast<int>(count), a.length = static_cast<int>(length);
+    a.elements_fast = length > 1 && (count == 1 || a.from_element <= a.from_line[0]);
+    a.width = codegen::make_divider(static_cast<uint32_t>(count));
+    a.height = a.inner = codegen::make_divider(1);
+    groups = packing_groups(a, side.matrices());
   }
 };
 
@@ -190,12 +190,11 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
   WgmmaInvoker(const GemmProblem& problem, cl::Device& device, const Config& chosen)
       : GpuGemmInvoker(problem, columns_are_rows(problem), kernel(problem, device, chosen, "gemm_wgmma"),
                        kernel(problem, device, chosen, "split_reduce")),
-        device_(device),
-        index_(static_cast<c10::DeviceIndex>(problem.device)),
         layout_(oriented(problem), device, chosen.as<WgmmaConfig>()),
-        options_(gpu_options(device, problem.dtype)),
-        left_(left_side(oriented(problem)), device, options_),
-        right_(right_side(oriented(problem)), device, options_) {
+        packer_(device, problem.device, problem.dtype),
+        left_(left_side(oriented(problem))),
+        right_(right_side(oriented(problem))) {
+    if (left_.always || right_.always) packer_.fetch();
     const GemmProblem p = oriented(problem);
     const WgmmaConfig config = chosen.as<WgmmaConfig>();
     GemmWgmma& a = arguments_;
@@ -240,45 +239,18 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
             " -DB_ALONG_ROWS=" + along_rows(right_side(p)));
   }
 
-  static cl::Kernel& pack_kernel(cl::Device& device, const std::string& options) {
-    return fetch_kernel(device, {"common/gpu_tile.clh", "gemm/pack_lines.cl"}, "pack_lines", options);
-  }
-
-  struct Operand {
-    Copy copy;
-    cl::Kernel* packs = nullptr;  // where it is copied in every run, and not only where its address is odd
-    Operand(const Side& side, cl::Device& device, const std::string& options) : copy(side) {
-      if (side.lines() == Lines::kPacked) packs = &pack_kernel(device, options);
-    }
-  };
-
-  // Brings an operand to where the kernel can read it: to `place` where that is always needed, to memory of
-  // its own, which is returned, where only its address is odd.
-  c10::DataPtr bring(Stream& stream, const Operand& operand, Buffer& buffer, WgmmaOperand& lines,
+  // Where only the operand's address is odd, its copy is elsewhere and has other strides.
+  c10::DataPtr bring(Stream& stream, const Copy& copy, Buffer& operand, WgmmaOperand& lines,
                      MemRef place) const {
-    const int64_t element = int64_t(c10::elementSize(dtype_));
-    lines.offset = buffer.offset;
-    if (!operand.packs && buffer.offset * element % kWgmmaUnit == 0) return {};
-    c10::DataPtr memory;
-    if (!operand.packs) {
-      memory = allocate_bytes(operand.copy.bytes, index_);
-      place = resolve(memory, memory.get());
-      lines = operand.copy.lines;
-    }
-    params::PackLines a = operand.copy.arguments;
-    a.from_offset = buffer.offset, a.to_offset = int64_t(place.offset) / element;
-    cl::Kernel& kernel = operand.packs ? *operand.packs : pack_kernel(device_, options_);
-    kernel.launch_with(stream.queue(), operand.copy.range,
-                       [&](auto& list) { list.add(buffer.mem), list.add(place.mem), list.add(a); });
-    buffer.mem = place.mem, buffer.offset = lines.offset = a.to_offset;
+    c10::DataPtr memory = packer_.bring(stream, copy, operand, place);
+    if (memory) lines = copy.lines;
+    lines.offset = operand.offset;
     return memory;
   }
 
-  cl::Device& device_;
-  const c10::DeviceIndex index_;
   const Layout layout_;
-  const std::string options_;  // of the copying kernel, which a run may be the first to need
-  const Operand left_, right_;
+  const LinePacker packer_;
+  const Copy left_, right_;
   int together_;  // elements of a row of results that are stored at once
 };
 
