@@ -25,6 +25,7 @@
 #include "ops/common/structured.h"
 #include "ops/resample.h"
 #include "primitives/common/lines.h"
+#include "primitives/common/split.h"
 #include "runtime/fetch_kernel.h"
 #include "runtime/tensor.h"
 
@@ -59,6 +60,32 @@ double step(Mode mode, int64_t in, int64_t out, bool align_corners, Scale scale)
   return static_cast<double>(in) / static_cast<double>(out);
 }
 
+// Interpolates on a GPU where a row's neighbours lie together: each work-item as many planes as leave enough
+// work-items, since taps and weights are the same for all.
+void resize_planes(Stream& stream, const params::ResizeParams& given, const View5& xs, const View5& ys,
+                   codegen::DType type, int axes, const Buffer& in, const Buffer& out) {
+  constexpr uint64_t kMostPlanes = 8, kItemsPerUnit = 4096;
+  const auto divider = [](int64_t n) { return codegen::make_divider(static_cast<uint32_t>(n)); };
+  params::ResizePlanes p{};
+  p.x = given.x, p.y = given.y;
+  std::copy(xs.stride.begin(), xs.stride.end(), p.xs), std::copy(ys.stride.begin(), ys.stride.end(), p.ys);
+  std::copy(std::begin(given.axis), std::end(given.axis), p.axis);
+  p.width = divider(ys.size[4]), p.height = divider(ys.size[3]), p.depth = divider(ys.size[2]);
+  p.channels = divider(ys.size[1]);
+  const auto planes = static_cast<uint64_t>(ys.size[0] * ys.size[1]);
+  const auto positions = static_cast<uint64_t>(ys.size[2] * ys.size[3] * ys.size[4]);
+  const uint64_t enough = kItemsPerUnit * stream.device().compute_units;
+  const uint64_t each = std::clamp<uint64_t>(planes * positions / enough, 1, kMostPlanes);
+  p.planes = static_cast<uint32_t>(planes), p.per_item = static_cast<uint32_t>(each);
+  p.items = static_cast<uint32_t>((planes + each - 1) / each * positions);
+  constexpr const char* kOptions[2][3] = {{"-DTAPS=2 -DAXES=1", "-DTAPS=2 -DAXES=2", "-DTAPS=2 -DAXES=3"},
+                                          {"-DTAPS=4 -DAXES=1", "-DTAPS=4 -DAXES=2", "-DTAPS=4 -DAXES=3"}};
+  const bool cubic = given.axis[2].mode == params::RESIZE_CUBIC;
+  fetch_kernel(stream.device(), "upsample/planes.cl", "resize_planes", codegen::compute_type(type), {type},
+               kOptions[cubic][axes - 1])
+      .launch(stream.queue(), split_work(stream.device(), p.items).range, in.mem, out.mem, p);
+}
+
 // x: the input or its gradient, y: the output or its gradient; sizes [N, C, spatial...].
 void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_corners,
          std::initializer_list<Scale> scales) {
@@ -85,6 +112,9 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_
                   {}};
     set_scale(p.axis[at], s);
   }
+  const bool interpolates = mode == Mode::Linear || mode == Mode::Cubic;
+  if (!backward && interpolates && device.cls == cl::DeviceClass::kGpu && !has_channels_inside(ys))
+    return resize_planes(stream, p, xs, ys, type, axes, in, out);
   // Kernels that interpolate hold weights of all neighbours, which do not fit a GPU's registers.
   const bool copies = !backward && (mode == Mode::Nearest || mode == Mode::NearestExact);
   const int32_t most = device.cls == cl::DeviceClass::kCpu ? kMostLineBlock : copies ? kGpuBlock : 1;

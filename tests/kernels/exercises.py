@@ -743,6 +743,7 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "sort/gpu_rows.cl": sorting,
     "sort/gpu_select.cl": selection,
     "sparse/product.cl": sparse,
+    "upsample/planes.cl": resizing,
     "upsample/resample.cl": resampling,
     "upsample/resample_table.cl": resampling,
     "upsample/upsample.cl": resizing,
@@ -766,6 +767,7 @@ ONE_CLASS = {
     "linalg/jacobi_apply.cl": "gpu",
     "linalg/svd.cl": "cpu",
     "linalg/svd_jacobi.cl": "gpu",
+    "upsample/planes.cl": "gpu",
 }
 
 # Files that have no exercise, and why.

@@ -127,23 +127,55 @@ kernel void dlb_index_move(global E* x, global E* y, global const int* index, vo
   }
 }
 #else
+// An index as it was read: the offset into y, or -1 for one out of bounds.
+inline long dlb_offset_of(long given, const IndexWalk* w, volatile global int* error) {
+  const long i = given + (given < 0 && w->wraps ? w->bound : 0);
+  if (i >= 0 && i < w->bound) return i * w->step;
+  dlb_report(error, w->site, given, w->bound);
+  return -1;
+}
+
+// Moves `N` elements that are `hop` apart. All indices are read before any is tested, and all elements before any is
+// written, so that these loads do not wait for each other.
+#define DEFINE_MOVE(name, N)                                                                                       \
+  inline void name(global E* x, global E* y, global const int* index, volatile global int* error,                  \
+                   const IndexWalk* w, uint first, uint hop) {                                                     \
+    long ox[N], oy[N], given[N];                                                                                   \
+    E value[N];                                                                                                    \
+    _Pragma("unroll") for (uint e = 0; e < N; ++e) {                                                               \
+      uint rest = min(first + e * hop, w->count - 1);                                                              \
+      long oi = w->base[INDEX];                                                                                    \
+      ox[e] = w->base[PLAIN], oy[e] = w->base[INDEXED];                                                            \
+      for (uint d = 0; d < w->rank; ++d) {                                                                         \
+        const uint q = d + 1 == w->rank ? 0 : dlb_divide(rest, w->size[d]);                                        \
+        const long k = rest - q * w->size[d].divisor;                                                              \
+        rest = q;                                                                                                  \
+        ox[e] += k * w->stride[PLAIN][d], oy[e] += k * w->stride[INDEXED][d], oi += k * w->stride[INDEX][d];       \
+      }                                                                                                            \
+      given[e] = !w->indexed ? 0 : w->wide ? ((global const long*)index)[oi] : (long)index[oi];                    \
+    }                                                                                                              \
+    _Pragma("unroll") for (uint e = 0; e < N; ++e) {                                                               \
+      const long offset = !w->indexed ? 0 : dlb_offset_of(given[e], w, error);                                     \
+      oy[e] = offset < 0 || first + e * hop >= w->count ? -1 : oy[e] + offset;                                     \
+    }                                                                                                              \
+    _Pragma("unroll") for (uint e = 0; e < N; ++e)                                                                 \
+      value[e] = oy[e] < 0 ? (E)0 : w->write ? x[ox[e]] : y[oy[e]];                                                \
+    _Pragma("unroll") for (uint e = 0; e < N; ++e) {                                                               \
+      if (w->write && oy[e] >= 0) y[oy[e]] = value[e];                                                             \
+      if (!w->write && first + e * hop < w->count) x[ox[e]] = value[e];                                            \
+    }                                                                                                              \
+  }
+DEFINE_MOVE(dlb_move_one, 1)
+DEFINE_MOVE(dlb_move_some, INDEX_TOGETHER)
+
 kernel void dlb_index_move(global E* x, global E* y, global const int* index, volatile global int* error,
                            const IndexWalk w) {
-  uint rest = get_global_id(0);
-  if (rest >= w.count) return;
-  long ox = w.base[PLAIN], oy = w.base[INDEXED], oi = w.base[INDEX];
-  for (uint d = 0; d < w.rank; ++d) {
-    const uint q = dlb_divide(rest, w.size[d]);
-    const long k = rest - q * w.size[d].divisor;
-    rest = q;
-    ox += k * w.stride[PLAIN][d], oy += k * w.stride[INDEXED][d], oi += k * w.stride[INDEX][d];
-  }
-  const long offset = w.indexed ? dlb_lookup(index, oi, &w, error) : 0;
-  if (w.write) {
-    if (offset >= 0) y[oy + offset] = x[ox];
-  } else {
-    x[ox] = offset >= 0 ? y[oy + offset] : (E)0;
-  }
+  const uint first = get_global_id(0), hop = get_global_size(0);
+  if (first >= w.count) return;
+  if (w.per_item == 1)
+    dlb_move_one(x, y, index, error, &w, first, hop);
+  else
+    dlb_move_some(x, y, index, error, &w, first, hop);
 }
 #endif
 

@@ -205,12 +205,19 @@ kernel void dlb_accumulate_merge(global A_T* dst, global const A_T* copies, cons
 #include "common/atomic.clh"
 kernel void dlb_accumulate(global A_T* dst, global const B_T* src, global const int* index,
                            volatile global int* error, const AccumulateParams p) {
-  const ulong id = get_global_id(0);
-  if (id >= (ulong)p.outer * p.n * p.inner) return;
-  const uint i = id % p.inner, k = id / p.inner % p.n;
-  const ulong o = id / p.inner / p.n;
+  const ulong id = get_global_id(0), lines = (ulong)p.outer * p.n;
+  if (id >= lines * p.inner) return;
+  ulong o = 0;
+  uint k = id, i = 0;
+  if (p.inner > 1 || p.outer > 1) {  // divisions of 64 bits are slow
+    const bool narrow = lines * p.inner <= 0xffffffffu;
+    const ulong line = p.inner == 1 ? id : narrow ? (uint)id / p.inner : id / p.inner;
+    o = narrow ? (uint)line / p.n : line / p.n;
+    i = id - line * p.inner, k = line - o * p.n;
+  }
+  const T value = LOAD_B(src, p.src_offset + id);
   const long row = dlb_row(index, p.full ? id : k, &p, error);
   if (row < 0) return;
-  dlb_atomic_combine(dst + p.dst_offset + (o * p.bound + row) * p.inner + i, p.op, LOAD_B(src, p.src_offset + id));
+  dlb_atomic_combine(dst + p.dst_offset + (o * p.bound + row) * p.inner + i, p.op, value);
 }
 #endif

@@ -32,9 +32,8 @@ inline void dlb_bag_range(global const int* offsets, uint bag, const BagParams* 
     *begin = from, *end = to;
 }
 
-// The row of index number i: -1 for the padding, and for one out of bounds, which is reported.
-inline long dlb_bag_row(global const int* indices, long i, const BagParams* p, volatile global int* error) {
-  const long row = dlb_number(indices, p->indices + i, p->wide);
+// The row that an index names: -1 for the padding, and for one out of bounds, which is reported.
+inline long dlb_bag_row(long row, const BagParams* p, volatile global int* error) {
   if (row == p->padding && row >= 0) return -1;
   if (row < 0 || row >= p->rows) {
     dlb_report(error, p->site, row, p->rows);
@@ -70,10 +69,6 @@ inline void dlb_touch_ahead(global const A_T* weight, global const int* indices,
   global const A_T* from = weight + p->weight + row * p->row_stride + first;
   for (int c = 0; c < width; c += 64 / sizeof(A_T)) TOUCH(from + c);
 }
-#else
-#define COLUMNS 1
-#define EACH_COLUMN for (int c = 0; c < 1; ++c)
-#endif
 
 // One bag, columns from `first` on, `width` of them.
 inline void dlb_bag_block(global const A_T* weight, global const int* indices, global const A_T* scales, global A_T* out,
@@ -85,10 +80,8 @@ inline void dlb_bag_block(global const A_T* weight, global const int* indices, g
   EACH_COLUMN sum[c] = 0, where[c] = 0;
   for (long i = begin; i < end; ++i) {
     if (first == 0 && p->bag_of >= 0) dlb_put(bag_of, p->bag_of + i, p->wide, bag);
-    const long row = dlb_bag_row(indices, i, p, error);
-#if DLB_CPU
+    const long row = dlb_bag_row(dlb_number(indices, p->indices + i, p->wide), p, error);
     dlb_touch_ahead(weight, indices, i, p, first, width);
-#endif
     if (row < 0) continue;
     global const A_T* from = weight + p->weight + row * p->row_stride + first;
     if (p->mode == BAG_MAX) {
@@ -130,7 +123,7 @@ inline void dlb_bag_block(global const A_T* weight, global const int* indices, g
     _Pragma("unroll") for (int v = 0; v < N; ++v) sum[v] = 0;                                                      \
     for (long i = begin; i < end; ++i) {                                                                           \
       dlb_touch_ahead(weight, indices, i, p, first, N * VECTOR_SIZE);                                              \
-      const long row = dlb_bag_row(indices, i, p, error);                                                          \
+      const long row = dlb_bag_row(dlb_number(indices, p->indices + i, p->wide), p, error);                        \
       if (row < 0) continue;                                                                                       \
       global const A_T* from = weight + p->weight + row * p->row_stride + first;                                   \
       _Pragma("unroll") for (int v = 0; v < N; ++v) sum[v] += LOAD_VECTOR(v, from);                                \
@@ -164,6 +157,48 @@ inline uint dlb_bag_columns(global const A_T* weight, global const int* indices,
 }
 #endif
 
+#else
+// One column of one bag. Several indices are read at once, and then the rows that they name, so that these loads do not
+// wait for each other.
+inline void dlb_bag_column(global const A_T* weight, global const int* indices, global const A_T* scales, global A_T* out,
+                           global int* bag_of, global int* bag_size, global int* maxima, volatile global int* error,
+                           const BagParams* p, uint bag, long begin, long end, uint column) {
+  enum { TOGETHER = 4 };
+  T sum = 0;
+  int where = 0;
+  long counted = 0;
+  for (long first = begin; first < end; first += TOGETHER) {
+    long number[TOGETHER];
+    T value[TOGETHER];
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) number[k] = dlb_number(indices, p->indices + min(first + k, end - 1), p->wide);
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k)
+      value[k] = (ulong)number[k] < (ulong)p->rows ? LOAD_A(weight, p->weight + number[k] * p->row_stride + column) : (T)0;
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      const long i = first + k;
+      if (i >= end) continue;
+      if (column == 0 && p->bag_of >= 0) dlb_put(bag_of, p->bag_of + i, p->wide, bag);
+      if (dlb_bag_row(number[k], p, error) < 0) continue;
+      if (p->mode == BAG_MAX) {
+        const bool take = counted == 0 || value[k] > sum;
+        sum = take ? value[k] : sum;
+        where = take ? (int)number[k] : where;
+      } else {
+        sum += p->scales >= 0 ? value[k] * LOAD_A(scales, p->scales + i) : value[k];
+      }
+      ++counted;
+    }
+  }
+  if (column == 0) dlb_put(bag_size, p->bag_size + bag, p->wide, counted);
+  if (p->mode == BAG_MEAN && counted > 1) sum = sum / (T)counted;
+  const ulong at = (ulong)bag * p->width + column;
+  STORE_A(out, p->out + at, sum);
+  if (p->mode == BAG_MAX) dlb_put(maxima, p->maxima + at, p->wide, where);
+}
+#endif
+
 kernel void dlb_bag(global const A_T* weight, global const int* indices, global const int* offsets,
                     global const A_T* scales, global A_T* out, global int* bag_of, global int* bag_size,
                     global int* maxima, volatile global int* error, const BagParams p) {
@@ -185,6 +220,6 @@ kernel void dlb_bag(global const A_T* weight, global const int* indices, global 
   if (id >= (ulong)p.bags * p.width) return;
   const uint bag = id / p.width;
   dlb_bag_range(offsets, bag, &p, error, &begin, &end);
-  dlb_bag_block(weight, indices, scales, out, bag_of, bag_size, maxima, error, &p, bag, begin, end, id % p.width, 1);
+  dlb_bag_column(weight, indices, scales, out, bag_of, bag_size, maxima, error, &p, bag, begin, end, id % p.width);
 #endif
 }

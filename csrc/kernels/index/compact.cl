@@ -15,18 +15,31 @@ kernel void dlb_count_true(global const uchar* mask, long offset, uint count, ui
   counts[counts_offset + run] = n;
 }
 #else
+// Bit i: byte i of the word is not zero.
+inline uint dlb_nonzero_bytes(uint word) {
+  word |= word >> 4, word |= word >> 2, word |= word >> 1;
+  return (word & 0x01010101u) * 0x10204080u >> 28;
+}
+
+// Bit k: element first + k is true, of RUN_ITEMS and before `end`. Sixteen bytes are read at once where they are aligned,
+// since loads of bytes are as slow as of words.
+inline uint dlb_true_bits(global const uchar* mask, uint first, uint end) {
+  if (first + RUN_ITEMS <= end && ((size_t)(mask + first) & 15) == 0) {
+    const uint4 bytes = *(global const uint4*)(mask + first);
+    return dlb_nonzero_bytes(bytes.x) | dlb_nonzero_bytes(bytes.y) << 4 | dlb_nonzero_bytes(bytes.z) << 8 |
+           dlb_nonzero_bytes(bytes.w) << 12;
+  }
+  uint found = 0;
+  for (uint k = 0; k < RUN_ITEMS; ++k) found |= (uint)(first + k < end && mask[min(first + k, end - 1)] != 0) << k;
+  return found;
+}
+
 kernel void dlb_count_true(global const uchar* mask, long offset, uint count, uint per_run, global int* counts,
                            long counts_offset) {
   local uint sums[2 * SCAN_GROUP];
   const uint item = get_local_id(0), run = get_group_id(0), begin = run * per_run, end = min(per_run, count - begin);
-  uint n = 0, all;
-  mask += offset + begin;
-#pragma unroll
-  for (uint k = 0; k < RUN_ITEMS; ++k) {
-    const uint i = k * SCAN_GROUP + item;
-    n += i < end && mask[min(i, end - 1)] != 0;
-  }
-  dlb_scan_items(n, sums, &all);
+  uint all;
+  dlb_scan_items(popcount(dlb_true_bits(mask + offset + begin, item * RUN_ITEMS, end)), sums, &all);
   if (item == 0) counts[counts_offset + run] = all;
 }
 #endif
@@ -46,28 +59,26 @@ kernel void dlb_scan(global int* rows, long offset, uint length, long row_pitch)
 }
 #else
 kernel void dlb_scan(global int* rows, long offset, uint length, long row_pitch) {
-  local int sums[SCAN_GROUP];
-  const uint item = get_local_id(0), items = get_local_size(0);
+  local uint sums[2 * SCAN_GROUP];
+  const uint item = get_local_id(0);
   global int* row = rows + offset + get_group_id(0) * row_pitch;
-  const uint run = (length + items - 1) / items;
-  const uint begin = min(item * run, length), end = min(begin + run, length);
-  int sum = 0;
-  for (uint i = begin; i < end; ++i) sum += row[i];
-  sums[item] = sum;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (uint step = 1; step < items; step *= 2) {
-    const int below = item >= step ? sums[item - step] : 0;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    sums[item] += below;
-    barrier(CLK_LOCAL_MEM_FENCE);
+  uint before = 0, all;
+  for (uint chunk = 0; chunk < length; chunk += SCAN_GROUP * RUN_ITEMS) {
+    const uint first = chunk + item * RUN_ITEMS;
+    uint value[RUN_ITEMS], sum = 0;
+#pragma unroll
+    for (uint k = 0; k < RUN_ITEMS; ++k) value[k] = first + k < length ? row[first + k] : 0;
+#pragma unroll
+    for (uint k = 0; k < RUN_ITEMS; ++k) sum += value[k];
+    uint at = before + dlb_scan_items(sum, sums, &all);
+#pragma unroll
+    for (uint k = 0; k < RUN_ITEMS; ++k) {
+      if (first + k < length) row[first + k] = at;
+      at += value[k];
+    }
+    before += all;
   }
-  int at = sums[item] - sum;
-  for (uint i = begin; i < end; ++i) {
-    const int value = row[i];
-    row[i] = at;
-    at += value;
-  }
-  if (item == items - 1) row[length] = sums[item];
+  if (item == 0) row[length] = before;
 }
 #endif
 
@@ -102,12 +113,8 @@ kernel void dlb_true_positions(global const uchar* mask, long offset, uint count
   local ushort place[SCAN_GROUP * RUN_ITEMS];
   const uint item = get_local_id(0), run = get_group_id(0), begin = run * per_run, end = min(per_run, count - begin);
   mask += offset + begin;
-  uint found = 0, all;
-#pragma unroll
-  for (uint k = 0; k < RUN_ITEMS; ++k) {
-    const uint i = item * RUN_ITEMS + k;
-    found |= (uint)(i < end && mask[min(i, end - 1)] != 0) << k;
-  }
+  const uint found = dlb_true_bits(mask, item * RUN_ITEMS, end);
+  uint all;
   uint at = dlb_scan_items(popcount(found), sums, &all);
   for (uint k = 0; k < RUN_ITEMS; ++k)
     if (found >> k & 1) place[at++] = item * RUN_ITEMS + k;

@@ -6,6 +6,7 @@ PARAMS_BEGIN
 
 enum {
   INDEX_RANK = 8,          // dimensions of a walk, at most
+  INDEX_TOGETHER = 4,      // GPU: elements that a work-item of a large walk moves
   COORDINATE_RANK = 16,    // dimensions of what index/compact.cl finds true elements in, at most
   SCAN_GROUP = 256,        // GPU: work-items of a work-group that scans a row, or has a run of elements
   RUN_ITEMS = 16,          // GPU: neighbouring elements of a run that a work-item has

@@ -30,16 +30,22 @@ kernel void dlb_count_groups(global const A_T* x, long x_offset, global const in
   counts[counts_offset + run] = groups;
 }
 #else
+// Whether row i begins a group, asked by neighbouring work-items for neighbouring rows.
+inline bool dlb_begins(global const A_T* x, global const int* places, int ordered, uint width, uint n, uint i) {
+  if (i >= n) return false;
+  if (width == 1 && !ordered) return i == 0 || !(LOAD_A(x, i) == LOAD_A(x, i - 1));
+  return i == 0 || !dlb_repeats(x, places, ordered, width, i);
+}
+
 kernel void dlb_count_groups(global const A_T* x, long x_offset, global const int* places, long places_offset,
                              int ordered, uint width, uint n, uint per_run, global int* counts, long counts_offset) {
   local uint sums[2 * SCAN_GROUP];
   const uint item = get_local_id(0), run = get_group_id(0), begin = run * per_run;
   x += x_offset, places += places_offset;
   uint groups = 0, all;
-  for (uint k = 0; k < RUN_ITEMS; ++k) {
-    const uint i = begin + k * SCAN_GROUP + item;
-    groups += i < n && (i == 0 || !dlb_repeats(x, places, ordered, width, i));
-  }
+#pragma unroll 4
+  for (uint k = 0; k < RUN_ITEMS; ++k)
+    groups += dlb_begins(x, places, ordered, width, n, begin + k * SCAN_GROUP + item);
   dlb_scan_items(groups, sums, &all);
   if (item == 0) counts[counts_offset + run] = all;
 }
@@ -90,20 +96,44 @@ kernel void dlb_write_groups(global const A_T* x, long x_offset, global const in
     group += count;
   }
 #else
+  // Rows are read, and results written, by neighbouring work-items; in between a work-item has RUN_ITEMS neighbouring
+  // rows.
   local uint sums[2 * SCAN_GROUP];
-  const uint first = begin + get_local_id(0) * RUN_ITEMS;
-  uint found = 0, all;
+  local uchar begins[SCAN_GROUP * RUN_ITEMS];
+  local ushort place[SCAN_GROUP * RUN_ITEMS];  // of the groups' first rows, then the group of each row
+  const uint item = get_local_id(0);
+#pragma unroll 4
   for (uint k = 0; k < RUN_ITEMS; ++k) {
-    const uint i = first + k;
-    found |= (uint)(i < end && (i == 0 || !dlb_repeats(x, places, ordered, width, i))) << k;
+    const uint i = k * SCAN_GROUP + item;
+    begins[i] = dlb_begins(x, places, ordered, width, n, begin + i);
   }
-  group += dlb_scan_items(popcount(found), sums, &all);
-  for (uint i = first; i < min(first + RUN_ITEMS, end); ++i) {
-    if (found >> (i - first) & 1) {
-      starts[++group] = i;
-      if (wants_values) values[group] = x[ordered ? places[i] : i];
-    }
-    if (wants_inverse) inverse[placed ? places[i] : i] = group;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  uint found = 0, all;
+#pragma unroll
+  for (uint k = 0; k < RUN_ITEMS; ++k) found |= (uint)begins[item * RUN_ITEMS + k] << k;
+  const uint before = dlb_scan_items(popcount(found), sums, &all);
+  uint at = before;
+  for (uint k = 0; k < RUN_ITEMS; ++k)
+    if (found >> k & 1) place[at++] = item * RUN_ITEMS + k;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  ++group;
+  for (uint f = item; f < all; f += SCAN_GROUP) {
+    const uint i = begin + place[f];
+    starts[group + f] = i;
+    if (wants_values) values[group + f] = x[ordered ? places[i] : i];
+  }
+  if (!wants_inverse) return;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  at = before;
+#pragma unroll
+  for (uint k = 0; k < RUN_ITEMS; ++k) {
+    at += found >> k & 1;
+    place[item * RUN_ITEMS + k] = at;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (uint k = 0; k < RUN_ITEMS; ++k) {
+    const uint i = k * SCAN_GROUP + item;
+    if (begin + i < end) inverse[placed ? places[begin + i] : begin + i] = group + place[i] - 1;
   }
 #endif
 }

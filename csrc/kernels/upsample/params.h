@@ -22,4 +22,13 @@ typedef struct {
 } ResizeParams;
 ASSERT_SIZE(ResizeParams, 256);
 
+// resize_planes: a work-item has one position of `per_item` planes.
+typedef struct {
+  dlb_long x, y, xs[5], ys[5];             // offsets; strides of N, C, D, H, W
+  ResizeAxis axis[3];                      // D, H, W
+  Divider width, height, depth, channels;  // of the output
+  dlb_uint planes, per_item, items;
+} ResizePlanes;
+ASSERT_SIZE(ResizePlanes, 240);
+
 PARAMS_END

@@ -1,49 +1,7 @@
-// Resizing along up to three axes: nearest, linear, cubic, in PyTorch's conventions. A_T: the element type.
-// Coordinates are computed in REAL, as PyTorch's CPU kernels do.
+// Resizing along up to three axes, any strides, on CPUs and GPUs; and its gradient. A_T: the element type.
 #include "common/team.clh"
 #include "common/lines.clh"
-#include "kernels/upsample/params.h"
-
-inline int taps_of(ResizeAxis a) { return a.mode == RESIZE_CUBIC ? 4 : a.mode == RESIZE_LINEAR ? 2 : 1; }
-
-inline REAL scale_of(ResizeAxis a) { return (REAL)a.scale[0] + (REAL)a.scale[1] + (REAL)a.scale[2]; }
-
-inline REAL source(ResizeAxis a, int o) {
-  const REAL scale = scale_of(a);
-  if (a.mode == RESIZE_NEAREST || a.align_corners) return o * scale;
-  if (a.mode == RESIZE_NEAREST_EXACT) return (o + (REAL)0.5) * scale;
-  const REAL at = (o + (REAL)0.5) * scale - (REAL)0.5;
-  return a.mode == RESIZE_LINEAR && at < 0 ? 0 : at;
-}
-
-// The cubic convolution kernel with A = -0.75 (Keys 1981), for |x| <= 1 and 1 < |x| < 2.
-inline REAL cubic_near(REAL x) { return (((REAL)1.25 * x - (REAL)2.25) * x) * x + 1; }
-inline REAL cubic_far(REAL x) {
-  return (((REAL)-0.75 * x + (REAL)3.75) * x - 6) * x + 3;
-}
-
-inline int nearest_of(ResizeAxis a, int o) { return min((int)floor(source(a, o)), a.in - 1); }
-
-// The input positions and weights that output o reads.
-inline void taps_at(ResizeAxis a, int o, int* index, REAL* weight) {
-  if (a.mode == RESIZE_NEAREST || a.mode == RESIZE_NEAREST_EXACT) {
-    index[0] = nearest_of(a, o);
-    weight[0] = 1;
-    return;
-  }
-  const REAL at = source(a, o);
-  const int first = min((int)floor(at), a.in - 1);
-  const REAL t = clamp(at - first, (REAL)0, (REAL)1);
-  if (a.mode == RESIZE_LINEAR) {
-    // Where the size stays there is no neighbour, whose NaN a weight of 0 would not keep out.
-    index[0] = first, index[1] = a.in == a.out ? first : min(first + 1, a.in - 1);
-    weight[0] = 1 - t, weight[1] = t;
-    return;
-  }
-  for (int k = 0; k < 4; ++k) index[k] = clamp(first - 1 + k, 0, a.in - 1);
-  weight[0] = cubic_far(t + 1), weight[1] = cubic_near(t);
-  weight[2] = cubic_near(1 - t), weight[3] = cubic_far(2 - t);
-}
+#include "upsample/taps.clh"
 
 kernel void resize(global const A_T* x, global A_T* y, const ResizeParams p, const Team team) {
   const ResizeAxis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];

@@ -14,12 +14,13 @@
        unit < unit##_end; ++unit)
 
 // Only moves bits: A_T is an unsigned type of the element's size.
+#ifdef DLB_CPU
 kernel void im2col(global const A_T* image, global A_T* columns, const ColumnParams p) {
   FOR_UNITS(unit, p.rows) {
     uint rest = unit;
     const int first = dlb_next(&rest, p.pieces) * COLUMN_LANES, oy = dlb_next(&rest, p.height);
     const int tap = dlb_next(&rest, p.taps), c = dlb_next(&rest, p.channels), n = rest;
-    const int lanes = COLUMN_LANES == 1 ? 1 : min(COLUMN_LANES, p.out[1] - first);
+    const int lanes = min(COLUMN_LANES, p.out[1] - first);
     const int y = oy * p.stride[0] - p.pad[0] + tap / p.filter[1] * p.dilation[0];
     const int x = first * p.stride[1] - p.pad[1] + tap % p.filter[1] * p.dilation[1];
     global A_T* to = columns + p.columns +
@@ -40,6 +41,26 @@ kernel void im2col(global const A_T* image, global A_T* columns, const ColumnPar
     for (int j = high; j < lanes; ++j) to[j] = none;
   }
 }
+#else
+// An output position of a channel, for all taps.
+kernel void im2col(global const A_T* image, global A_T* columns, const ColumnParams p) {
+  uint rest = get_global_id(0);
+  if (rest >= p.rows) return;
+  const int ox = dlb_next(&rest, p.pieces), oy = dlb_next(&rest, p.height), c = dlb_next(&rest, p.channels), n = rest;
+  const int top = oy * p.stride[0] - p.pad[0], left = ox * p.stride[1] - p.pad[1];
+  const long length = (long)p.out[0] * p.out[1];
+  global A_T* to = columns + p.columns + ((long)n * p.channels.divisor + c) * p.taps.divisor * length + (long)oy * p.out[1] + ox;
+  image += p.image + n * p.xs[0] + c * p.xs[1];
+  for (int fy = 0; fy < p.filter[0]; ++fy) {
+    const int y = top + fy * p.dilation[0];
+    for (int fx = 0; fx < p.filter[1]; ++fx, to += length) {
+      const int x = left + fx * p.dilation[1];
+      const bool inside = y >= 0 && y < p.in[0] && x >= 0 && x < p.in[1];
+      *to = inside ? image[y * p.xs[2] + x * p.xs[3]] : (A_T)(0);
+    }
+  }
+}
+#endif
 
 // Every element of the image, which is contiguous, gathers what the taps read of it.
 kernel void col2im(global A_T* image, global const A_T* columns, const ColumnParams p) {

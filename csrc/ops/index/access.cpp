@@ -103,6 +103,16 @@ void for_each_part(Dims& all, const Launch& launch) {
   }
 }
 
+// The work-items of a walk. On GPUs those of a large one have INDEX_TOGETHER elements each, where all
+// work-items that run at once still have some.
+Split split_moves(const cl::Device& device, uint32_t count, const IndexAccess& a) {
+  if (device.cls == cl::DeviceClass::kCpu)
+    return split_work(device, count, a.ordered ? ~0u : a.index.defined() ? 2048 : 8192);
+  constexpr uint32_t kTogether = params::INDEX_TOGETHER, kItemsAtOnce = 2048;  // of a compute unit
+  if (count / kTogether < device.compute_units * kItemsAtOnce / 2) return split_work(device, count);
+  return {split_work(device, (count + kTogether - 1) / kTogether).range, kTogether};
+}
+
 // What the walks along a dimension share.
 IndexAccess access_along(const at::Tensor& plain, const at::Tensor& indexed, const at::Tensor& index,
                          size_t dim, int32_t site) {
@@ -190,7 +200,7 @@ void run_index_access(const IndexAccess& a) {
   cl_mem error = a.index.defined() ? stream.error_buffer() : plain.mem;
   for_each_part(all, [&](const Dims& part) {
     fill_walk(w, part);
-    const Split split = split_work(device, w.count, a.ordered ? ~0u : a.index.defined() ? 2048 : 8192);
+    const Split split = split_moves(device, w.count, a);
     w.per_item = split.per_item;
     kernel.launch(stream.queue(), split.range, plain.mem, indexed.mem, index.mem, error, w);
   });

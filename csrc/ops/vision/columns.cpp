@@ -54,13 +54,13 @@ void run(const char* kernel, codegen::DType type, const Tensor& written, const T
   check_device_supports(device, type, kernel);
   TORCH_CHECK(written.numel() < (int64_t{1} << 31) && read.numel() < (int64_t{1} << 31), kernel,
               ": tensors of 2^31 elements or more are not supported");
-  const int64_t lanes = device.cls == cl::DeviceClass::kCpu ? kLanes : 1,
-                pieces = (width + lanes - 1) / lanes;
+  const bool cpu = device.cls == cl::DeviceClass::kCpu;  // whose work-items have a row of one tap
+  const int64_t lanes = cpu ? kLanes : 1, pieces = (width + lanes - 1) / lanes;
   const int64_t taps = int64_t{p.filter[0]} * p.filter[1];
   const auto divider = [](int64_t size) { return codegen::make_divider(static_cast<uint32_t>(size)); };
   p.pieces = divider(pieces), p.height = divider(height), p.taps = divider(taps),
   p.channels = divider(channels);
-  p.rows = static_cast<uint32_t>(n * channels * (per_tap ? taps : 1) * height * pieces);
+  p.rows = static_cast<uint32_t>(n * channels * (per_tap && cpu ? taps : 1) * height * pieces);
   const int64_t work = std::min(lanes, width) * (per_tap ? 1 : taps);
   const Split split = split_work(device, p.rows, static_cast<uint32_t>(std::max<int64_t>(1, 16384 / work)));
   p.per_item = split.per_item;

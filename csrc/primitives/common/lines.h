@@ -40,11 +40,16 @@ inline Lines lines_of(const View5& x, const View5& y) {
   return lines;
 }
 
+// Whether neighbours in memory are those along the channels, and not along the width.
+inline bool has_channels_inside(const View5& t) {
+  return t.size[1] > 1 && t.stride[1] == 1 && t.stride[4] != 1;
+}
+
 // Walks `over` (x or y of lines_of()), `work` steps an element. Lines along the width are taken one element
 // at a time unless `wide`. `most`: neighbours taken together; GPUs take 1 or kGpuBlock.
 inline Team walk_lines(Lines& lines, const cl::Device& device, const View5& over, bool wide, int64_t work,
                        int32_t most) {
-  lines.channels_inner = lines.channels > 1 && over.stride[1] == 1 && over.stride[4] != 1;
+  lines.channels_inner = has_channels_inside(over);
   lines.block = wide || lines.channels_inner ? most : 1;
   lines.line = static_cast<int32_t>(lines.channels_inner ? lines.channels : over.size[4]);
   const int32_t pieces = (lines.line + lines.block - 1) / lines.block;
