@@ -45,6 +45,18 @@ inline long hop_of(int channels_inner, const long* strides) {
   return channels_inner ? strides[1] : strides[4];
 }
 
+// Stores a piece's places, `hop` elements apart; those of GPUs together where they lie so, as store_piece().
+inline void store_places(global long* to, long hop, int lanes, const int* place) {
+#ifdef WIDE_LINES
+  if (hop == 1 && lanes == 4 && ((ulong)to & 15) == 0) {
+    ((global long2*)to)[0] = (long2)(place[0], place[1]);
+    ((global long2*)to)[1] = (long2)(place[2], place[3]);
+    return;
+  }
+#endif
+  FOR_LANES(j, 0, lanes) to[j * hop] = place[j];
+}
+
 kernel void max_pool_lines(global const A_T* x, global A_T* y, global long* index, const PoolParams p,
                      const Team team) {
   const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
@@ -87,7 +99,7 @@ kernel void max_pool_lines(global const A_T* x, global A_T* y, global long* inde
       }
     const long base = offset_of(at, p.lines.ys), out_hop = hop_of(p.lines.channels_inner, p.lines.ys);
     store_piece(y + p.y + base, out_hop, at.lanes, best);
-    FOR_LANES(j, 0, at.lanes) index[p.index + base + j * out_hop] = place[j];
+    store_places(index + p.index + base, out_hop, at.lanes, place);
   }
 }
 
