@@ -65,6 +65,7 @@ Built find_or_compile(Device& device, const std::string& source, const std::stri
     if (!stored && compile_processes(device) > 0) has_portable(device, source, options);
     const auto reply = compile_elsewhere(device, source, options, mode.waited_by != WaitedBy::kNobody);
     if (reply) stored = disk.load(disk_key, &from_pack);
+    if (reply && !stored) give_up_compile_processes("the cache does not keep what they compile");
     if (reply || still_compiles(device, from_pack))
       if (cl_program program = load())
         return {program, !reply || reply->from_pack ? Origin::kPack : Origin::kOtherProcess,

@@ -2,7 +2,9 @@
 #include "cl/compile_process.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -67,7 +69,15 @@ int start_process() {
   char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(prefix.c_str()),
                              const_cast<char*>(package_dir().c_str()), nullptr};
   pid_t pid = -1;
-  const int failed = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environ);
+  // Threads of this library block signals, which must reach the process.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  const int failed = posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments, environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
   if (failed) {
@@ -79,16 +89,22 @@ int start_process() {
   return ends[0];
 }
 
+// Whether what the calling thread starts has a lower priority than what the program does: the background
+// thread's has, and an ordinary user cannot raise it again.
+bool has_low_priority() {
+  return ::getpriority(PRIO_PROCESS, 0) > ::getpriority(PRIO_PROCESS, static_cast<id_t>(::getpid()));
+}
+
 class Pool {
  public:
   std::optional<CompiledElsewhere> compile(const Device& device, const std::string& source,
                                            const std::string& options, bool urgent) {
-    const int socket = take(compile_processes(device), urgent);
-    if (socket < 0) return {};
+    const Process process = take(compile_processes(device), urgent);
+    if (process.socket < 0) return {};
     CompileReply reply{};
-    const bool answered = send_request(socket, device, options, source) &&
-                          receive_all(socket, &reply, sizeof reply, kMostSeconds);
-    give_back(socket, answered);
+    const bool answered = send_request(process.socket, device, options, source) &&
+                          receive_all(process.socket, &reply, sizeof reply, kMostSeconds);
+    give_back(process, answered);
     if (!answered || !reply.done) return {};
     return CompiledElsewhere{reply.seconds, reply.from_pack != 0};
   }
@@ -105,7 +121,7 @@ class Pool {
     std::lock_guard<std::mutex> lock(mutex_);
     starting_--;
     if (ready && !stopped_)
-      idle_.push_back({socket, Clock::now()});
+      idle_.push_back({{socket, has_low_priority()}, Clock::now()});
     else if (socket >= 0)
       ::close(socket);
     free_.notify_all();
@@ -115,7 +131,7 @@ class Pool {
   void stop() noexcept {
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
-    for (const Idle& idle : idle_) ::close(idle.socket);
+    for (const Idle& idle : idle_) ::close(idle.process.socket);
     idle_.clear();
     for (const int socket : busy_) ::shutdown(socket, SHUT_RDWR);  // the thread that waits for it closes it
     free_.notify_all();
@@ -124,19 +140,27 @@ class Pool {
     std::lock_guard<std::mutex> lock(mutex_);
     return stopped_;
   }
-  // Whether processes cannot be started, or were lost too often.
+  void give_up(const std::string& reason) noexcept {
+    if (failures_.exchange(kMostFailures) < kMostFailures) log(1, "no process to compile in," + reason);
+    free_.notify_all();
+  }
+  // Whether processes cannot be started, were lost too often, or are of no use.
   bool failed() const noexcept { return failures_.load(std::memory_order_relaxed) >= kMostFailures; }
 
  private:
+  struct Process {
+    int socket = -1;
+    bool slow = false;  // has_low_priority()
+  };
   struct Idle {
-    int socket;
+    Process process;
     Clock::time_point since;
   };
 
   bool usable() const { return !stopped_ && failures_ < kMostFailures; }
 
-  // The socket of a process that is free, or of a new one; -1 where there can be none.
-  int take(unsigned most, bool urgent) {
+  // A process that is free, or a new one; without a socket where there can be none.
+  Process take(unsigned most, bool urgent) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (urgent)
       urgent_++;
@@ -145,39 +169,40 @@ class Pool {
     free_.wait(lock,
                [&] { return !usable() || (busy_.size() + starting_ < most && (urgent || urgent_ == 0)); });
     if (urgent && --urgent_ == 0) free_.notify_all();
-    if (!usable() || most == 0) return -1;
+    if (!usable() || most == 0) return {};
     while (!idle_.empty()) {
       const Idle last = idle_.back();
       idle_.pop_back();
-      if (Clock::now() - last.since < std::chrono::seconds(kIdleSeconds / 2)) {
-        busy_.insert(last.socket);
-        return last.socket;
+      const bool fresh = Clock::now() - last.since < std::chrono::seconds(kIdleSeconds / 2);
+      if (fresh && !(urgent && last.process.slow)) {
+        busy_.insert(last.process.socket);
+        return last.process;
       }
-      ::close(last.socket);  // it was idle for so long that it may be about to end
+      ::close(last.process.socket);  // about to end by itself, or too slow for what somebody waits for
     }
     starting_++;
     lock.unlock();
-    const int socket = start_process();
+    const Process process{start_process(), has_low_priority()};
     lock.lock();
     starting_--;
-    if (socket < 0) {
+    if (process.socket < 0) {
       failures_ = kMostFailures;
       log(1, "no process to compile in," + package_dir() + "/dlbackend-compiler cannot be started");
       free_.notify_all();
-      return -1;
+      return {};
     }
-    busy_.insert(socket);
-    if (stopped_) ::shutdown(socket, SHUT_RDWR);
-    return socket;
+    busy_.insert(process.socket);
+    if (stopped_) ::shutdown(process.socket, SHUT_RDWR);
+    return process;
   }
 
-  void give_back(int socket, bool sound) {
+  void give_back(const Process& process, bool sound) {
     std::lock_guard<std::mutex> lock(mutex_);
-    busy_.erase(socket);
+    busy_.erase(process.socket);
     if (sound && !stopped_) {
-      idle_.push_back({socket, Clock::now()});
+      idle_.push_back({process, Clock::now()});
     } else {
-      ::close(socket);
+      ::close(process.socket);
       if (!stopped_ && ++failures_ >= kMostFailures) log(1, "no process to compile in,they end unasked");
     }
     free_.notify_all();
@@ -244,6 +269,10 @@ void start_compile_processes(const Device& device) noexcept {
   } catch (...) {
     log_dropped("starting processes to compile in");  // those who need one start it
   }
+}
+
+void give_up_compile_processes(const std::string& reason) noexcept {
+  pool().give_up(reason);
 }
 
 void stop_compile_processes() noexcept {

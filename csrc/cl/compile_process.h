@@ -32,6 +32,9 @@ std::optional<CompiledElsewhere> compile_elsewhere(const Device& device, const s
 // throws.
 void start_compile_processes(const Device& device) noexcept;
 
+// Has this process compile everything itself from now on, since what others compile does not reach it.
+void give_up_compile_processes(const std::string& reason) noexcept;
+
 // Ends the processes and starts no more. Threads that wait for one get nothing, as if compiling had failed.
 void stop_compile_processes() noexcept;
 bool compile_processes_stopped() noexcept;

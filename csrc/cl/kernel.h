@@ -89,6 +89,9 @@ class Kernel {
     if (Recording::current()) [[unlikely]]
       return;
     if (Submitter* submitter = queue.submitter) {
+      // A child of fork() has no thread that launches, and locks that nobody gives back.
+      if (in_bad_fork()) [[unlikely]]
+        api();  // throws
       if (is_made() ? submitter->takes_next() : submitter->takes_unmade() && will_be_made()) {
         Submitter::Launch launch(*submitter, *this, range);
         Arguments arguments(*this, &launch);

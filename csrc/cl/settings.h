@@ -29,9 +29,9 @@ uint64_t max_programs();   // DLBACKEND_MAX_PROGRAMS
 
 // DLBACKEND_COMPILE_PROCESSES, 0 to 64. No value where it is not set and, with a line on stderr, where it
 // holds something else.
-unsigned local_ranks();  // LOCAL_WORLD_SIZE, as torchrun sets it: processes that share this host
 std::optional<unsigned> compile_processes();
-int verbose();  // DLBACKEND_VERBOSE; 0 where it is not set
+unsigned local_ranks();  // LOCAL_WORLD_SIZE, as torchrun sets it: processes that share this host
+int verbose();           // DLBACKEND_VERBOSE; 0 where it is not set
 
 // Texts that their readers parse; empty where the variable is not set.
 std::string opencl_library();  // DLBACKEND_OPENCL_LIBRARY

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "cl/build_mode.h"
 #include "cl/builders.h"
 #include "cl/kernel.h"
 #include "cl/log.h"
@@ -75,8 +76,6 @@ Submitter::Launch::Launch(Submitter& submitter, Kernel& kernel, const Range& ran
       start_(submitter.reserve()),
       bytes_(aligned(sizeof(Record))),
       fits_(start_ != nullptr) {
-  if (submitter.failed_.load(std::memory_order_relaxed)) [[unlikely]]
-    submitter.raise_late_error();
   if (fits_) new (start_) Record{&kernel, 0, 0, range};
 }
 
@@ -176,6 +175,8 @@ void Submitter::raise_late_error() {
 
 void Submitter::submit(const std::byte* at) noexcept {
   const Record& record = *reinterpret_cast<const Record*>(at);
+  // Whoever does this, the program waits for the launches.
+  const WithBuildMode mode({.deferred = true});
   try {
     // Drivers load a program when the kernels that run have ended, so that a first iteration's programs would
     // be loaded one by one between its kernels: all that are asked for are loaded first.

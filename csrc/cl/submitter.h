@@ -23,7 +23,8 @@ bool has_enqueue_thread(const Device& device);
 // What else goes to the queue must come behind drain(), as must the release of what launches may still name:
 // buffers and kernels. Lives as long as the process. Thread-safe.
 //
-// A launch that the driver refuses is reported late: raise_late_error() throws what it would have thrown.
+// A launch that the driver refuses is reported late: raise_late_error(), which synchronising calls call,
+// throws what it would have thrown. Later launches do not: who runs them would take the error for theirs.
 class Submitter {
  public:
   // The first launch starts the thread.
@@ -49,7 +50,7 @@ class Submitter {
   // A launch while it is written down; other callers wait. Nothing is launched unless finish() is called.
   class Launch {
    public:
-    // Waits while the ring is full. Throws what raise_late_error() throws.
+    // Waits while the ring is full.
     Launch(Submitter& submitter, Kernel& kernel, const Range& range);
     // The next argument; a null value stands for that many bytes of local memory.
     void add(const void* value, size_t size, bool is_buffer);

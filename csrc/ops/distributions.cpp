@@ -62,7 +62,7 @@ at::Tensor sampled(const char* kernel, at::ArrayRef<at::Tensor> inputs, const Ge
         list.add(split.per_item);
         list.add(seed);
         list.add(counter);
-        arguments(list, stream);
+        arguments(list);
       });
   return out;
 }
@@ -80,7 +80,7 @@ std::pair<double, double> limits_of(c10::ScalarType type) {
 at::Tensor standard_gamma(const at::Tensor& alpha, Gen generator) {
   check_implemented(alpha, "gamma_cpu");
   const double least = limits_of(alpha.scalar_type()).first;
-  return sampled("dlb_gamma", alpha, generator, [&](auto& list, Stream&) {
+  return sampled("dlb_gamma", alpha, generator, [&](auto& list) {
     if (alpha.scalar_type() == at::kDouble)
       list.add(least);
     else
@@ -101,8 +101,9 @@ at::Tensor poisson(const at::Tensor& rate, Gen generator) {
   check_implemented(rate, "poisson_cpu");
   static const int32_t site =
       register_error_site({"poisson", "invalid Poisson rate, expected rate to be non-negative", false});
-  return sampled("dlb_poisson", rate, generator, [](auto& list, Stream& stream) {
-    list.add(stream.error_buffer());
+  const ErrorBuffer errors(current_stream(rate.device().index()));
+  return sampled("dlb_poisson", rate, generator, [&](auto& list) {
+    list.add(errors.mem());
     list.add(site);
   });
 }
@@ -116,7 +117,7 @@ at::Tensor binomial(const at::Tensor& count, const at::Tensor& prob, Gen generat
               count.scalar_type());
   TORCH_CHECK(count.device() == prob.device(), "Expected count and prob on one device, but found ",
               count.device(), " and ", prob.device());
-  return sampled("dlb_binomial", {count, prob.expand(count.sizes())}, generator, [](auto&, Stream&) {});
+  return sampled("dlb_binomial", {count, prob.expand(count.sizes())}, generator, [](auto&) {});
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ void forward(const Tensor& scores, const Tensor& target, const Tensor& weight, i
     const Team team = make_team(nll.device, p.count, 4, 1);
     nll.kernel("nll_none")
         .launch(nll.stream.queue(), range_of(nll.device, team), mem_of(scores).mem, mem_of(nll.target).mem,
-                nll.weight_mem(), mem_of(output).mem, nll.stream.error_buffer(), p, team);
+                nll.weight_mem(), mem_of(output).mem, ErrorBuffer(nll.stream).mem(), p, team);
     return;
   }
   const Buffer out = buffer_of(output), total = buffer_of(total_weight);
@@ -104,7 +104,7 @@ void forward(const Tensor& scores, const Tensor& target, const Tensor& weight, i
   if (parts)
     nll.kernel("nll_parts")
         .launch(nll.stream.queue(), range_of(nll.device, team), mem_of(scores).mem, mem_of(nll.target).mem,
-                nll.weight_mem(), partials.mem, nll.stream.error_buffer(), p, team);
+                nll.weight_mem(), partials.mem, ErrorBuffer(nll.stream).mem(), p, team);
   nll.kernel("nll_finish")
       .launch(nll.stream.queue(), cl::Range::linear(1, 1), partials.mem, out.mem, total.mem, p, parts);
 }
@@ -121,7 +121,7 @@ void backward(const Tensor& grad_output, const Tensor& grad_input, const Tensor&
   const Team team = make_team(nll.device, p.count, 4, 1);
   nll.kernel("nll_backward")
       .launch(nll.stream.queue(), range_of(nll.device, team), mem_of(grad_input).mem, mem_of(nll.target).mem,
-              nll.weight_mem(), out.mem, total.mem, nll.stream.error_buffer(), p, team);
+              nll.weight_mem(), out.mem, total.mem, ErrorBuffer(nll.stream).mem(), p, team);
 }
 
 Tensor value(const OptionalTensor& tensor) {

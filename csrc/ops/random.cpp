@@ -206,7 +206,7 @@ struct BernoulliEachKernel {
       fetch_kernel(stream.device(), "random/mask.cl", "dlb_bernoulli_each", DType::F32,
                    {dtype_of(out.scalar_type(), "bernoulli"), dtype_of(p.scalar_type(), "bernoulli")})
           .launch(stream.queue(), split.range, to.mem, to.offset, from.mem, from.offset,
-                  static_cast<uint32_t>(count), split.per_item, seed, first, stream.error_buffer(), site);
+                  static_cast<uint32_t>(count), split.per_item, seed, first, ErrorBuffer(stream).mem(), site);
       if (!out.is_same(dense)) dense.copy_(out);
     });
   }

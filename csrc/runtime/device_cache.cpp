@@ -74,7 +74,7 @@ Block* DeviceCache::allocate(size_t requested, c10::StreamId stream) {
     stats_.num_alloc_retries++;
     process_events(true);
     release_cached();
-    synchronize_device(index_);  // the driver keeps what was released until the commands that use it end
+    wait_for_device(index_);  // the driver keeps what was released until the commands that use it end
     block = make_segment(size, stream);
   }
   if (!block) {

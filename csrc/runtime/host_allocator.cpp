@@ -36,9 +36,9 @@ struct PinnedImpl final : Base {
     cl_int status = map_new(stream, size, pointer);
     if (status != CL_SUCCESS) {
       // Gives the driver back what is cached, waits for the copies that use it, and tries once more.
-      synchronize_device(-1);
+      wait_for_device(-1);
       empty_cache();
-      synchronize_device(-1);  // unmapping is a command
+      wait_for_device(-1);  // unmapping is a command
       status = map_new(stream, size, pointer);
     }
     TORCH_CHECK_WITH(OutOfMemoryError, status == CL_SUCCESS, "could not allocate ", size,

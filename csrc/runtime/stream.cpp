@@ -83,11 +83,15 @@ void Stream::check_wait(cl_int status, const char* call) {
                       cl::recent_kernels(queue_));
 }
 
-void Stream::synchronize() {
+void Stream::wait() {
   drain();
   const uint64_t enqueued_before = enqueued();
   check_wait(cl::api().clFinish(queue_.handle), "clFinish");
   finished_.store(enqueued_before, std::memory_order_relaxed);
+}
+
+void Stream::synchronize() {
+  wait();
   raise_device_error();
 }
 
@@ -124,7 +128,6 @@ cl_mem Stream::error_buffer() {
       error_buffer_ = buffer;
     }
   }
-  error_pending_.store(true, std::memory_order_relaxed);
   return error_buffer_;
 }
 
@@ -133,7 +136,8 @@ void Stream::raise_device_error() {
     queue_.submitter->note_wait();
     queue_.submitter->raise_late_error();
   }
-  if (!error_pending_.exchange(false, std::memory_order_relaxed)) return;
+  if (!error_pending_.exchange(false, std::memory_order_acquire)) return;
+  drain();  // what shall be read may be recorded by launches that are still on their way
   int64_t words[3] = {};
   DLB_CL(clEnqueueReadBuffer, queue_.handle, error_buffer_, CL_TRUE, 0, sizeof words, words, 0, nullptr,
          nullptr);
@@ -255,18 +259,31 @@ c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id)
   return previous;
 }
 
-void synchronize_device(c10::DeviceIndex device) {
+namespace {
+
+// Calls a member of all streams of a device, also when one throws, and rethrows the first exception at the
+// end, so that nothing is still running when the caller sees it.
+void wait_for_streams(c10::DeviceIndex device, void (Stream::*wait)()) {
   if (device < 0) device = t_device;
   device_of(device);
-  std::exception_ptr first;  // rethrown at the end, so that nothing is still running when the caller sees it
+  std::exception_ptr first;
   for (auto& slot : streams_of(device).streams) {
     try {
-      if (Stream* stream = slot.load(std::memory_order_acquire)) stream->synchronize();
+      if (Stream* stream = slot.load(std::memory_order_acquire)) (stream->*wait)();
     } catch (...) {
       if (!first) first = std::current_exception();
     }
   }
   if (first) std::rethrow_exception(first);
+}
+
+}  // namespace
+
+void synchronize_device(c10::DeviceIndex device) {
+  wait_for_streams(device, &Stream::synchronize);
+}
+void wait_for_device(c10::DeviceIndex device) {
+  wait_for_streams(device, &Stream::wait);
 }
 
 bool start_logs() {

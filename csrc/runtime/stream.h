@@ -46,17 +46,17 @@ class Stream {
     if (queue_.submitter) queue_.submitter->drain();
   }
 
-  // Waits until all work enqueued so far is done. Raises what the driver or a kernel reported since the last
+  // Waits until all work enqueued so far is done. What kernels and late launches report stays for the next
+  // synchronising call; throws only where the wait itself fails.
+  void wait();
+
+  // wait(), and raises what the driver or a kernel reported since the last
   // synchronising call: IndexError for indices found out of range, OutOfMemoryError where the driver had no
   // memory for a kernel, RuntimeError otherwise, both naming the last kernels.
   void synchronize();
 
   // True when all that was enqueued so far is done. Does not wait.
   bool query();
-
-  // The buffer into which kernels record what they find wrong with their data (see device_error.h). The next
-  // synchronising call reads it.
-  cl_mem error_buffer();
 
   // Raises what kernels recorded, and what the driver refused of launches that were not enqueued at once. To
   // be called after a wait other than synchronize(), such as a blocking read.
@@ -82,6 +82,8 @@ class Stream {
   Log stop_log();
 
  private:
+  friend class ErrorBuffer;
+  cl_mem error_buffer();
   void move_to(cl_command_queue next);
   void use_profiling_queue();
   cl::Device& device_;
@@ -105,6 +107,21 @@ class Stream {
   std::atomic<uint64_t> finished_{0};  // enqueued() at the last moment known to be idle
   cl_event marker_ = nullptr;          // of query(), behind everything up to marked_; guarded by mutex_
   uint64_t marked_ = 0;
+};
+
+// The buffer into which a launch's kernel records what it finds wrong with its data (see device_error.h).
+// Lives until the launch is made: the synchronising calls after that read the buffer, and those that other
+// threads make meanwhile need not.
+class ErrorBuffer {
+ public:
+  explicit ErrorBuffer(Stream& stream) : stream_(stream), mem_(stream.error_buffer()) {}
+  ~ErrorBuffer() { stream_.error_pending_.store(true, std::memory_order_release); }
+  ErrorBuffer(const ErrorBuffer&) = delete;
+  cl_mem mem() const { return mem_; }
+
+ private:
+  Stream& stream_;
+  const cl_mem mem_;
 };
 
 constexpr int kStreamsPerPool = 32;
@@ -131,6 +148,9 @@ c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id)
 // Waits for all streams of a device that were ever used, then raises the error of the first stream that
 // failed.
 void synchronize_device(c10::DeviceIndex device);
+// The same without raising what kernels and late launches report, which stays for the next synchronising
+// call: for those who wait for reasons of their own.
+void wait_for_device(c10::DeviceIndex device);
 
 // The devices that have a stream.
 std::vector<c10::DeviceIndex> used_devices();

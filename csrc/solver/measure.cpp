@@ -71,7 +71,7 @@ void measure_all(const Problem& problem, cl::Device& device, std::vector<Candida
   MeasuringQueue& queue = measuring_queue(device);
   {
     std::lock_guard<std::mutex> lock(queue.mutex);
-    synchronize_device(static_cast<c10::DeviceIndex>(device.index));  // nothing else runs meanwhile
+    wait_for_device(static_cast<c10::DeviceIndex>(device.index));  // nothing else runs meanwhile
     Trial trial(problem, device);
     check_all(trial, problem, candidates);
     race(trial, candidates);

@@ -6,7 +6,9 @@
 #include <array>
 #include <cmath>
 #include <mutex>
+#include <set>
 #include <unordered_set>
+#include <utility>
 
 #include "cl/build.h"
 #include "cl/builders.h"
@@ -102,20 +104,50 @@ bool is_trusted(const Problem& problem, cl::Device& device, const SolutionPtr& s
   return runs_unverified(problem) || verify(problem, device, solution);
 }
 
-// A solver's first solution; null when it is wrong or, with a warning, its kernel does not build on this
-// driver. Throws where it is forced, or no other is left.
+// Solvers whose kernels a device's driver did not build: trying again would cost another failing compilation
+// for each new problem.
+struct BuildFailures {
+  std::mutex mutex;
+  std::set<std::pair<int, const AnySolver*>> solvers;
+};
+BuildFailures& build_failures() {
+  static auto* instance = new BuildFailures;
+  return *instance;
+}
+
+bool does_not_build(const cl::Device& device, const AnySolver& solver) {
+  BuildFailures& failures = build_failures();
+  std::lock_guard<std::mutex> lock(failures.mutex);
+  return failures.solvers.contains({device.index, &solver});
+}
+
+// Notes that a solver's kernel does not build, and warns, unless the error is another one, or no other solver
+// may be taken: then false.
+bool note_build_failure(const Problem& problem, const cl::Device& device, const AnySolver& solver,
+                        const std::exception& error) {
+  const auto* refused = dynamic_cast<const cl::Error*>(&error);
+  if (!refused || refused->code != CL_BUILD_PROGRAM_FAILURE || &solver == &problem.op->reference() ||
+      !preference_of(*problem.op).forced.empty())
+    return false;
+  warn_once(std::to_string(device.index) + problem.op->name() + solver.name(),
+            std::string("dlbackend: solver ") + solver.name() +
+                " is not used, its kernel does not build: " + error.what());
+  BuildFailures& failures = build_failures();
+  std::lock_guard<std::mutex> lock(failures.mutex);
+  failures.solvers.insert({device.index, &solver});
+  return true;
+}
+
+// A solver's first solution; null when it is wrong or its kernel does not build on this driver. Throws where
+// it is forced, or no other is left.
 SolutionPtr if_it_works(const Problem& problem, cl::Device& device, const AnySolver& solver) {
+  if (does_not_build(device, solver) && preference_of(*problem.op).forced.empty()) return nullptr;
   try {
     compile_first(problem, device, solver);
     SolutionPtr solution = make_solution(problem, device, solver, solver.first_config_for(problem, device));
     return is_trusted(problem, device, solution) ? solution : nullptr;
   } catch (const cl::Error& error) {
-    if (error.code != CL_BUILD_PROGRAM_FAILURE || &solver == &problem.op->reference() ||
-        !preference_of(*problem.op).forced.empty())
-      throw;
-    warn_once(std::to_string(device.index) + problem.op->name() + solver.name(),
-              std::string("dlbackend: solver ") + solver.name() +
-                  " is not used, its kernel does not build: " + error.what());
+    if (!note_build_failure(problem, device, solver, error)) throw;
     return nullptr;
   }
 }
@@ -183,7 +215,9 @@ SolutionPtr first_without_waiting(const Problem& problem, cl::Device& device) {
   const AnySolver& reference = problem.op->reference();
   if (!preference_of(*problem.op).allows(reference) || !reference.can_solve(problem, device)) return nullptr;
   const auto [solver, config] = first_solution(problem, device);
-  if (!solver || solver == &reference || is_stored(problem, device, *solver, config)) return nullptr;
+  if (!solver || solver == &reference || does_not_build(device, *solver) ||
+      is_stored(problem, device, *solver, config))
+    return nullptr;
   const auto ranking = ranking_of(problem, device);
   if (SolutionPtr built = first_built(problem, device, ranking, true)) return built;
   const double lowest = ranking.front().estimate;
@@ -255,6 +289,7 @@ ChoicePtr choose_new(const Problem& problem, cl::Device& device) {
 SolutionPtr best_by_estimate(const Problem& problem, cl::Device& device, const AnySolver* but) {
   for (const auto& [solver, estimate] : ranking_of(problem, device)) {
     if (solver == but) break;
+    if (does_not_build(device, *solver)) continue;
     try {
       const SolutionPtr solution =
           make_solution(problem, device, *solver, solver->first_config_for(problem, device));
@@ -264,6 +299,7 @@ SolutionPtr best_by_estimate(const Problem& problem, cl::Device& device, const A
       if (device.late_code) Trial(problem, device).time(*solution, 1);
       return solution;
     } catch (const std::exception& error) {
+      note_build_failure(problem, device, *solver, error);
       log(1, std::string("not in place of what was built,") + solver->name() + "," + error.what());
     }
   }

@@ -157,6 +157,67 @@ many(x, 30)
 """)
 
 
+WRONG_INDEX = """
+bad = torch.tensor([5000]).to("ocl")
+def raises(wait):
+    try: wait()
+    except IndexError as error: assert "index 5000 is out of bounds" in str(error); return True
+    return False
+"""
+
+
+@pytest.mark.parametrize("before", [1, 4000], ids=["few launches", "many launches"])
+def test_a_wait_for_less_does_not_lose_what_a_kernel_finds(before):
+    """An event is waited for while the launch that finds a wrong index is still on its way."""
+    run(
+        WRONG_INDEX
+        + f"""
+x[bad[:0]], many(x, 20)
+torch.ocl.synchronize()
+event = torch.Event("ocl")
+event.record()
+many(x, {before})
+y = x[bad]
+assert raises(event.synchronize) or raises(torch.ocl.synchronize)
+torch.ocl.synchronize()
+assert y.cpu().numel() == 1
+"""
+    )
+
+
+@pytest.mark.parametrize("thread", ["0", "1"])
+def test_measuring_does_not_lose_what_a_kernel_finds(thread):
+    done = forked_python(
+        PRELUDE
+        + WRONG_INDEX
+        + """
+torch.backends.ocl.benchmark = True
+a = torch.randn(200, 200).to("ocl")
+y = x[bad]
+a @ a
+assert raises(torch.ocl.synchronize)
+""",
+        DLBACKEND_ENQUEUE_THREAD=thread,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_child_of_fork_is_told_at_once():
+    run("""
+y = many(x, 3000)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    try:
+        x + 1
+    except RuntimeError as error:
+        os._exit(0 if "fork" in str(error) else 2)
+    os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+assert y.cpu()[0].item() == 3000
+""")
+
+
 @pytest.mark.parametrize("ending", ["many(x, 300)", "many(x, 300); os.fork() or os._exit(0); os.wait()"])
 def test_a_process_ends_with_launches_on_their_way(ending):
     run(ending)
@@ -204,3 +265,29 @@ except torch.OutOfMemoryError as error:
         DLBACKEND_ENQUEUE_THREAD="1",
     )
     assert "pointwise_exp" in name
+
+
+def test_memory_that_an_earlier_launch_lacks_is_not_taken_for_an_ops_own(layer):  # noqa: F811
+    """A sum over rows can be computed by a solver that needs less memory, and would not tell then."""
+    found = layer(
+        """
+a = torch.randn(64, 20000).to("ocl")
+for _ in range(30): a.sum(), x.exp(), x.sin()
+dlbackend.solvers.wait()
+for _ in range(12): x.exp()
+dlbackend.kernel_stats()  # waits for the thread
+os.environ["FAULTY_CALL"] = "clEnqueueNDRangeKernel:1:-4"
+y = x.sin()
+dlbackend.kernel_stats()
+del os.environ["FAULTY_CALL"]
+try:
+    a.sum()
+    torch.ocl.synchronize()
+    print(json.dumps(""))
+except torch.OutOfMemoryError as error:
+    print(json.dumps(str(error)))
+""",
+        DLBACKEND_ENQUEUE_THREAD="1",
+        DLBACKEND_FIND_MODE="fast",
+    )
+    assert "pointwise_sin" in found

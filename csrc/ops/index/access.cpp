@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <optional>
+
 #include "codegen/pointwise.h"
 #include "kernels/index/params.h"
 #include "primitives/common/split.h"
@@ -197,7 +199,9 @@ void run_index_access(const IndexAccess& a) {
   if (device.cls == cl::DeviceClass::kGpu) bytes = widen(all, w.step, bytes);
   cl::Kernel& kernel =
       fetch_kernel(device, "index/access.cl", "dlb_index_move", codegen::DType::U8, {}, width_option(bytes));
-  cl_mem error = a.index.defined() ? stream.error_buffer() : plain.mem;
+  std::optional<ErrorBuffer> errors;
+  if (a.index.defined()) errors.emplace(stream);
+  const cl_mem error = errors ? errors->mem() : plain.mem;
   for_each_part(all, [&](const Dims& part) {
     fill_walk(w, part);
     const Split split = split_moves(device, w.count, a);
@@ -247,7 +251,7 @@ at::Tensor linear_offsets(at::TensorList indices, at::IntArrayRef bounds, at::In
     fill_walk(w, all);
     const Split split = split_work(stream.device(), w.count, 2048);
     w.per_item = split.per_item;
-    kernel.launch(stream.queue(), split.range, out.mem, index.mem, stream.error_buffer(), w,
+    kernel.launch(stream.queue(), split.range, out.mem, index.mem, ErrorBuffer(stream).mem(), w,
                   static_cast<int32_t>(i == 0));
   }
   return offsets;

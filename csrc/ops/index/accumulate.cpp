@@ -79,7 +79,7 @@ void run_owned(Job& job, Stream& stream) {
   const size_t items = size_t{p.outer_parts} * p.inner_parts * p.bound_parts * p.copy_parts;
   kernel_for(job, stream.device(), "dlb_accumulate")
       .launch(stream.queue(), cl::Range::linear(items, 1), target.mem, more.mem, buffer_of(job.source).mem,
-              buffer_of(job.index).mem, stream.error_buffer(), p);
+              buffer_of(job.index).mem, ErrorBuffer(stream).mem(), p);
   if (p.copy_parts == 1) return;
   const Split split = split_work(stream.device(), static_cast<uint64_t>(cells));
   kernel_for(job, stream.device(), "dlb_accumulate_merge")
@@ -94,7 +94,7 @@ cl::Range all_elements(const Params& p) {
 void run_atomic(Job& job, Stream& stream) {
   kernel_for(job, stream.device(), "dlb_accumulate")
       .launch(stream.queue(), all_elements(job.p), buffer_of(job.target).mem, buffer_of(job.source).mem,
-              buffer_of(job.index).mem, stream.error_buffer(), job.p);
+              buffer_of(job.index).mem, ErrorBuffer(stream).mem(), job.p);
 }
 
 void run_sorted(Job& job, Stream& stream) {
@@ -109,7 +109,7 @@ void run_sorted(Job& job, Stream& stream) {
   const size_t all = static_cast<size_t>(keys.numel());
   sorted_kernel_for(job, stream.device(), "dlb_index_keys", key_type)
       .launch(stream.queue(), cl::Range::linear((all + 255) / 256, 256), buffer_of(job.index).mem, key.mem,
-              key.offset, stream.error_buffer(), p);
+              key.offset, ErrorBuffer(stream).mem(), p);
   GpuOrder order;
   order.bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(p.bound)));
   gpu_sort_rows(keys, order, sorted, perm);

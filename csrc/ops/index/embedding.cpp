@@ -118,7 +118,7 @@ void run_bags(const BagOperands& operands, int64_t mode, int64_t padding_idx) {
       .launch(stream.queue(),
               cpu ? range_of(stream.device(), team) : cl::Range::linear((elements + 255) / 256, 256),
               weight.mem, indices.mem, offsets.mem, scales.mem, out.mem, bag_of.mem, bag_size.mem, maxima.mem,
-              stream.error_buffer(), p);
+              ErrorBuffer(stream).mem(), p);
 }
 
 void check_bag(const at::Tensor& weight, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode,

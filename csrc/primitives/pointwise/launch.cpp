@@ -81,6 +81,8 @@ void enqueue_form(Launch& launch, Stream& stream) {
   } else {
     range = cl::Range::linear((p.count + kGpuGroup - 1) / kGpuGroup, kGpuGroup);
   }
+  std::optional<ErrorBuffer> errors;
+  if (key.op->error) errors.emplace(stream);
   kernel_for(key, stream.device()).launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& arguments) {
     const size_t count = key.outputs + key.inputs;
     for (size_t i = 0; i < count; ++i)
@@ -90,8 +92,8 @@ void enqueue_form(Launch& launch, Stream& stream) {
       if (key.inner[i] == Inner::Value) arguments.add_bytes(&launch.values[i], launch.values[i].size);
     for (size_t i = 0; i < key.op->scalars; ++i)
       arguments.add_bytes(&launch.scalars[i], launch.scalars[i].size);
-    if (key.op->error) {
-      arguments.add(stream.error_buffer());
+    if (errors) {
+      arguments.add(errors->mem());
       arguments.add(error_site(*key.op));
     }
   });
