@@ -33,7 +33,7 @@ DType result_dtype(ResultType result, DType compute) {
 
 // Whether accumulators of type ACC are double.
 bool wide_sums(DType compute, cl::DeviceClass cls) {
-  return compute == DType::F32 && cls == cl::DeviceClass::kCpu;
+  return (compute == DType::F32 || compute == DType::C64) && cls == cl::DeviceClass::kCpu;
 }
 
 struct Writer {
@@ -313,10 +313,11 @@ struct Writer {
     std::array<DType, kMaxReduceOperands + 1> used{};
     std::copy(key.types.begin(), key.types.begin() + static_cast<ptrdiff_t>(count), used.begin());
     const bool wide = key.scan && wide_sums(key.compute, key.cls);
+    const bool complex = class_of(key.compute) == DClass::Complex;
     used[count] = wide ? DType::F64 : key.compute;
     std::string s = prelude(key.compute, used.data(), count + 1) + device_macro(key.cls) +
                     limit_macros(key.compute) + divider_source();
-    s += wide ? "#define ACC double\n" : "#define ACC T\n";
+    s += wide ? "#define ACC double\n" : complex ? "#define ACC REAL\n" : "#define ACC T\n";
     s += "#define REDUCE_OPERANDS " + num(count) + "\n#define DLB_LANES " + num(lanes) +
          "\n#define DLB_COLUMNS " + num(columns) + "\n#define DLB_WIDE " + num(key.wide) + "\n";
     s += accumulator_macros() + pointer_macros() + element_macros() + functions();
@@ -391,8 +392,8 @@ size_t accumulator_size(const ReduceOp& op, DType compute, cl::DeviceClass cls) 
     const std::string type = body.fields[f].type;
     const size_t t = compute == DType::Bool ? 4 : size_of(compute);
     const bool complex = class_of(compute) == DClass::Complex;
-    const bool narrow = type == "T" || (type == "ACC" && !wide_sums(compute, cls));
-    const size_t size = narrow ? t : type == "REAL" ? (complex ? t / 2 : t) : type == "int" ? 4 : 8;
+    const bool real = type == "REAL" || (type == "ACC" && !wide_sums(compute, cls));
+    const size_t size = type == "T" ? t : real ? (complex ? t / 2 : t) : type == "int" ? 4 : 8;
     bytes = (bytes + size - 1) / size * size + size;
     alignment = std::max(alignment, size);
   }

@@ -182,10 +182,9 @@ void copy_through_host(const at::Tensor& source, const at::Tensor& destination) 
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
-  if (destination.numel() == 0) return destination;
   const at::Tensor source =
       self.sizes() == destination.sizes() ? self : *at::expand_inplace(destination, self);
-  if (source.is_same(destination)) return destination;
+  if (destination.numel() == 0 || source.is_same(destination)) return destination;
   const bool from_here = source.device().type() == kDeviceType,
              to_here = destination.device().type() == kDeviceType;
   TORCH_CHECK((from_here || source.device().is_cpu()) && (to_here || destination.device().is_cpu()),

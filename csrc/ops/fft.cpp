@@ -128,26 +128,25 @@ void transform_complex(const Tensor& self, const Tensor& out, IntArrayRef dims, 
   }
 }
 
-void check_out(const Tensor& out, const Tensor& self, at::ScalarType type) {
-  TORCH_CHECK(out.scalar_type() == type, "Expected out tensor to have dtype ", type, ", but got ",
-              out.scalar_type(), " instead");
+void check_out(const Tensor& out, const Tensor& self) {
   TORCH_CHECK(out.device() == self.device(), "Expected out tensor to have device ", self.device(),
               ", but got ", out.device(), " instead");
 }
 
-// What kernels may write: the tensor itself where no two of its elements share memory and the input does not
-// either.
-Tensor writable(const Tensor& out, const Tensor& self, IntArrayRef sizes) {
+// What kernels may write: the tensor itself where it is of their dtype, no two of its elements share memory
+// and the input does not either.
+Tensor writable(const Tensor& out, const Tensor& self, IntArrayRef sizes, at::ScalarType type) {
+  check_out(out, self);
   at::native::resize_output(out, sizes);
-  const bool plain = !out.is_conj() && !out.is_neg() && at::has_internal_overlap(out) == at::MemOverlap::No &&
+  const bool plain = out.scalar_type() == type && !out.is_conj() && !out.is_neg() &&
+                     at::has_internal_overlap(out) == at::MemOverlap::No &&
                      at::get_overlap_status(out, self) == at::MemOverlapStatus::No;
-  return plain ? out : empty_like_of(out, sizes, out.scalar_type());
+  return plain ? out : empty_like_of(out, sizes, type);
 }
 
 Tensor& complex_out(const Tensor& self, IntArrayRef dims, int64_t normalization, bool forward, Tensor& out) {
   check_type(self, "_fft_c2c", true);
-  check_out(out, self, self.scalar_type());
-  const Tensor target = writable(out, self, self.sizes());
+  const Tensor target = writable(out, self, self.sizes(), self.scalar_type());
   transform_complex(self, target, dims, scale_of(normalization, self.sizes(), dims), forward);
   if (!target.is_same(out)) out.copy_(target);
   return out;
@@ -197,8 +196,8 @@ Tensor fft_r2c(const Tensor& self, IntArrayRef dims, int64_t normalization, bool
 
 Tensor& fft_r2c_out(const Tensor& self, IntArrayRef dims, int64_t normalization, bool onesided, Tensor& out) {
   check_type(self, "_fft_r2c", false);
-  check_out(out, self, c10::toComplexType(self.scalar_type()));
-  const Tensor target = writable(out, self, from_real_sizes(self, dims, onesided));
+  const Tensor target =
+      writable(out, self, from_real_sizes(self, dims, onesided), c10::toComplexType(self.scalar_type()));
   transform_from_real(self, target, dims, scale_of(normalization, self.sizes(), dims));
   if (!target.is_same(out)) out.copy_(target);
   return out;
@@ -229,10 +228,10 @@ Tensor fft_c2r(const Tensor& self, IntArrayRef dims, int64_t normalization, c10:
 Tensor& fft_c2r_out(const Tensor& self, IntArrayRef dims, int64_t normalization, c10::SymInt last_dim_size,
                     Tensor& out) {
   check_type(self, "_fft_c2r", true);
-  check_out(out, self, c10::toRealValueType(self.scalar_type()));
   const int64_t n = last_dim_size.guard_int(__FILE__, __LINE__);
   const Tensor from = but_last(self, dims, n);
-  const Tensor target = writable(out, self, with_size(self.sizes(), dims.back(), n));
+  const Tensor target =
+      writable(out, self, with_size(self.sizes(), dims.back(), n), c10::toRealValueType(self.scalar_type()));
   transform(from, target, dims.back(), n, fft::kToReal, true, scale_of(normalization, target.sizes(), dims));
   if (!target.is_same(out)) out.copy_(target);
   return out;

@@ -27,7 +27,10 @@ constexpr ReduceOp kCumsum{.name = "cumsum",
                            .on_float = folding("ACC", "0", "a0 += x0;", "a0 += b0;"),
                            .on_int = folding("T", "0", "a0 += x0;", "a0 += b0;"),
                            .on_bool = folding("T", "0", "a0 |= x0;", "a0 |= b0;"),
-                           .on_complex = folding("T", "0", "a0 += x0;", "a0 += b0;")};
+                           .on_complex = {.fields = {{{"ACC", "0"}, {"ACC", "0"}}},
+                                          .step = "a0 += x0.x; a1 += x0.y;",
+                                          .combine = "a0 += b0; a1 += b1;",
+                                          .finish = "y0 = (T)((REAL)a0, (REAL)a1);"}};
 constexpr ReduceOp kCumprod{
     .name = "cumprod",
     .on_float = folding("ACC", "1", "a0 *= x0;", "a0 *= b0;"),

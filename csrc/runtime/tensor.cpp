@@ -100,8 +100,8 @@ ScalarArg scalar_arg(const c10::Scalar& value, codegen::DType compute) {
     default:
       if (value.isFloatingPoint())
         arg.i = compute == DType::Bool ? value.toDouble() != 0 : static_cast<int64_t>(value.toDouble());
-      else if (value.isComplex())
-        arg.i = static_cast<int64_t>(value.toComplexDouble().real());
+      else if (const auto z = value.toComplexDouble(); value.isComplex())
+        arg.i = compute == DType::Bool ? z != 0.0 : static_cast<int64_t>(z.real());
       else
         arg.i = value.isUnsigned() ? static_cast<int64_t>(value.toUInt64()) : value.toLong();
       if (compute == DType::Bool) arg.i = arg.i != 0;

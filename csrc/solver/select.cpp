@@ -163,12 +163,13 @@ SolutionPtr choose_by_estimate(const Problem& problem, cl::Device& device,
   throw_no_solver(problem, device);
 }
 
-// Whether a store has all programs of a solution.
+// Whether a store has all programs of a solution. Notes a solver whose programs are known not to build.
 bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solver, const Config& config) {
   cl::Recording recording;
   try {
     make_solution(problem, device, solver, config);
   } catch (const std::exception& error) {
+    note_build_failure(problem, device, solver, error);
     log(2, std::string("not stored,") + solver.name() + "," + error.what());
     return false;
   }
@@ -215,9 +216,8 @@ SolutionPtr first_without_waiting(const Problem& problem, cl::Device& device) {
   const AnySolver& reference = problem.op->reference();
   if (!preference_of(*problem.op).allows(reference) || !reference.can_solve(problem, device)) return nullptr;
   const auto [solver, config] = first_solution(problem, device);
-  if (!solver || solver == &reference || does_not_build(device, *solver) ||
-      is_stored(problem, device, *solver, config))
-    return nullptr;
+  if (!solver || solver == &reference || is_stored(problem, device, *solver, config)) return nullptr;
+  if (does_not_build(device, *solver)) return nullptr;  // there is nothing to wait for
   const auto ranking = ranking_of(problem, device);
   if (SolutionPtr built = first_built(problem, device, ranking, true)) return built;
   const double lowest = ranking.front().estimate;

@@ -139,3 +139,61 @@ def test_what_the_cpu_refuses_too_is_no_fallback():
     with pytest.raises(NotImplementedError, match="\"elu_cpu\" not implemented for 'Long'"):
         F.elu(x)
     assert dlbackend.fallback_report() == {}
+
+
+FIRST, NOTHING = torch.tensor([0]), torch.empty(0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: x.index_add(0, i, torch.ones_like(i).to(x)),
+        lambda x, i: x.index_copy(0, i, torch.ones_like(i).to(x)),
+        lambda x, i: x.index_fill(0, i, 1.0),
+        lambda x, i: x.reshape(0, 3).index_fill(0, i, 1.0),
+        lambda x, i: x.reshape(3, 0).index_select(0, i),
+        lambda x, i: x.reshape(3, 0).index_fill(0, i, 1.0),
+        lambda x, i: x.reshape(3, 2, 0).copy_(x.reshape(0, 2, 3)),
+        lambda x, i: x.reshape(0, 2).copy_(torch.empty(3).to(x)),
+        lambda x, i: x.reshape(0, 2).copy_(torch.empty(1, 2).to(x)),
+    ],
+)
+def test_tensors_without_elements(call):
+    expected, found = both(call, NOTHING, FIRST)
+    assert (expected if isinstance(expected, type) else expected.shape) == (
+        found if isinstance(found, type) else found.shape
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.heaviside(x, x.half()),
+        lambda x: torch.median(x, 0, out=(x.new_empty(0, dtype=torch.double), x.new_empty(0, dtype=torch.long)))[0],
+        lambda x: torch.median(x, 0, out=(x.new_empty(0), x.new_empty(0, dtype=torch.int)))[0],
+        lambda x: torch.kthvalue(x, 2, 0, out=(x.new_empty(0, dtype=torch.int), x.new_empty(0, dtype=torch.long)))[0],
+        lambda x: torch.fft.rfft(x.double(), out=x.new_empty(0, dtype=torch.complex64)),
+        lambda x: torch.fft.fft(x.to(torch.complex128), out=x.new_empty(0, dtype=torch.complex64)),
+        lambda x: torch.fft.irfft(x.to(torch.complex128), out=x.new_empty(0)),
+    ],
+)
+def test_results_of_other_dtypes(call):
+    expected, found = both(call, torch.tensor([3.0, 1.0, 2.0]))
+    if isinstance(expected, type):
+        assert found is expected
+    else:
+        torch.testing.assert_close(found, expected)
+
+
+def test_where_of_two_numbers_on_the_cpu():
+    x = torch.tensor([1.0, -1.0], device="ocl")
+    assert torch.where(x > 0, torch.tensor(1.0), torch.tensor(0.5)).tolist() == [1.0, 0.5]
+
+
+def test_glu_forward_mode():
+    x, tangent = torch.randn(2, 4, 6, dtype=torch.double)
+    dlbackend.reset_fallback_report()
+    expected, found = both(lambda a, b: torch.func.jvp(F.glu, (a,), (b,))[1], x, tangent)
+    torch.testing.assert_close(found, expected)
+    assert dlbackend.fallback_report() == {}

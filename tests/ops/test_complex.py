@@ -5,7 +5,7 @@ from __future__ import annotations
 import mpmath
 import pytest
 import torch
-from common import DEVICE
+from common import DEVICE, on_gpu_class
 
 import dlbackend
 
@@ -105,3 +105,18 @@ def test_logspace(steps, base):
     assert_parts_equal(actual, expected, rtol=1e-4, atol=1e-5)
     strided = torch.zeros(steps, 2, dtype=torch.complex64, device=DEVICE)[:, 0]
     assert_parts_equal(torch.logspace(1 + 2j, -2 + 1j, steps, base=base, out=strided), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((3, 5000), 1), ((5000, 3), 0), ((2, 100_000), 1)])
+def test_sums_along_a_dimension_are_as_exact_as_the_cpus(shape, dim):
+    x = torch.randn(shape, dtype=torch.complex64)
+    exact = x.to(torch.complex128).cumsum(dim)
+    error = (x.to(DEVICE).cumsum(dim).cpu() - exact).norm() / exact.norm()
+    assert error < (1e-7 if not on_gpu_class() else 2e-5)
+
+
+def test_a_truth_value_of_an_imaginary_number():
+    x = torch.zeros(2, dtype=torch.bool, device=DEVICE)
+    assert x.clone().fill_(1j).tolist() == torch.full((2,), 1j, dtype=torch.bool, device=DEVICE).tolist() == [True] * 2
+    assert x.masked_fill(torch.tensor([True, False], device=DEVICE), 1j).tolist() == [True, False]
+    assert x.scatter(0, torch.tensor([1], device=DEVICE), 1j).tolist() == [False, True]

@@ -177,6 +177,7 @@ at::Tensor reachable(const at::Tensor& target, int64_t dim, const at::Tensor& so
 void accumulate(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                 const Accumulation& how) {
   if (source.numel() == 0 || index.numel() == 0) return;
+  TORCH_CHECK_INDEX(target.numel() > 0, "index out of range: dimension ", dim, " has no elements");
   if (target.dim() == 0)
     return accumulate(target.view({1}), 0, index.reshape({-1}), source.reshape({-1}), how);
   const at::Tensor part = reachable(target, dim, source);

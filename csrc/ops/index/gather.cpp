@@ -53,6 +53,8 @@ at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tens
   if (self.dim() > 0) sizes[static_cast<size_t>(dim)] = index.numel();
   at::native::resize_output(out, sizes);
   if (out.numel() == 0) return out;
+  TORCH_CHECK_INDEX(self.numel() > 0, "index_select(): index out of range: dimension ", dim,
+                    " has no elements");
   static const int32_t site = index_error_site("index_select");
   const at::Tensor in = at_least_1d(self.resolve_conj().resolve_neg()), at = at_least_1d(index),
                    to = at_least_1d(out);

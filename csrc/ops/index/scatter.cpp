@@ -163,11 +163,21 @@ void write_slices(const at::Tensor& target, int64_t dim, const at::Tensor& index
   run_index_access(access);
 }
 
+// An index into a dimension without elements, of slices that have some.
+void check_has_slices(const at::Tensor& self, int64_t dim, const at::Tensor& index, const char* op) {
+  if (self.numel() > 0 || self.dim() == 0 || index.numel() == 0) return;
+  const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, self.dim()));
+  const bool others_empty = c10::multiply_integers(self.sizes().slice(0, d)) == 0 ||
+                            c10::multiply_integers(self.sizes().slice(d + 1)) == 0;
+  TORCH_CHECK(others_empty, op, "(): index out of bounds: dimension ", d, " has no elements");
+}
+
 at::Tensor& index_copy_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                            const at::Tensor& source, at::Tensor& out) {
   static const int32_t site = index_error_site("index_copy");
   OutOp<at::meta::structured_index_copy> op(out);
   op.meta(self, dim, index, source);
+  check_has_slices(self, dim, index, "index_copy");
   const c10::DeviceGuard guard(self.device());
   const at::Tensor& result = op.result();
   if (!self.is_same(result)) result.copy_(self);
@@ -194,6 +204,7 @@ at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& i
   warn_of_expanded(self, "index_fill_", "tensor[mask] = scalar");
   at::assert_no_overlap(self, index);
   dim = at::maybe_wrap_dim(dim, self.dim());
+  check_has_slices(self, dim, index, "index_fill_");
   if (self.numel() == 0 || index.numel() == 0) return self;
   const c10::DeviceGuard guard(self.device());
   write_slices(self, dim, index.to(self.device()), value.to(self.device(), self.scalar_type()), true, site,

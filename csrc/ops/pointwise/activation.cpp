@@ -284,6 +284,14 @@ at::Tensor& glu_backward_out(const at::Tensor& grad, const at::Tensor& self, int
   run_pair(kGluBackward, out.narrow(dim, 0, half), out.narrow(dim, half, half), {&grad, &a, &b});
   return out;
 }
+// Forward mode: da s(b) + glu (1 - s(b)) db.
+at::Tensor glu_jvp(const at::Tensor& glu, const at::Tensor& self, const at::Tensor& tangent, int64_t dim) {
+  dim = glu_dim(self, dim);
+  const int64_t half = self.size(dim) / 2;
+  const at::Tensor gate = self.narrow(dim, half, half).sigmoid(), db = tangent.narrow(dim, half, half);
+  return tangent.narrow(dim, 0, half).mul(gate).add(glu.mul(db.sub(gate.mul(db))));
+}
+
 at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
   at::Tensor out = at::empty({0}, self.options());
   return glu_backward_out(grad, self, dim, out);
@@ -368,6 +376,7 @@ TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("glu_jvp", glu_jvp);
   register_rows<kActivations, 1, 0>(m);
   register_rows<kActivations1, 1, 1>(m);
   register_rows<kActivations2, 1, 2>(m);

@@ -37,12 +37,15 @@ at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const
               condition.device(), " and x and y are on ", self.device(), " and ", other.device(),
               " respectively");
   const at::Tensor mask = condition.to(out.device());
+  // Kernels take one number of the CPU.
+  const bool both_here = self.device().is_cpu() && other.device().is_cpu();
+  const at::Tensor first = both_here && self.dim() == 0 ? self.to(out.device()) : self;
   auto iter = at::TensorIteratorConfig()
                   .check_all_same_dtype(false)
                   .allow_cpu_scalars(true)
                   .add_output(out)
                   .add_const_input(mask)
-                  .add_const_input(self)
+                  .add_const_input(first)
                   .add_const_input(other)
                   .build();
   run_pointwise(kWhere, iter, type);

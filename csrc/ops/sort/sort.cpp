@@ -204,6 +204,11 @@ Picked pick(const at::Tensor& self, int64_t dim, const at::Tensor& sorted_indice
 
 std::tuple<at::Tensor&, at::Tensor&> give(const Picked& picked, int64_t dim, bool keepdim, at::Tensor& values,
                                           at::Tensor& indices) {
+  TORCH_CHECK(values.scalar_type() == picked.values.scalar_type(),
+              "output values must be of same type as input, but got ", values.scalar_type(), " and ",
+              picked.values.scalar_type());
+  TORCH_CHECK(indices.scalar_type() == at::kLong, "output indices must be of scalar type Long, but got ",
+              indices.scalar_type());
   const bool drop = !keepdim && picked.values.dim() > 0;
   const at::Tensor v = drop ? picked.values.squeeze(dim) : picked.values,
                    i = drop ? picked.indices.squeeze(dim) : picked.indices;
