@@ -11,12 +11,12 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
   const int q0 = at.q0, qn = at.qn;
   load_transposed(Q + HEAD_AT(p.q, at.b, at.h) + q0 * p.q.row, p.q.row, qn, &p, p.scale, queries, KEPT, item);
   load_transposed(grad_out + HEAD_AT(p.out, at.b, at.h) + q0 * p.out.row, p.out.row, qn, &p, 1.f, grads, KEPT, item);
-  float4 acc[ROWS][ON / 4];
+  float4 acc[4][ON / 4];
   clear_rows(acc);
-  float base[ROWS], rest[ROWS], less[ROWS];
+  float base[4], rest[4], less[4];
 #pragma unroll
-  for (int i = 0; i < ROWS; i++) {
-    const int r = group * ROWS + i;
+  for (int i = 0; i < 4; i++) {
+    const int r = group * 4 + i;
     base[i] = r < qn ? lse[p.lse + 2 * (at.row + r)] : INFINITY, rest[i] = r < qn ? lse[p.lse + 2 * (at.row + r) + 1] : 0.f;
     less[i] = r < qn ? delta[p.delta + at.row + r] : 0.f;
   }
@@ -26,28 +26,30 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
     const int kn = min(STEP, p.keys - k0);
     load_transposed(at.k + k0 * p.k.row, p.k.row, kn, &p, 1.f, rows, STEP, item);
     barrier(CLK_LOCAL_MEM_FENCE);
-    Columns found[ROWS], found_grads[ROWS];
+    Columns found[4], found_grads[4];
     multiply_scores(found, queries, rows, group, lane);
     barrier(CLK_LOCAL_MEM_FENCE);
     load_transposed(at.v + k0 * p.v.row, p.v.row, kn, &p, 1.f, rows, STEP, item);
     barrier(CLK_LOCAL_MEM_FENCE);
     multiply_scores(found_grads, grads, rows, group, lane);
-    float s[ROWS][SN], d[ROWS][SN];
+    float s[4][SN], d[4][SN];
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < 4; i++) {
       STORE_COLUMNS(found[i], s[i]);
       STORE_COLUMNS(found_grads[i], d[i]);
 #pragma unroll
       for (int n = 0; n < SN; n++) {
-        const int query = q0 + group * ROWS + i, key = k0 + lane * SN + n;
+        const int query = q0 + group * 4 + i, key = k0 + lane * SN + n;
         const bool seen = key < p.keys && query < p.queries;
         if (seen && p.bias_kind) s[i][n] += bias_of(bias, &p, at.bias, query, key);
-        if (p.keep < 1.f) d[i][n] *= dropout_factor(&p, at.row + group * ROWS + i, key);
+        if (p.keep < 1.f) d[i][n] *= dropout_factor(&p, at.row + group * 4 + i, key);
         s[i][n] = seen && !(p.causal && key > query) ? exp(s[i][n] - base[i] - rest[i]) * (d[i][n] - less[i]) : 0.f;
-        if (p.has_scores && seen) scores_grad[p.scores + (at.row + group * ROWS + i) * p.keys + key] = s[i][n];
+        if (p.has_scores && seen) scores_grad[p.scores + (at.row + group * 4 + i) * p.keys + key] = s[i][n];
       }
     }
-    store_scores(s, scores, group, lane);
+#pragma unroll
+    for (int n = 0; n < SN; n++)
+      FOUR(scores + (lane * SN + n) * PITCH(KEPT) + group * 4) = (float4)(s[0][n], s[1][n], s[2][n], s[3][n]);
     barrier(CLK_LOCAL_MEM_FENCE);
     load_rows(at.k + k0 * p.k.row, p.k.row, kn, &p, rows, item);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -56,8 +58,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
   }
   global T* o = grad_q + HEAD_AT(p.grad_q, at.b, at.h) + q0 * p.grad_q.row;
 #pragma unroll
-  for (int i = 0; i < ROWS; i++)
-    if (group * ROWS + i < qn) store_part(acc[i], p.scale, o + (group * ROWS + i) * p.grad_q.row, &p, lane);
+  for (int i = 0; i < 4; i++)
+    if (group * 4 + i < qn) store_part(acc[i], p.scale, o + (group * 4 + i) * p.grad_q.row, &p, lane);
 }
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv(
@@ -68,7 +70,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv
   const int k0 = get_group_id(0) * KEPT, kv = get_group_id(1), b = get_group_id(2), kn = min(KEPT, p.keys - k0);
   load_transposed(K + HEAD_AT(p.k, b, kv) + k0 * p.k.row, p.k.row, kn, &p, p.scale, keys, KEPT, item);
   load_transposed(V + HEAD_AT(p.v, b, kv) + k0 * p.v.row, p.v.row, kn, &p, 1.f, values, KEPT, item);
-  float4 dk[ROWS][ON / 4], dv[ROWS][ON / 4];
+  float4 dk[4][ON / 4], dv[4][ON / 4];
   clear_rows(dk);
   clear_rows(dv);
 
@@ -81,15 +83,15 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv
       const long row = ROW_AT(p, b, h) + q0;
       load_transposed(q + q0 * p.q.row, p.q.row, qn, &p, 1.f, rows, STEP, item);
       barrier(CLK_LOCAL_MEM_FENCE);
-      Columns found[ROWS], found_grads[ROWS];
+      Columns found[4], found_grads[4];
       multiply_scores(found, keys, rows, group, lane);
       barrier(CLK_LOCAL_MEM_FENCE);
       load_transposed(g + q0 * p.out.row, p.out.row, qn, &p, 1.f, rows, STEP, item);
       barrier(CLK_LOCAL_MEM_FENCE);
       multiply_scores(found_grads, values, rows, group, lane);
-      float s[ROWS][SN], d[ROWS][SN];
+      float s[4][SN], d[4][SN];
 #pragma unroll
-      for (int i = 0; i < ROWS; i++) {
+      for (int i = 0; i < 4; i++) {
         STORE_COLUMNS(found[i], s[i]);
         STORE_COLUMNS(found_grads[i], d[i]);
       }
@@ -98,21 +100,19 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv
         const int r = lane * SN + n, query = q0 + r;
         const float2 base = r < qn ? vload2(row + r, lse + p.lse) : (float2)(INFINITY, 0.f);
         const float less = r < qn ? delta[p.delta + row + r] : 0.f;
-        float factors[ROWS];
+        float factors[4] = {1.f, 1.f, 1.f, 1.f};
+        if (p.keep < 1.f) vstore4(dropout_factors(&p, row + r, k0 + group * 4), 0, factors);
 #pragma unroll
-        for (int i = 0; i < ROWS; i += 4)
-          vstore4(p.keep < 1.f ? dropout_factors(&p, row + r, k0 + group * ROWS + i) : (float4)(1.f), 0, factors + i);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-          const int key = k0 + group * ROWS + i;
+        for (int i = 0; i < 4; i++) {
+          const int key = k0 + group * 4 + i;
           const bool seen = key < p.keys && r < qn && !(p.causal && key > query);
           if (seen && p.bias_kind) s[i][n] += bias_of(bias, &p, bias_head, query, key);
           const float prob = seen ? exp(s[i][n] - base.x - base.y) : 0.f;
           s[i][n] = prob * factors[i], d[i][n] = seen ? prob * (d[i][n] * factors[i] - less) : 0.f;
         }
+        FOUR(probs + r * PITCH(KEPT) + group * 4) = (float4)(s[0][n], s[1][n], s[2][n], s[3][n]);
+        FOUR(scores + r * PITCH(KEPT) + group * 4) = (float4)(d[0][n], d[1][n], d[2][n], d[3][n]);
       }
-      store_scores(s, probs, group, lane);
-      store_scores(d, scores, group, lane);
       barrier(CLK_LOCAL_MEM_FENCE);
       load_rows(g + q0 * p.out.row, p.out.row, qn, &p, rows, item);
       barrier(CLK_LOCAL_MEM_FENCE);
@@ -127,8 +127,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv
   global T* to_k = grad_k + HEAD_AT(p.grad_k, b, kv) + k0 * p.grad_k.row;
   global T* to_v = grad_v + HEAD_AT(p.grad_v, b, kv) + k0 * p.grad_v.row;
 #pragma unroll
-  for (int i = 0; i < ROWS; i++) {
-    const int r = group * ROWS + i;
+  for (int i = 0; i < 4; i++) {
+    const int r = group * 4 + i;
     if (r >= kn) continue;
     store_part(dk[i], p.scale, to_k + r * p.grad_k.row, &p, lane);
     store_part(dv[i], 1.f, to_v + r * p.grad_v.row, &p, lane);

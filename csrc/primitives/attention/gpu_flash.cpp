@@ -13,46 +13,24 @@
 namespace dlb::attention {
 namespace {
 
-// Rows that a work-group keeps, those of a step, work-items, rows of one of them: what fits 48 KiB of local
-// memory.
+// Rows that a work-group keeps, those of a step, work-items: what fits 48 KiB of local memory.
 struct Form {
-  int dim, kept, step, items, rows;
+  int dim, kept, step, items;
 
-  int lanes() const { return items / (kept / rows); }
+  int lanes() const { return items / (kept / 4); }
   // Bytes of local memory, by the number of tiles of each kind.
   uint64_t local_bytes(int kept_tiles, int score_tiles) const {
     const int pitch = kept + 4;
     return 4ull * (dim * (kept_tiles * pitch + step + 4) + score_tiles * step * pitch + lanes() * pitch);
   }
 };
-constexpr Form kForward[] = {
-    {32, 64, 32, 128, 4}, {64, 64, 32, 128, 4}, {128, 32, 32, 128, 4}, {256, 16, 16, 64, 4}};
-constexpr Form kWideForward[] = {{32, 64, 32, 64, 8}, {64, 64, 32, 64, 8}, {128, 32, 32, 64, 8}};
-constexpr Form kBackward[] = {
-    {32, 64, 32, 128, 4}, {64, 32, 32, 64, 4}, {128, 16, 32, 64, 4}, {256, 8, 16, 32, 4}};
+constexpr Form kForward[] = {{32, 64, 32, 128}, {64, 64, 32, 128}, {128, 32, 32, 128}, {256, 16, 16, 64}};
+constexpr Form kBackward[] = {{32, 64, 32, 128}, {64, 32, 32, 64}, {128, 16, 32, 64}, {256, 8, 16, 32}};
 constexpr int kLeastDim = 32;
 
-// Eight rows of a work-item read local memory less often for a multiply-add than four, and leave half the
-// work-items.
-struct FlashConfig {
-  int32_t wide = 0;  // 1: eight rows
-  static constexpr const char* kNames[] = {"wide"};
-};
-
-size_t dim_index(const AttentionProblem& p) {
+const Form& form_of(const AttentionProblem& p) {
   const auto dim = std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(p.dim, kLeastDim)));
-  return static_cast<size_t>(std::bit_width(dim) - std::bit_width(unsigned{kLeastDim}));
-}
-
-const Form& form_of(const AttentionProblem& p, const FlashConfig& config = {}) {
-  return p.is_backward() ? kBackward[dim_index(p)]
-         : config.wide   ? kWideForward[dim_index(p)]
-                         : kForward[dim_index(p)];
-}
-
-std::vector<Config> configs(const AttentionProblem& p, const cl::Device&) {
-  if (dim_index(p) >= std::size(kWideForward)) return {Config{}};
-  return {Config{}, Config::of(FlashConfig{1})};
+  return (p.is_backward() ? kBackward : kForward)[std::bit_width(dim) - std::bit_width(unsigned{kLeastDim})];
 }
 
 uint64_t local_bytes(const AttentionProblem& p) {
@@ -82,11 +60,12 @@ double estimate(const AttentionProblem& p, const cl::Device& device) {
          products * p.product_flops() * rows / (kReached * filled * rates.plain(c10::ScalarType::Float));
 }
 
-cl::Kernel& kernel_of(const AttentionProblem& p, const Form& form, cl::Device& device, const char* name) {
-  const std::string options =
-      element_option(p.dtype) + " -DDIM=" + std::to_string(form.dim) +
-      " -DKEPT=" + std::to_string(form.kept) + " -DSTEP=" + std::to_string(form.step) +
-      " -DITEMS=" + std::to_string(form.items) + " -DROWS=" + std::to_string(form.rows);
+cl::Kernel& kernel_of(const AttentionProblem& p, cl::Device& device, const char* name) {
+  const Form& form = form_of(p);
+  const std::string options = element_option(p.dtype) + " -DDIM=" + std::to_string(form.dim) +
+                              " -DKEPT=" + std::to_string(form.kept) +
+                              " -DSTEP=" + std::to_string(form.step) +
+                              " -DITEMS=" + std::to_string(form.items);
   return p.is_backward()
              ? fetch_kernel(device, {"common/gpu_tile.clh", "attention/gpu_flash_backward.cl"}, name, options)
              : fetch_kernel(device, {"common/gpu_tile.clh", "attention/gpu_flash.cl"}, name, options);
@@ -99,19 +78,17 @@ cl::Range range_of(const Form& form, int64_t length, int64_t heads, int64_t batc
 }
 
 std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl::Device& device,
-                                                   const Config& config) {
-  const Form& form = form_of(p, config.as<FlashConfig>());
-  cl::Kernel& kernel = kernel_of(p, form, device, "attention_gpu");
-  const cl::Range range = range_of(form, p.queries, p.heads, p.batch);
+                                                   const Config&) {
+  cl::Kernel& kernel = kernel_of(p, device, "attention_gpu");
+  const cl::Range range = range_of(form_of(p), p.queries, p.heads, p.batch);
   return invoker_of(p, kernel, range);
 }
 
 std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, cl::Device& device,
                                                     const Config&) {
-  const Form& form = form_of(p);
   const BackwardLaunch launch{
-      kernel_of(p, form, device, "attention_gpu_dq"), kernel_of(p, form, device, "attention_gpu_dkv"),
-      range_of(form, p.queries, p.heads, p.batch), range_of(form, p.keys, p.kv_heads, p.batch)};
+      kernel_of(p, device, "attention_gpu_dq"), kernel_of(p, device, "attention_gpu_dkv"),
+      range_of(form_of(p), p.queries, p.heads, p.batch), range_of(form_of(p), p.keys, p.kv_heads, p.batch)};
   return invoker_of(p, launch);
 }
 
@@ -121,9 +98,8 @@ const Solver<AttentionProblem>* gpu_flash() {
   static const RowSolver<AttentionProblem> solver({.name = "gpu_flash",
                                                    .applicable = applicable,
                                                    .estimate = estimate,
-                                                   .configs = configs,
-                                                   .invoker = forward,
-                                                   .config_names = ConfigNames::of<FlashConfig>()});
+                                                   .configs = one_config<AttentionProblem>,
+                                                   .invoker = forward});
   return &solver;
 }
 
