@@ -34,17 +34,6 @@ static inline Column column_at(int i, const ConvDepthwise* p) {
   return o;
 }
 
-// An element as it is stored.
-static inline ACC value_of(T x) {
-#if defined(T_HALF)
-  return vload_half(0, (const half*)&x);
-#elif defined(T_BFLOAT16)
-  return dlb_from_bf16(x);
-#else
-  return x;
-#endif
-}
-
 static inline void load_row(ACC row[TAP_COLS], global const T* from, int step, int left, int dilation, int width,
                             bool inside) {
 #pragma unroll
@@ -67,24 +56,10 @@ static inline void load_rows(ACC window[TAP_ROWS][TAP_COLS], int r0, int r1, int
 
 // y = conv(x, w) + bias, within bounds, with one tap along depth. Also the input gradient where stride and multiplier are
 // 1: x = dL/dy, w walked backwards.
-// Global size: {a multiple of ITEMS, at least channels * columns}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows_forward(
-    global const T* restrict x, global const T* restrict w, global T* y, global const T* restrict bias,
-    ConvDepthwise p) {
-  // The weights of neighbouring channels are read together: those of one channel lie together, so that work-items that
-  // each read their own channel's would touch as many cache lines as there are work-items, for each tap.
-  local T weights[ITEMS * TAPS];
-  const uint columns = columns_of(&p), i = get_global_id(0), item = get_local_id(0);
-  w += p.w_offset;
-  if (p.channels_fast) {
-    const uint c0 = (i - item) % p.channels;
-#pragma unroll 7
-    for (uint e = item; e < ITEMS * TAPS; e += ITEMS) {
-      const uint of = (c0 + e / TAPS) % p.channels, t = e % TAPS;
-      weights[e] = w[(int)of * p.w_c + (int)(t / TAP_COLS) * p.w_s[1] + (int)(t % TAP_COLS) * p.w_s[2]];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
+// Global size: at least channels * columns.
+kernel void depthwise_windows_forward(global const T* restrict x, global const T* restrict w, global T* y,
+                                      global const T* restrict bias, ConvDepthwise p) {
+  const uint columns = columns_of(&p), i = get_global_id(0);
   if (i >= columns * p.channels) return;
   const int c = p.channels_fast ? i % p.channels : i / columns;
   const Column at = column_at(p.channels_fast ? i / p.channels : i % columns, &p);
@@ -92,12 +67,11 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows
   const int height = (uint)xd < (uint)p.x_size[0] ? p.x_size[1] : 0;  // none where the plane is padding
   const ACC b = p.has_bias ? load1(bias + p.bias_offset + c) : 0;
   x += p.x_offset + at.n * p.x_n + c / p.multiplier * p.x_c + xd * p.x_s[0] + left * p.x_s[2];
+  w += p.w_offset + c * p.w_c;
   y += p.y_offset + at.n * p.y_n + c * p.y_c + at.d * p.y_s[0] + at.w * p.y_s[2];
   ACC weight[TAPS], window[TAP_ROWS][TAP_COLS];
 #pragma unroll
-  for (int t = 0; t < TAPS; t++)
-    weight[t] = p.channels_fast ? value_of(weights[item * TAPS + t])
-                                : load1(w + c * p.w_c + t / TAP_COLS * p.w_s[1] + t % TAP_COLS * p.w_s[2]);
+  for (int t = 0; t < TAPS; t++) weight[t] = load1(w + t / TAP_COLS * p.w_s[1] + t % TAP_COLS * p.w_s[2]);
   load_rows(window, 0, TAP_ROWS - NEW_ROWS, 0, at.first, x, left, height, &p);
   for (int h0 = at.first; h0 < at.end; h0 += TAP_ROWS) {
 #pragma unroll
@@ -150,8 +124,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows
                                                                                  global const T* restrict y,
                                                                                  global ACC* partial,
                                                                                  ConvDepthwise p) {
-  enum { PITCH = ITEMS + 1 };  // results are read across the lines of the work-items
-  local ACC scratch[TAPS * PITCH];
+  local ACC scratch[TAPS * ITEMS];
   const int lanes = p.channels_fast ? DEPTHWISE_CHANNELS : 1;
   const int item = get_local_id(0), lane = item % lanes;
   const int c0 = get_group_id(0) * lanes, c = min(c0 + lane, p.channels - 1);
@@ -165,19 +138,19 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows
     for (int i = begin + item / lanes; i < end; i += ITEMS / lanes) add_column(sum, x, y, &p, column_at(i, &p), td);
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
-    for (int t = 0; t < TAPS; t++) scratch[t * PITCH + item] = sum[t];
+    for (int t = 0; t < TAPS; t++) scratch[t * ITEMS + item] = sum[t];
     for (int half_items = ITEMS / 2; half_items >= lanes; half_items /= 2) {
       barrier(CLK_LOCAL_MEM_FENCE);
       for (int t = item; t < TAPS * half_items; t += ITEMS) {
-        const int at = t / half_items * PITCH + t % half_items;
+        const int at = t / half_items * ITEMS + t % half_items;
         scratch[at] += scratch[at + half_items];
       }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int t = item; t < TAPS * lanes; t += ITEMS) {
-      const int tap = t % TAPS, th = tap / TAP_COLS, tw = tap % TAP_COLS, channel = c0 + t / TAPS;
+      const int tap = t / lanes, th = tap / TAP_COLS, tw = tap % TAP_COLS, channel = c0 + t % lanes;
       if (channel >= p.channels) continue;
-      const ACC total = scratch[tap * PITCH + t / TAPS];
+      const ACC total = scratch[tap * ITEMS + t % lanes];
       if (p.splits > 1)
         partial[p.partial_offset + ((long)get_group_id(1) * p.channels + channel) * p.taps[0] * TAPS + td * TAPS + tap] =
             total;

@@ -171,7 +171,8 @@ inline void dlb_bag_column(global const A_T* weight, global const int* indices, 
     long number[TOGETHER];
     T value[TOGETHER];
 #pragma unroll
-    for (int k = 0; k < TOGETHER; ++k) number[k] = dlb_number(indices, p->indices + min(first + k, end - 1), p->wide);
+    for (int k = 0; k < TOGETHER; ++k)
+      number[k] = first + k < end ? dlb_number(indices, p->indices + first + k, p->wide) : -1;
 #pragma unroll
     for (int k = 0; k < TOGETHER; ++k)
       value[k] = (ulong)number[k] < (ulong)p->rows ? LOAD_A(weight, p->weight + number[k] * p->row_stride + column) : (T)0;
