@@ -23,8 +23,8 @@ constexpr size_t kColumnBytes = 16384;  // CPU: accumulators of one block of col
 // CPU: how many independent accumulators run along the reduction, or side by side over columns.
 size_t reduce_lanes(DType compute);
 
-// One field of an accumulator. `type` is C: T, REAL (the real type of T), ACC (double where T is float and
-// the device is a CPU, else T), int or long.
+// One field of an accumulator. `type` is C: T, REAL (the real type of T), ACC (REAL, but double where that is
+// float and the device is a CPU), int or long.
 struct Field {
   const char* type = nullptr;
   const char* init = nullptr;

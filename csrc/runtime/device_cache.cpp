@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "cl/log.h"
 #include "cl/rounding.h"
 #include "runtime/stream.h"
 
@@ -109,8 +110,12 @@ void DeviceCache::free(Block* block) {
   report_to_profiler(block, -static_cast<int64_t>(block->size));
   if (!block->other_streams.empty() && !cl::in_bad_fork()) {
     for (c10::StreamId id : std::exchange(block->other_streams, {})) {
-      pending_.emplace_back(Event::record_new(stream_of(index_, id)), block);
       block->pending_events++;
+      try {
+        pending_.emplace_back(Event::record_new(stream_of(index_, id)), block);
+      } catch (...) {  // deleters must not throw; without its event the block is never used again
+        cl::log_dropped("freeing memory that another stream uses");
+      }
     }
     return;
   }

@@ -50,9 +50,9 @@ class Stream {
   // synchronising call; throws only where the wait itself fails.
   void wait();
 
-  // wait(), and raises what the driver or a kernel reported since the last
-  // synchronising call: IndexError for indices found out of range, OutOfMemoryError where the driver had no
-  // memory for a kernel, RuntimeError otherwise, both naming the last kernels.
+  // wait(), and raises what the driver or a kernel reported since the last synchronising call: IndexError for
+  // indices found out of range, OutOfMemoryError where the driver had no memory for a kernel, RuntimeError
+  // otherwise, both naming the last kernels.
   void synchronize();
 
   // True when all that was enqueued so far is done. Does not wait.

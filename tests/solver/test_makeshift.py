@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from faulty_solvers import with_faulty_solvers
 from fresh_process import forked_python
 
 pytestmark = pytest.mark.skipif(
@@ -80,3 +81,32 @@ def test_other_processes_compile_it_at_once(process):
     assert second == LOWEST
     assert before[1] > 0
     assert before == after
+
+
+# Sizes that never come again, with a solver of products whose estimate is the lowest and whose kernel does not build.
+REFUSED = """
+import json, warnings, torch, dlbackend
+warnings.simplefilter("ignore")
+taken = []
+for n in range(300, 330):
+    a = torch.randn(n, n)
+    assert ((a.to("ocl") @ a.to("ocl")).cpu() - a @ a).norm() < 1e-5 * (a @ a).norm()
+    dlbackend.solvers.wait()
+    problem, = (p for p in dlbackend.solvers.problems() if f"m={n} n={n} " in p)
+    taken += [s.solver.split("@")[0] for s in dlbackend.solvers.solutions(problem) if s.taken]
+print(json.dumps(taken))
+"""
+
+
+def test_where_a_solver_does_not_build_the_reference_is_left_all_the_same(tmp_path):
+    result = forked_python(
+        with_faulty_solvers("test_fails", REFUSED),
+        DLBACKEND_CACHE_DIR=str(tmp_path),
+        DLBACKEND_PACKS="",
+        DLBACKEND_ENQUEUE_THREAD="1",
+        DLBACKEND_COMPILE_PROCESSES="2",
+    )
+    assert result.returncode == 0, result.stderr
+    taken = json.loads(result.stdout.splitlines()[-1])
+    assert "test_fails" not in taken
+    assert taken.count("reference") <= 3
