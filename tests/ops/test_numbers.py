@@ -126,3 +126,15 @@ def test_shifts():
     with pytest.raises(NotImplementedError):
         torch.ones(2, device=DEVICE) << 1
     assert dlbackend.fallback_report() == {}
+
+
+@pytest.mark.parametrize("dtype", [HALF, BF16, torch.float32])
+@pytest.mark.parametrize("bound", [0.3, 0.29])
+def test_hardshrinks_bound_is_rounded_as_the_elements_are(dtype, bound):
+    results = []
+    for device in ("cpu", DEVICE):
+        x = torch.tensor([0.3, -0.3, 0.29, 0.31], dtype=dtype).to(device).requires_grad_()
+        y = functional.hardshrink(x, bound)
+        y.sum().backward()
+        results.append([*y.tolist(), *x.grad.tolist()])
+    assert results[0] == results[1]

@@ -346,3 +346,14 @@ def test_addmm_of_two_sparse_matrices_without_the_addend(layout):
     found = torch.addmm(*(t.to(DEVICE) for t in (addend, a, a)), beta=0, alpha=2)
     assert found.layout == expected.layout
     assert torch.equal(found.to_dense().cpu(), expected.to_dense())
+
+
+def test_from_rows_to_columns():
+    x = matrix(5, 7)
+    expected = x.to_sparse_csr().to_sparse_csc()
+    found = x.to(DEVICE).to_sparse_csr().to_sparse_csc()
+    assert found.layout == torch.sparse_csc
+    assert torch.equal(found.to_dense().cpu(), x)
+    for part in (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values):
+        assert torch.equal(part(found).cpu(), part(expected))
+    dlbackend.reset_fallback_report()  # it is the CPU that converts

@@ -33,7 +33,6 @@ constexpr const char* kOfTheCpu[] = {
     "_to_sparse.sparse_dim",
     "_to_sparse_bsc",
     "_to_sparse_bsr",
-    "_to_sparse_csc",
     "_to_sparse_csr",
     "abs",
     "abs.out",
