@@ -141,6 +141,7 @@ class Pool {
     return stopped_;
   }
   void give_up(const std::string& reason) noexcept {
+    std::lock_guard<std::mutex> lock(mutex_);
     if (failures_.exchange(kMostFailures) < kMostFailures) log(1, "no process to compile in," + reason);
     free_.notify_all();
   }

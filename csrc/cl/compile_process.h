@@ -1,7 +1,7 @@
 // Compiling in other processes. Some drivers compile one program at a time in a process, and let launches
 // wait while they make machine code; what another process compiled is then in the caches, from where it loads
-// in a millisecond. The processes (csrc/compiler/main.cpp) are started when they are needed, serve this one
-// alone, and end when it does or when nothing came for kIdleSeconds.
+// in a millisecond. The processes (csrc/compiler/main.cpp) are started when they are needed or about to be,
+// serve this one alone, and end when it does or when nothing came for kIdleSeconds.
 #pragma once
 #include <cstdint>
 #include <optional>

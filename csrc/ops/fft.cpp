@@ -128,15 +128,11 @@ void transform_complex(const Tensor& self, const Tensor& out, IntArrayRef dims, 
   }
 }
 
-void check_out(const Tensor& out, const Tensor& self) {
-  TORCH_CHECK(out.device() == self.device(), "Expected out tensor to have device ", self.device(),
-              ", but got ", out.device(), " instead");
-}
-
 // What kernels may write: the tensor itself where it is of their dtype, no two of its elements share memory
 // and the input does not either.
 Tensor writable(const Tensor& out, const Tensor& self, IntArrayRef sizes, at::ScalarType type) {
-  check_out(out, self);
+  TORCH_CHECK(out.device() == self.device(), "Expected out tensor to have device ", self.device(),
+              ", but got ", out.device(), " instead");
   at::native::resize_output(out, sizes);
   const bool plain = out.scalar_type() == type && !out.is_conj() && !out.is_neg() &&
                      at::has_internal_overlap(out) == at::MemOverlap::No &&

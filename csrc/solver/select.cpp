@@ -6,9 +6,6 @@
 #include <array>
 #include <cmath>
 #include <mutex>
-#include <set>
-#include <unordered_set>
-#include <utility>
 
 #include "cl/build.h"
 #include "cl/builders.h"
@@ -17,6 +14,7 @@
 #include "solver/ahead.h"
 #include "solver/background.h"
 #include "solver/budget.h"
+#include "solver/build_failures.h"
 #include "solver/candidate_record.h"
 #include "solver/measure.h"
 #include "solver/measure_rates.h"
@@ -92,50 +90,9 @@ SolutionPtr first_built(const Problem& problem, cl::Device& device, const std::v
   return nullptr;
 }
 
-void warn_once(const std::string& about, const std::string& text) {
-  static std::mutex mutex;
-  static auto* known = new std::unordered_set<std::string>;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (known->insert(about).second) TORCH_WARN(text);
-}
-
 // Whether a solution may run: it needs no check, or passes it.
 bool is_trusted(const Problem& problem, cl::Device& device, const SolutionPtr& solution) {
   return runs_unverified(problem) || verify(problem, device, solution);
-}
-
-// Solvers whose kernels a device's driver did not build: trying again would cost another failing compilation
-// for each new problem.
-struct BuildFailures {
-  std::mutex mutex;
-  std::set<std::pair<int, const AnySolver*>> solvers;
-};
-BuildFailures& build_failures() {
-  static auto* instance = new BuildFailures;
-  return *instance;
-}
-
-bool does_not_build(const cl::Device& device, const AnySolver& solver) {
-  BuildFailures& failures = build_failures();
-  std::lock_guard<std::mutex> lock(failures.mutex);
-  return failures.solvers.contains({device.index, &solver});
-}
-
-// Notes that a solver's kernel does not build, and warns, unless the error is another one, or no other solver
-// may be taken: then false.
-bool note_build_failure(const Problem& problem, const cl::Device& device, const AnySolver& solver,
-                        const std::exception& error) {
-  const auto* refused = dynamic_cast<const cl::Error*>(&error);
-  if (!refused || refused->code != CL_BUILD_PROGRAM_FAILURE || &solver == &problem.op->reference() ||
-      !preference_of(*problem.op).forced.empty())
-    return false;
-  warn_once(std::to_string(device.index) + problem.op->name() + solver.name(),
-            std::string("dlbackend: solver ") + solver.name() +
-                " is not used, its kernel does not build: " + error.what());
-  BuildFailures& failures = build_failures();
-  std::lock_guard<std::mutex> lock(failures.mutex);
-  failures.solvers.insert({device.index, &solver});
-  return true;
 }
 
 // A solver's first solution; null when it is wrong or its kernel does not build on this driver. Throws where

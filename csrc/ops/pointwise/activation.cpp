@@ -52,20 +52,19 @@ constexpr std::array kActivations = {
         kAll},
 };
 
+// Whose numbers are rounded to the elements' dtype before they are compared.
+constexpr codegen::PointwiseOp rounding(codegen::PointwiseOp op) {
+  op.rounded_scalars = true;
+  return op;
+}
+
 constexpr std::array kActivations1 = {
     PointwiseRow{"leaky_relu", "out", Promote::Fixed,
                  float_op("leaky_relu", "x0 > 0 ? x0 : x0 * s0", nullptr, 1), kOut, "",
                  check_floats<check_scalars_fit_compute>},
-    PointwiseRow{"hardshrink",
-                 "out",
-                 Promote::Fixed,
-                 {.name = "hardshrink",
-                  .on_float = "x0 >= -s0 && x0 <= s0 ? C(0.0) : x0",
-                  .scalars = 1,
-                  .rounded_scalars = true},
-                 kOut,
-                 "",
-                 check_floats<check_scalars_fit>},
+    PointwiseRow{"hardshrink", "out", Promote::Fixed,
+                 rounding(float_op("hardshrink", "x0 >= -s0 && x0 <= s0 ? C(0.0) : x0", nullptr, 1)), kOut,
+                 "", check_floats<check_scalars_fit>},
     PointwiseRow{
         "softshrink", "out", Promote::Fixed,
         float_op("softshrink", "x0 != x0 ? x0 : x0 > s0 ? x0 - s0 : x0 < -s0 ? x0 + s0 : C(0.0)", nullptr, 1),
@@ -141,13 +140,9 @@ constexpr std::array kBackward = {
 constexpr std::array kBackward1 = {
     PointwiseRow{"threshold_backward", "grad_input", Promote::Same,
                  real_op("threshold_backward", "x1 <= s0 ? (T)0 : x0", 1)},
-    PointwiseRow{"hardshrink_backward",
-                 "grad_input",
-                 Promote::Same,
-                 {.name = "hardshrink_backward",
-                  .on_float = "x1 >= -s0 && x1 <= s0 ? C(0.0) : x0",
-                  .scalars = 1,
-                  .rounded_scalars = true}},
+    PointwiseRow{
+        "hardshrink_backward", "grad_input", Promote::Same,
+        rounding(float_op("hardshrink_backward", "x1 >= -s0 && x1 <= s0 ? C(0.0) : x0", nullptr, 1))},
     PointwiseRow{"softshrink_backward", "grad_input", Promote::Same,
                  float_op("softshrink_backward", "x1 >= -s0 && x1 <= s0 ? C(0.0) : x0", nullptr, 1)},
 };
