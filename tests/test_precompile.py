@@ -1,6 +1,7 @@
 """dlbackend.precompile(): the iteration after it compiles nothing, and it leaves everything as it was."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -115,6 +116,7 @@ def test_everything_stays_as_it_was(training, trained, background_at_rest):
     model.norm.eval()
     before = snapshot(model, optimizer)
     dlbackend.precompile(model, x, training, optimizer=optimizer if training else None)  # what it keeps for good
+    gc.collect()  # tensors of earlier tests in cycles would be freed at some time in between
     memory = torch.ocl.memory_allocated()
     dlbackend.precompile(model, {"x": x}, training, optimizer=optimizer if training else None)
     assert_same(snapshot(model, optimizer), before)
