@@ -14,7 +14,7 @@ from dlbackend import _C
 TENSOR_CORES = torch.ocl.is_available() and torch.ocl.get_device_properties(0).has_tensor_cores
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not TENSOR_CORES, reason="the device has no tensor cores")]
 
-TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 5e-3}
+TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 5e-3, torch.float32: 6e-7}
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,8 @@ def both_passes(q, k, v, grad, mask=None, **options):
         (70, 130, 2, 64, {}, torch.bfloat16),
         (65, 40, 1, 22, {"is_causal": True}, torch.float16),
         (37, 90, 1, 128, {"biased": True}, torch.bfloat16),
+        (70, 130, 2, 64, {"is_causal": True}, torch.float32),
+        (45, 40, 1, 21, {"biased": True}, torch.float32),
     ],
 )
 def test_against_float64(queries, keys, heads, dim, options, dtype):

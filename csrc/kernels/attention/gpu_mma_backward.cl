@@ -4,76 +4,87 @@
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
-  local __attribute__((aligned(16))) uint keys[ROW_TILE], values[ROW_TILE], key_pairs[PAIR_TILE], scratch[SCRATCH];
-  const int item = get_local_id(0), lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * 16;
+  local __attribute__((aligned(16))) uint keys[ROW_TILE], values[ROW_TILE];
+  LOCAL_PAIRS(key_pairs, keys);
+  local uint scratch[SCRATCH];
+  const int item = get_local_id(0), lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * ROWS;
   const QueryBlock at = query_block(&p, K, V, KEPT);
   const int q0 = at.q0, qn = at.qn;
-  uint queries[DEPTH][4], grads[DEPTH][4];
+  KeptWord queries[TILES][DEPTH][4], grads[TILES][DEPTH][4];
   load_kept(queries, Q + HEAD_AT(p.q, at.b, at.h) + (q0 + first) * p.q.row, p.q.row, qn - first, &p, lane);
   load_kept(grads, grad_out + HEAD_AT(p.out, at.b, at.h) + (q0 + first) * p.out.row, p.out.row, qn - first, &p, lane);
-  float acc[DIM / 8][4], less[2];
-  float2 base[2];
+  float acc[TILES][DIM / 8][4], less[TILES][2];
+  float2 base[TILES][2];
   clear_rows(acc);
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int r = first + g + 8 * i;
-    base[i] = r < qn ? vload2(at.row + r, lse + p.lse) : (float2)(INFINITY, 0.f);
-    less[i] = r < qn ? delta[p.delta + at.row + r] : 0.f;
-  }
+  for (int m = 0; m < TILES; m++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int r = first + m * 16 + g + 8 * i;
+      base[m][i] = r < qn ? vload2(at.row + r, lse + p.lse) : (float2)(INFINITY, 0.f);
+      less[m][i] = r < qn ? delta[p.delta + at.row + r] : 0.f;
+    }
 
   const int end = p.causal && !p.has_scores ? min(p.keys, q0 + qn) : p.keys;
   for (int k0 = 0; k0 < end; k0 += STEP) {
     const int kn = min(STEP, p.keys - k0);
     load_rows(at.k + k0 * p.k.row, p.k.row, kn, &p, keys, item);
     load_rows(at.v + k0 * p.v.row, p.v.row, kn, &p, values, item);
-    load_pairs(at.k + k0 * p.k.row, p.k.row, kn, &p, key_pairs, item);
+    load_pairs_too(at.k + k0 * p.k.row, p.k.row, kn, &p, key_pairs, item);
     barrier(CLK_LOCAL_MEM_FENCE);
-    float s[COLUMNS][4], d[COLUMNS][4];
+    float s[TILES][COLUMNS][4], d[TILES][COLUMNS][4];
     multiply_scores(s, queries, keys, scratch, item);
     multiply_scores(d, grads, values, scratch, item);
+    UNROLL
+    for (int m = 0; m < TILES; m++)
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+      for (int i = 0; i < 2; i++)
 #pragma unroll
-      for (int n = 0; n < COLUMNS; n++) {
-        const int r = first + g + 8 * i, query = q0 + r;
-        float2 factors = (float2)(1.f);
-        if (p.keep < 1.f) {
-          const float4 f = dropout_factors(&p, at.row + r, k0 + n * 8 + 2 * t);
-          factors = t % 2 ? f.zw : f.xy;
+        for (int n = 0; n < COLUMNS; n++) {
+          const int r = first + m * 16 + g + 8 * i, query = q0 + r;
+          float2 factors = (float2)(1.f);
+          if (DROPOUT) {
+            const float4 f = dropout_factors(&p, at.row + r, k0 + n * 8 + 2 * t);
+            factors = t % 2 ? f.zw : f.xy;
+          }
+#pragma unroll
+          for (int c = 0; c < 2; c++) {
+            const int key = k0 + n * 8 + 2 * t + c;
+            const bool exists = key < p.keys && query < p.queries;
+            float x = s[m][n][2 * i + c] * p.scale;
+            if (BIAS && exists) x += bias_of(bias, &p, at.bias, query, key);
+            const float gradient = d[m][n][2 * i + c] * (c ? factors.y : factors.x) - less[m][i];
+            x = exists && !(p.causal && key > query) ? exp(x - base[m][i].x - base[m][i].y) * gradient : 0.f;
+            if (p.has_scores && exists) scores_grad[p.scores + (at.row + r) * p.keys + key] = x;
+            s[m][n][2 * i + c] = x;
+          }
         }
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-          const int key = k0 + n * 8 + 2 * t + c;
-          const bool exists = key < p.keys && query < p.queries;
-          float x = s[n][2 * i + c] * p.scale;
-          if (exists && p.bias_kind) x += bias_of(bias, &p, at.bias, query, key);
-          const float gradient = d[n][2 * i + c] * (c ? factors.y : factors.x) - less[i];
-          x = exists && !(p.causal && key > query) ? exp(x - base[i].x - base[i].y) * gradient : 0.f;
-          if (p.has_scores && exists) scores_grad[p.scores + (at.row + r) * p.keys + key] = x;
-          s[n][2 * i + c] = x;
-        }
-      }
     multiply_rows(acc, s, key_pairs, scratch, item);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int r = first + g + 8 * i;
-    if (r < qn) store_half(acc, i, p.scale, grad_q + HEAD_AT(p.grad_q, at.b, at.h) + (q0 + r) * p.grad_q.row, &p, t);
-  }
+  for (int m = 0; m < TILES; m++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int r = first + m * 16 + g + 8 * i;
+      global T* to = grad_q + HEAD_AT(p.grad_q, at.b, at.h) + (q0 + r) * p.grad_q.row;
+      if (r < qn) store_half(acc[m], i, p.scale, to, &p, t);
+    }
 }
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p) {
   local __attribute__((aligned(16))) uint queries[ROW_TILE], grads[ROW_TILE];
-  local uint query_pairs[PAIR_TILE], grad_pairs[PAIR_TILE], scratch[SCRATCH];
-  const int item = get_local_id(0), lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * 16;
+  LOCAL_PAIRS(query_pairs, queries);
+  LOCAL_PAIRS(grad_pairs, grads);
+  local uint scratch[SCRATCH];
+  const int item = get_local_id(0), lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * ROWS;
   const int k0 = get_group_id(0) * KEPT, kv = get_group_id(1), b = get_group_id(2), kn = min(KEPT, p.keys - k0);
-  uint keys[DEPTH][4], values[DEPTH][4];
+  KeptWord keys[TILES][DEPTH][4], values[TILES][DEPTH][4];
   load_kept(keys, K + HEAD_AT(p.k, b, kv) + (k0 + first) * p.k.row, p.k.row, kn - first, &p, lane);
   load_kept(values, V + HEAD_AT(p.v, b, kv) + (k0 + first) * p.v.row, p.v.row, kn - first, &p, lane);
-  float dk[DIM / 8][4], dv[DIM / 8][4];
+  float dk[TILES][DIM / 8][4], dv[TILES][DIM / 8][4];
   clear_rows(dk);
   clear_rows(dv);
 
@@ -86,10 +97,10 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dkv
       const long row = ROW_AT(p, b, h) + q0;
       load_rows(q + q0 * p.q.row, p.q.row, qn, &p, queries, item);
       load_rows(go + q0 * p.out.row, p.out.row, qn, &p, grads, item);
-      load_pairs(q + q0 * p.q.row, p.q.row, qn, &p, query_pairs, item);
-      load_pairs(go + q0 * p.out.row, p.out.row, qn, &p, grad_pairs, item);
+      load_pairs_too(q + q0 * p.q.row, p.q.row, qn, &p, query_pairs, item);
+      load_pairs_too(go + q0 * p.out.row, p.out.row, qn, &p, grad_pairs, item);
       barrier(CLK_LOCAL_MEM_FENCE);
-      float s[COLUMNS][4], d[COLUMNS][4];
+      float s[TILES][COLUMNS][4], d[TILES][COLUMNS][4];
       multiply_scores(s, keys, queries, scratch, item);
       multiply_scores(d, values, grads, scratch, item);
 #pragma unroll
@@ -100,16 +111,18 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dkv
           const float2 base = r < qn ? vload2(row + r, lse + p.lse) : (float2)(INFINITY, 0.f);
           const float less = r < qn ? delta[p.delta + row + r] : 0.f;
 #pragma unroll
-          for (int i = 0; i < 2; i++) {
-            const int key = k0 + first + g + 8 * i;
-            const bool seen = key < p.keys && r < qn && !(p.causal && key > query);
-            const float factor = p.keep < 1.f ? dropout_factor(&p, row + r, key) : 1.f;
-            float x = s[n][2 * i + c] * p.scale;
-            if (seen && p.bias_kind) x += bias_of(bias, &p, bias_head, query, key);
-            const float prob = seen ? exp(x - base.x - base.y) : 0.f;
-            s[n][2 * i + c] = prob * factor;
-            d[n][2 * i + c] = seen ? prob * (d[n][2 * i + c] * factor - less) : 0.f;
-          }
+          for (int m = 0; m < TILES; m++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+              const int key = k0 + first + m * 16 + g + 8 * i;
+              const bool seen = key < p.keys && r < qn && !(p.causal && key > query);
+              const float factor = DROPOUT ? dropout_factor(&p, row + r, key) : 1.f;
+              float x = s[m][n][2 * i + c] * p.scale;
+              if (BIAS && seen) x += bias_of(bias, &p, bias_head, query, key);
+              const float prob = seen ? exp(x - base.x - base.y) : 0.f;
+              s[m][n][2 * i + c] = prob * factor;
+              d[m][n][2 * i + c] = seen ? prob * (d[m][n][2 * i + c] * factor - less) : 0.f;
+            }
         }
       multiply_rows(dv, s, grad_pairs, scratch, item);
       multiply_rows(dk, d, query_pairs, scratch, item);
@@ -117,10 +130,12 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dkv
     }
   }
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int r = first + g + 8 * i;
-    if (r >= kn) continue;
-    store_half(dk, i, p.scale, grad_k + HEAD_AT(p.grad_k, b, kv) + (k0 + r) * p.grad_k.row, &p, t);
-    store_half(dv, i, 1.f, grad_v + HEAD_AT(p.grad_v, b, kv) + (k0 + r) * p.grad_v.row, &p, t);
-  }
+  for (int m = 0; m < TILES; m++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int r = first + m * 16 + g + 8 * i;
+      if (r >= kn) continue;
+      store_half(dk[m], i, p.scale, grad_k + HEAD_AT(p.grad_k, b, kv) + (k0 + r) * p.grad_k.row, &p, t);
+      store_half(dv[m], i, 1.f, grad_v + HEAD_AT(p.grad_v, b, kv) + (k0 + r) * p.grad_v.row, &p, t);
+    }
 }

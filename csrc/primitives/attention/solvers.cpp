@@ -10,7 +10,7 @@ std::vector<const Solver<AttentionProblem>*> forward_solvers() {
       cpu_flash(),   // CPU-like devices
       gpu_decode(),  // few queries on GPU-class devices: keys are divided into parts
       gpu_wgmma(),   // 16 bits on the tensor cores of Hopper GPUs
-      gpu_mma(),     // 16 bits on tensor cores
+      gpu_mma(),     // tensor cores
       gpu_flash(),   // GPU-class devices
       reference(),   // every problem, every device; what the others are checked against
   };
@@ -20,7 +20,7 @@ std::vector<const Solver<AttentionProblem>*> backward_solvers() {
   return {
       cpu_flash_backward(),  // CPU-like devices
       gpu_wgmma_backward(),  // 16 bits on the tensor cores of Hopper GPUs
-      gpu_mma_backward(),    // 16 bits on tensor cores
+      gpu_mma_backward(),    // tensor cores
       gpu_flash_backward(),  // GPU-class devices
       reference_backward(),  // every problem, every device; what the others are checked against
   };
