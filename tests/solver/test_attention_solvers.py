@@ -3,6 +3,8 @@
 tests/test_gpu_kernels.py runs this on any device as if it were a GPU.
 """
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,9 @@ from common import DEVICE, relative_error
 
 import dlbackend
 from dlbackend import _C
+
+EMULATED = os.environ.get("DLBACKEND_TENSOR_CORES") == "emulated"
+TENSOR_CORES = torch.ocl.is_available() and torch.ocl.get_device_properties(0).has_tensor_cores and not EMULATED
 
 # queries, keys, heads of queries, of keys, head size, and options of the call
 SHAPES = [
@@ -91,7 +96,7 @@ def test_keys():
             _C.explain_problem(problem[:-3])
 
 
-@pytest.mark.parametrize(("queries", "solver"), [(1, "decode"), (512, "flash")])
+@pytest.mark.parametrize(("queries", "solver"), [(1, "decode"), (512, "mma" if TENSOR_CORES else "flash")])
 def test_choice(queries, solver):
     q, k = torch.randn(2, 4, queries, 64, device=DEVICE), torch.randn(2, 4, 2048, 64, device=DEVICE)
     with torch.backends.ocl.flags(find_mode="fast"):  # by estimate alone, whatever is built already

@@ -45,12 +45,16 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma(
 
   const int end = p.causal ? min(p.keys, q0 + qn) : p.keys;
   for (int k0 = 0; k0 < end; k0 += STEP) {
-    const int kn = min(STEP, end - k0);
-    load_rows(at.k + k0 * p.k.row, p.k.row, kn, &p, keys, item);
-    load_pairs(at.v + k0 * p.v.row, p.v.row, kn, &p, values, item);
+    Four next_keys[FETCHES], next_values[FETCHES];
+    fetch_rows(next_keys, at.k + k0 * p.k.row, p.k.row, min(STEP, end - k0), &p, item);
+    fetch_pairs(next_values, at.v + k0 * p.v.row, p.v.row, min(STEP, end - k0), &p, item);
+    store_rows(next_keys, keys, item);
+    store_pairs(next_values, values, item);
     barrier(CLK_LOCAL_MEM_FENCE);
     float s[TILES][COLUMNS][4];
     multiply_scores(s, queries, keys, scratch, item);
+    // Rows that do not exist have finite scores, and are not stored.
+    const bool whole = k0 + STEP <= end && !(p.causal && k0 + STEP > q0 + first + 1);
     UNROLL
     for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -63,8 +67,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma(
           for (int c = 0; c < 2; c++) {
             const int key = k0 + n * 8 + 2 * t + c;
             float x = s[m][n][2 * i + c] * p.scale;
-            if (key >= end || query >= p.queries || (p.causal && key > query)) x = -INFINITY;
-            else if (BIAS) x += bias_of(bias, &p, at.bias, query, key);
+            if (!whole && (key >= end || (p.causal && key > query))) x = -INFINITY;
+            else if (BIAS && query < p.queries) x += bias_of(bias, &p, at.bias, query, key);
             s[m][n][2 * i + c] = x, best = fmax(best, x);
           }
         const float next = fmax(most[m][i], of_four(best, quads, item, 0));

@@ -12,8 +12,7 @@
 namespace dlb::attention {
 namespace {
 
-constexpr int64_t kLeastDim = 32, kMostDim = 128, kMostFloatGradientDim = 64, kWarps = 4,
-                  kItems = 32 * kWarps;
+constexpr int64_t kLeastDim = 32, kMostDim = 128, kWarps = 4, kItems = 32 * kWarps;
 
 // Rows that a warp keeps, and those of a step.
 struct MmaConfig {
@@ -37,9 +36,8 @@ bool is_split(const AttentionProblem& p) {
 std::vector<MmaConfig> mma_configs(const AttentionProblem& p) {
   const bool wide = dim_of(p) > 64;
   if (!is_float(p)) return {{16, wide ? 32 : 64}};
-  if (wide) return {{16, 16}};
-  if (p.is_backward()) return {{16, 32}, {16, 16}};
-  return {{16, 32}, {32, 32}};
+  if (wide || p.is_backward()) return {{16, 16}};
+  return {{32, 32}, {16, 32}};
 }
 MmaConfig config_of(const AttentionProblem& p, const Config& config) {
   const auto chosen = config.as<MmaConfig>();
@@ -56,7 +54,7 @@ std::vector<Config> configs(const AttentionProblem& p, const cl::Device&) {
 uint64_t local_bytes(const AttentionProblem& p, const cl::Device& device) {
   const int64_t dim = dim_of(p), step = mma_configs(p).front().step;
   const bool emulated = device.tensor_cores == cl::TensorCores::kEmulated;
-  const int64_t scratch = emulated ? 16 * kItems : 8;
+  const int64_t scratch = (emulated ? 16 * kItems : 8) + 3 * step;
   if (is_float(p)) return static_cast<uint64_t>(4 * (2 * (is_split(p) ? 2 : 1) * step * (dim + 4) + scratch));
   const int64_t rows = step * (dim / 2 + 4), pairs = dim * (step / 2 + 4);
   return static_cast<uint64_t>(4 * ((p.is_backward() ? 2 : 1) * (rows + pairs) + scratch));
@@ -68,8 +66,6 @@ Applicability applicable(const AttentionProblem& p, const cl::Device& device) {
   if (!is_float(p) && p.dtype != c10::ScalarType::Half && p.dtype != c10::ScalarType::BFloat16)
     return Applicability::no("for float32, float16 and bfloat16");
   if (p.dim > kMostDim) return Applicability::no("heads of more than 128 elements");
-  if (is_float(p) && p.is_backward() && p.dim > kMostFloatGradientDim)
-    return Applicability::no("float32 gradients of heads of more than 64 elements");
   if (local_bytes(p, device) > device.local_mem) return Applicability::no("too little local memory");
   return common_applicable(p);
 }
