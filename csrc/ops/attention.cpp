@@ -16,6 +16,7 @@
 #include "runtime/element.h"
 #include "runtime/generator.h"
 #include "runtime/tensor.h"
+#include "solver/execute.h"
 
 namespace dlb {
 namespace {
@@ -141,6 +142,7 @@ Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& 
   Call call(query, key, value, attn_bias, dropout, is_causal, scale);
   AttentionProblem& p = call.p;
   p.op = &attention::attention_op;
+  solver::allow_tf32(p, device_of(p.device));
   Tensor out = result_like(query), lse = at::empty({p.batch, p.heads, p.queries, 2}, call.floats());
   set_strides(p.out, out);
   call.o.out = buffer_of(out), call.o.lse = buffer_of(lse);
@@ -168,6 +170,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   AttentionProblem& p = call.p;
   AttentionOperands& o = call.o;
   p.op = &attention::attention_backward_op;
+  solver::allow_tf32(p, device_of(p.device));
   const Tensor g = with_dense_rows(grad_out), result = with_dense_rows(out),
                sums = lse_and_rest.defined() ? lse_and_rest : at::stack({lse, at::zeros_like(lse)}, 3);
   const Tensor delta = at::empty({p.batch, p.heads, p.queries}, call.floats());

@@ -179,6 +179,8 @@ ATTENTION = [attend(20, causal=True, dropout=0.5), attend(18, biased=True)]
 ATTENTION_MMA = [
     attend(20, causal=True, dropout=0.5, dtype=torch.float16),
     attend(18, dtype=torch.float16, biased=True),
+    attend(20, causal=True, dropout=0.5),
+    attend(18, biased=True),
 ]
 
 

@@ -61,8 +61,8 @@ def check(q, k, v, mask=None, bias_grad=False, dtype=torch.float32, **options):
         if e.any():
             assert relative_error(a, e) <= max(2 * relative_error(p, e), floor)
         else:
-            # A row with one key has no gradient: what cancels is of the size of one, and the keys' gradients are sums of
-            # those over all queries, whose errors are independent.
+            # A row with one key has no gradient: what cancels is of the size of one, and the keys' gradients are sums
+            # of those over all queries, whose errors are independent.
             assert a.norm() <= floor * (a.numel() * q.shape[2]) ** 0.5
 
 
