@@ -1,7 +1,9 @@
 """Compares ocl with a peer device, case by case, alternating: `python -m benchmarks --peer cpu --suite pointwise`.
 
 What measuring solvers found elsewhere is not used: ocl runs without packs and on caches that begin empty, and a case is
-timed when nothing more is compiled or measured for it. `--own-caches` takes the user's caches and packs instead.
+timed when nothing more is compiled or measured for it. `--own-caches` takes the user's caches and packs instead. Beside
+the ratio stand ocl's time, how long its caller was busy, its launches, and what its ops move and compute; roofline is
+the least time that the device's measured rates allow for that, over the time that it took.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 from benchmarks import host_cost, startup
 from benchmarks.cases import SUITES, Case, cases
-from dlbackend.tools.bench import Worker, alternate, ratio
+from dlbackend.tools.bench import Worker, alternate, examine, middle, ratio
 
 LONG = ("nets-tf32", "nets-bf16", "nets-autocast", "language")  # only where they are named
 UNITS = {"GB/s": 1e9, "GFLOP/s": 1e9}
@@ -39,15 +41,25 @@ def compare(case: Case, ocl: Worker, peer: Worker, rounds: int, seconds: float) 
     request = {"suite": case.suite, "case": case.name, "seconds": seconds}
     try:
         times = alternate({"ocl": ocl, "peer": peer}, request, rounds)
+        own, other = middle(times["ocl"]), middle(times["peer"])
+        whole = examine(ocl, request, own.seconds)
     except RuntimeError as error:
         return {"case": case.name, "suite": case.suite, "error": str(error)}
+    work = whole.total()
     return {
         "case": case.name,
         "suite": case.suite,
         "unit": case.unit,
-        "ocl": rate(case, statistics.median(times["ocl"])),
-        "peer": rate(case, statistics.median(times["peer"])),
+        "ocl": rate(case, own.seconds),
+        "peer": rate(case, other.seconds),
         "ratio": ratio(times["ocl"], times["peer"]),
+        "microseconds": own.seconds * 1e6,
+        "host_microseconds": own.host * 1e6,
+        "peer_host_microseconds": other.host * 1e6,
+        "launches": whole.launches,
+        "bytes": work.bytes,
+        "operations": work.operations,
+        "roofline": work.least / own.seconds,
     }
 
 
@@ -58,7 +70,9 @@ def show(row: dict[str, Any], goal: float) -> None:
         return
     verdict = "" if not goal else f"goal {goal:.2f} {'met' if row['ratio'] >= goal else 'MISSED'}"
     print(
-        f"{row['case']:38s} {row['ocl']:10.2f} {row['peer']:10.2f} {row['unit']:8s} {row['ratio']:6.2f}x  {verdict}",
+        f"{row['case']:38s} {row['ocl']:10.2f} {row['peer']:10.2f} {row['unit']:8s} {row['ratio']:6.2f}x "
+        f"{row['microseconds']:10.1f} {row['host_microseconds']:9.1f} {row['launches']:5} {row['bytes'] / 1e6:9.2f} "
+        f"{row['operations'] / 1e9:9.3f} {row['roofline']:8.0%}  {verdict}",
         flush=True,
     )
 
@@ -108,7 +122,8 @@ def run(options: argparse.Namespace) -> None:
     ocl, peer = (
         Worker("-m", "benchmarks.worker", device, str(options.threads)) for device in (options.device, options.peer)
     )
-    print(f"{'case':38s} {'ocl':>10s} {options.peer:>10s} {'unit':8s} {'ratio':>7s}  (above 1: ocl is faster)")
+    more = f"{'us':>10s} {'host us':>9s} {'runs':>5s} {'MB':>9s} {'GFLOP':>9s} {'roofline':>8s}"
+    print(f"{'case':38s} {'ocl':>10s} {options.peer:>10s} {'unit':8s} {'ratio':>7s} {more}  (above 1: ocl is faster)")
     for suite in chosen:
         rows = []
         for case in cases(suite) if suite in SUITES else []:

@@ -16,6 +16,8 @@ else:
     training_worker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(training_worker)
 
+Times = training_worker.Times
+answer_of = training_worker.answer_of
 measure = training_worker.measure
 prepare_device = training_worker.prepare_device
 serve = training_worker.serve

@@ -1,30 +1,33 @@
 """Runs cases on one device in a process of its own: ocl and CUDA cannot both train in one process.
 
 Reads one JSON request a line ({"suite": ..., "case": ..., "seconds": ...}) and answers with one line of JSON:
-{"seconds": median time of an iteration} or {"error": text}.
+{"seconds": median time of an iteration, "host": the caller's part of it} or {"error": text}. A request with "examine"
+is answered with the "roofline", as training_worker.py does.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import torch
 
 from benchmarks.cases import Case, Step, cases
-from benchmarks.steps import measure, prepare_device, serve, settle, synchronize
+from benchmarks.steps import Times, answer_of, measure, prepare_device, serve, settle, synchronize
 
 
-def _measure_paced(case: Case, step: Step, device: torch.device) -> float:
+def _measure_paced(pace: int, step: Step, device: torch.device, _: float) -> Times:
+    """Of so many iterations in a row, without the wait at their end: all of it is the host's."""
     times = []
     for _ in range(15):
         synchronize(device)
         start = time.perf_counter()
-        for _ in range(case.pace):
+        for _ in range(pace):
             step()
-        times.append((time.perf_counter() - start) / case.pace)
-    return min(times)
+        times.append((time.perf_counter() - start) / pace)
+    return Times(min(times), min(times))
 
 
 def main() -> None:
@@ -32,7 +35,7 @@ def main() -> None:
     device = prepare_device(sys.argv[1], int(sys.argv[2]))
     ready: dict[str, tuple[Case, Step]] = {}
 
-    def answer(request: dict[str, Any]) -> float:
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
         key = request["case"]
         trains = request["suite"].startswith(("nets", "language"))
         with torch.enable_grad() if trains else torch.no_grad():
@@ -43,7 +46,8 @@ def main() -> None:
                 settle(step, device)
                 ready[key] = (case, step)
             case, step = ready[key]
-            return _measure_paced(case, step, device) if case.pace else measure(step, device, request["seconds"])
+            paced = partial(_measure_paced, case.pace)
+            return answer_of(step, device, request, paced if case.pace else measure)
 
     serve(answer)
 

@@ -2,10 +2,12 @@
 
 A step is the pictures' transfer, forward, backward and the optimizer, Adam, as published tables of OpenCL backends have
 it. The devices take turns, round by round, and the ratio is the median over rounds: on shared machines the pace changes
-within seconds, and all devices have to see the same.
+within seconds, and all devices have to see the same. Where the first device is ocl, a step is held against its
+roofline: the least time that the device's measured rates allow for what its ops move and compute (roofline.py).
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import platform
@@ -21,7 +23,8 @@ import torch
 import dlbackend
 from dlbackend.pictures import figure_class
 from dlbackend.progress import worked_on
-from dlbackend.tools import training_worker
+from dlbackend.tools import roofline, training_worker
+from dlbackend.tools.training_worker import Times
 
 NETS = ("alexnet", "resnet18", "resnet50", "vgg16", "mobilenet_v2")
 OCL, OTHERS = "tab:green", ("tab:gray", "tab:blue", "tab:orange")
@@ -31,8 +34,9 @@ class Worker:
     """A process that measures on one device and answers requests by line, as training_worker.py does."""
 
     def __init__(self, *arguments: str) -> None:
+        environment = {"KINETO_LOG_LEVEL": "99", **os.environ}  # no notes of the profiler between the table's rows
         self.process = subprocess.Popen(
-            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,43 +59,83 @@ class Worker:
         self.process.wait()
 
 
-def alternate(workers: Mapping[str, Worker], request: Mapping[str, Any], rounds: int) -> dict[str, list[float]]:
-    """The seconds of each worker in each round, in which they take turns. RuntimeError with what one of them says."""
-    times: dict[str, list[float]] = {name: [] for name in workers}
+def alternate(workers: Mapping[str, Worker], request: Mapping[str, Any], rounds: int) -> dict[str, list[Times]]:
+    """The times of each worker in each round, in which they take turns. RuntimeError with what one of them says."""
+    times: dict[str, list[Times]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():
-            answer = worker.ask(request)
-            if "error" in answer:
-                raise RuntimeError(f"{name}: {answer['error']}")
-            times[name].append(answer["seconds"])
+            answer = asked(name, worker, request)
+            times[name].append(Times(answer["seconds"], answer["host"]))
     return times
 
 
-def ratio(times: list[float], peer: list[float]) -> float:
+def asked(name: str, worker: Worker, request: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker's answer. RuntimeError with its error."""
+    answer = worker.ask(request)
+    if "error" in answer:
+        raise RuntimeError(f"{name}: {answer['error']}")
+    return answer
+
+
+def examine(worker: Worker, request: Mapping[str, Any], seconds: float) -> roofline.Roofline:
+    """What an ocl device did in a step of so many seconds, and what its rates allow. RuntimeError with its error."""
+    return roofline.from_record(asked("roofline", worker, {**request, "examine": seconds})["roofline"])
+
+
+def middle(times: list[Times]) -> Times:
+    """The medians over rounds."""
+    return Times(*(statistics.median(values) for values in zip(*times, strict=True)))
+
+
+def ratio(times: list[Times], peer: list[Times]) -> float:
     """How many times as fast as its peer a device is: the median over rounds."""
-    return statistics.median(p / own for own, p in zip(times, peer, strict=True))
+    return statistics.median(p.seconds / own.seconds for own, p in zip(times, peer, strict=True))
 
 
 def measure(net: str, workers: Mapping[str, Worker], args: argparse.Namespace) -> dict[str, Any]:
-    """A row of the table: milliseconds, and the ratios of the other devices' times to the first one's."""
+    """A row of the table: milliseconds, those of the host, the ratios of the other devices' times to the first one's,
+    and the first one's roofline.
+    """
     request = {"net": net, "batch": args.batch, "size": args.size, "seconds": args.seconds}
     try:
         times = alternate(workers, request, args.rounds)
+        first, *others = times
+        medians = {name: middle(seconds) for name, seconds in times.items()}
+        is_ocl = first.startswith("ocl")
+        found = examine(workers[first], request, medians[first].seconds) if is_ocl else None
     except RuntimeError as error:
         return {"net": net, "error": str(error)}
-    first, *others = times
     return {
         "net": net,
-        "milliseconds": {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()},
+        "milliseconds": {name: 1e3 * median.seconds for name, median in medians.items()},
+        "host_milliseconds": {name: 1e3 * median.host for name, median in medians.items()},
         "ratio": {name: ratio(times[first], times[name]) for name in others},
+        "roofline": None if found is None else dataclasses.asdict(found),
     }
+
+
+def heads(devices: list[str]) -> str:
+    """The table's first line."""
+    cells = [f"{device + ' ms':>12}" for device in devices] + [f"{'/ ' + device:>12}" for device in devices[1:]]
+    cells += [f"{'host ' + device:>12}" for device in devices]
+    if devices[0].startswith("ocl"):
+        cells += [f"{name:>10}" for name in ("launches", "GB", "GFLOP", "least ms", "least/ms")]
+    return " ".join([f"{'network':24}", *cells])
 
 
 def line(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{row['net']:24} {row['error']}"
     cells = [f"{value:12.2f}" for value in row["milliseconds"].values()]
-    return " ".join([f"{row['net']:24}", *cells, *(f"{value:11.2f}x" for value in row["ratio"].values())])
+    cells += [f"{value:11.2f}x" for value in row["ratio"].values()]
+    cells += [f"{value:12.2f}" for value in row["host_milliseconds"].values()]
+    if row["roofline"]:
+        found = roofline.from_record(row["roofline"])
+        whole, step = found.total(), next(iter(row["milliseconds"].values()))
+        least = whole.least * 1e3
+        cells += [f"{found.launches:10}", f"{whole.bytes / 1e9:10.3f}", f"{whole.operations / 1e9:10.2f}"]
+        cells += [f"{least:10.2f}", f"{least / step:10.0%}"]
+    return " ".join([f"{row['net']:24}", *cells])
 
 
 def draw(rows: list[dict[str, Any]], devices: list[str], path: str) -> None:
@@ -103,7 +147,10 @@ def draw(rows: list[dict[str, Any]], devices: list[str], path: str) -> None:
     for i, (device, colour) in enumerate(zip(devices, (OCL, *OTHERS), strict=False)):
         places = [row + (i - (len(devices) - 1) / 2) * height for row in range(len(measured))]
         bars = axis.barh(places, [row["milliseconds"][device] for row in measured], height, color=colour, label=device)
-        axis.bar_label(bars, fmt=" %.3g", fontsize=8)
+        axis.bar_label(bars, fmt=" %.4g", fontsize=8)
+        least = [roofline.from_record(row["roofline"]).total().least if row["roofline"] else 0 for row in measured]
+        if i == 0 and any(least):
+            axis.barh(places, [1e3 * s for s in least], height, color="none", hatch="////", label="its roofline")
     axis.set_yticks(range(len(measured)), [row["net"] for row in measured])
     axis.invert_yaxis()
     axis.legend()
@@ -122,12 +169,14 @@ def main(args: argparse.Namespace) -> int:
     nets = args.only.split(",")
     workers = {device: Worker(training_worker.__file__, device, str(args.threads)) for device in devices}
     print(f"training steps with Adam, batch {args.batch}, {args.size} x {args.size}, float32")
-    heads = [f"{device + ' ms':>12}" for device in devices] + [f"{'/ ' + device:>12}" for device in devices[1:]]
-    print(" ".join([f"{'network':24}", *heads]) + f"   (above 1: {devices[0]} is faster)", flush=True)
+    print("a ratio above 1: the first device is faster; host: milliseconds until the caller goes on")
+    print(heads(devices), flush=True)
     rows = []
     for row in worked_on(nets, "bench", lambda net: measure(net, workers, args), str):
         rows.append(row)
         print(line(row), flush=True)
+        if args.breakdown and row.get("roofline"):
+            print("\n".join(roofline.lines(roofline.from_record(row["roofline"]))), flush=True)
     for worker in workers.values():
         worker.close()
     if args.json:
@@ -153,6 +202,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="per network, device and round")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of PyTorch's CPU device")
+    parser.add_argument("--breakdown", action="store_true", help="each op's part of a step on the first device, if ocl")
     parser.add_argument("--json", metavar="FILE", help="file for the results")
     parser.add_argument("--picture", metavar="FILE", help="file for a picture of the times; needs matplotlib")
     parser.set_defaults(run=main)

@@ -2,11 +2,14 @@
 
 Runs as a program, `python training_worker.py DEVICE THREADS`, and imports the package for ocl alone, because a process
 that has imported it cannot train on CUDA. Reads one JSON request a line ({"net", "batch", "size", "seconds"}) and
-answers with one line of JSON: {"seconds": median time of a step} or {"error": text}. The repository's benchmarks are
-served in the same way, and take the functions here from the file.
+answers with one line of JSON: {"seconds": median time of a step, "host": how much of it the caller is busy} or
+{"error": text}. A request {..., "examine": seconds of a step} of an ocl device is answered with its {"roofline": ...},
+as roofline.py makes it. The repository's benchmarks are served in the same way, and take the functions here from the
+file.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import json
 import os
@@ -14,12 +17,23 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 Step = Callable[[], Any]
+
+
+class Times(NamedTuple):
+    """Seconds of an iteration, and those until its caller goes on, while the device still computes."""
+
+    seconds: float
+    host: float
+
+
+Measure = Callable[[Step, torch.device, float], Times]
+
 
 CLASSES = 1000
 WHAT_SEARCHES_CHANGE = ("misses", "measured", "verified", "searches", "swapped", "compiled")
@@ -31,17 +45,19 @@ def synchronize(device: torch.device) -> None:
         getattr(torch, device.type).synchronize(device)
 
 
-def measure(step: Step, device: torch.device, budget: float) -> float:
-    """Median seconds of an iteration over as many repeats as fit the budget (at least one)."""
+def measure(step: Step, device: torch.device, budget: float) -> Times:
+    """Medians of iterations, over as many repeats as fit the budget in seconds (at least one)."""
     times: list[float] = []
+    host: list[float] = []
     end = time.perf_counter() + budget
     while not times or (time.perf_counter() < end and len(times) < 200):
         synchronize(device)
         start = time.perf_counter()
         step()
+        host.append(time.perf_counter() - start)
         synchronize(device)
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return Times(statistics.median(times), statistics.median(host))
 
 
 def settle(step: Step, device: torch.device, longest: float = 20) -> None:
@@ -105,14 +121,23 @@ def prepare_device(name: str, threads: int) -> torch.device:
     return device
 
 
-def serve(answer: Callable[[dict[str, Any]], float]) -> None:
-    """Answers requests with the seconds that `answer` measures, until the input ends."""
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answers requests with what `answer` measures, until the input ends."""
     for line in sys.stdin:
         try:
-            reply: dict[str, Any] = {"seconds": answer(json.loads(line))}
+            reply = answer(json.loads(line))
         except (Exception, SystemExit) as error:  # reported in the table, so that one case does not end the run
             reply = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(reply), flush=True)
+
+
+def answer_of(step: Step, device: torch.device, request: dict[str, Any], times: Measure = measure) -> dict[str, Any]:
+    """The answer to a request for a step that runs as it always does by now."""
+    if "examine" not in request:
+        return times(step, device, request["seconds"])._asdict()
+    from dlbackend.tools import roofline
+
+    return {"roofline": dataclasses.asdict(roofline.examine(step, device, request["examine"]))}
 
 
 def build(name: str) -> nn.Module:
@@ -136,7 +161,7 @@ def main() -> None:
     device = prepare_device(sys.argv[1], int(sys.argv[2]))
     ready: dict[str, Step] = {}
 
-    def answer(request: dict[str, Any]) -> float:
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
         name = request["net"]
         if name not in ready:
             ready.clear()
@@ -146,7 +171,7 @@ def main() -> None:
             step = training_step(model, torch.optim.Adam(model.parameters(), lr=1e-4), x, y)
             settle(step, device)
             ready[name] = step
-        return measure(ready[name], device, request["seconds"])
+        return answer_of(ready[name], device, request)
 
     serve(answer)
 

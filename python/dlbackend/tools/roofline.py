@@ -1,0 +1,224 @@
+"""What a step's ops move and compute, the least time that a device's rates allow for it, and what each op took.
+
+The model is the roofline (Williams, Waterman, Patterson: Roofline, CACM 2009), op by op: an op takes at least as long
+as its operands and results take at the rate of copies through memory, and as its operations take at the peak of their
+dtype. Bytes are those of PyTorch's ops as they run, one after the other, each tensor once; ops that a device fuses, and
+tensors that stay in its caches, can be faster than that. Operations are those of products, convolutions and attention,
+a multiply-add being two, as torch.utils.flop_counter counts them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+import dlbackend
+from dlbackend import _C, ocl
+
+PREFIX = "roofline "
+# Ops that read of their first tensor no more than what they return.
+GATHERS = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather", "aten::take"}
+# Ops that write without reading what was there.
+OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::bernoulli_"}
+FUSED_ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
+
+
+@dataclass
+class Work:
+    """Of calls of one op: how many, bytes, operations, and seconds at least and in fact."""
+
+    calls: int = 0
+    bytes: float = 0.0
+    operations: float = 0.0
+    least: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass
+class Roofline:
+    """A step's ops by name, those that took longest first, its launches, and seconds that no op accounts for."""
+
+    ops: dict[str, Work]
+    launches: int
+    idle: float
+
+    def total(self) -> Work:
+        """The sums over all ops; those of their seconds and `idle` are a step's."""
+        whole = sum_of(self.ops.values())
+        whole.seconds += self.idle
+        return whole
+
+
+def sum_of(works: Iterable[Work]) -> Work:
+    whole = Work()
+    for work in works:
+        for what, value in vars(work).items():
+            setattr(whole, what, getattr(whole, what) + value)
+    return whole
+
+
+def from_record(record: dict[str, Any]) -> Roofline:
+    """The inverse of dataclasses.asdict()."""
+    ops = {name: Work(**work) for name, work in record["ops"].items()}
+    return Roofline(ops, record["launches"], record["idle"])
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Of the elements that are there: a dimension of stride 0 repeats one."""
+    if tensor.layout != torch.strided:
+        return sum(bytes_of(part) for part in (tensor._values(), tensor._indices())) if tensor.is_sparse else 0
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride or size == 0 else 1
+    return count * tensor.element_size()
+
+
+def peak(rates: dict[str, Any], dtype: torch.dtype) -> float:
+    """Operations per second of products of this dtype; float32 may be three products as TF32, or one where allowed."""
+    if dtype in (torch.float16, torch.bfloat16):
+        rate = max(rates["matrix16"], rates["float32"])
+    elif dtype in (torch.float64, torch.complex128):
+        rate = rates["float64"] or rates["float32"] / 32
+    else:
+        parts = 1 if torch.get_float32_matmul_precision() != "highest" else 3
+        rate = max(rates["float32"], rates["matrix_tf32"] / parts)
+    return float(rate) * 1e6
+
+
+def operations_of(name: str, function: Any, args: Any, kwargs: Any, out: Any) -> float:
+    """Of one call; 0 for ops that only move elements."""
+    if name.startswith(FUSED_ATTENTION):
+        backward = name != FUSED_ATTENTION
+        query, key = args[backward].shape, args[backward + 1].shape
+        key = query[:2] + key[2:]  # heads of keys that several share count for each
+        count: Any = partial(sdpa_backward_flop_count, query) if backward else sdpa_flop_count
+        return float(count(query, key, key))
+    if name == "aten::convolution_backward":  # the registry counts the gradients of weights as if there were no groups
+        grad_out, x, weight, transposed, wanted = args[0], args[1], args[2], args[7], args[10]
+        products = (x if transposed else grad_out).numel() * math.prod(weight.shape[1:])
+        return float(2 * products * (wanted[0] + wanted[1]))
+    counter = flop_registry.get(function.overloadpacket)
+    return float(counter(*args, **kwargs, out_val=out)) if counter else 0.0
+
+
+def is_view(function: Any) -> bool:
+    """Whether a call returns its argument under other sizes and moves nothing."""
+    aliases = [value.alias_info for value in function._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
+
+
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the work of the ops that run on a device, and gives each a range of the profiler of its own."""
+
+    def __init__(self, device: torch.device, rates: dict[str, Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device, self.rates = device, rates
+        self.ops: defaultdict[str, Work] = defaultdict(Work)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name
+        with record_function(PREFIX + name):
+            out = func(*args, **kwargs)
+        if not is_view(func):
+            self._count(name, func, args, kwargs, out)
+        return out
+
+    def _count(self, name: str, function: Any, args: Any, kwargs: Any, out: Any) -> None:
+        written = [t for t in self._tensors(out) if not is_mutated(function)]
+        read: list[Tensor] = []
+        for argument, value in arguments_of(function, args, kwargs):
+            tensors = self._tensors(value)
+            mutated = argument.alias_info is not None and argument.alias_info.is_write
+            if mutated:
+                written += tensors
+            if not mutated or (name not in OVERWRITES and not argument.is_out):
+                read += tensors
+        if not read and not written:
+            return
+        work = self.ops[name]
+        loads = [bytes_of(t) for t in read]
+        stores = sum(bytes_of(t) for t in written)
+        if name in GATHERS and loads:
+            loads[0] = min(loads[0], stores)
+        moved = sum(loads) + stores
+        operations = operations_of(name, function, args, kwargs, out)
+        dtype = (read or written)[0].dtype
+        work.calls += 1
+        work.bytes += moved
+        work.operations += operations
+        work.least += max(moved / (self.rates["bytes"] * 1e6), operations / peak(self.rates, dtype))
+
+    def _tensors(self, values: Any) -> list[Tensor]:
+        return [t for t in tree_leaves(values) if isinstance(t, Tensor) and t.device == self.device]
+
+
+def is_mutated(function: Any) -> bool:
+    """Whether a call returns what it wrote to, which its arguments have already."""
+    return any(v.alias_info is not None and v.alias_info.is_write for v in function._schema.returns)
+
+
+def arguments_of(function: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    """The arguments of a call by their declarations."""
+    for argument, value in zip(function._schema.arguments, args, strict=False):
+        yield argument, value
+    for argument in function._schema.arguments:
+        if argument.name in kwargs:
+            yield argument, kwargs[argument.name]
+
+
+def examine(step: Callable[[], Any], device: torch.device, seconds: float, steps: int = 3) -> Roofline:
+    """The ops of a step that takes so many seconds and runs as it always does by now. Their times come from
+    torch.profiler, by the mean of several steps; in what they leave of the seconds no kernel ran.
+    """
+    rates = _C.measure_rates(device.index or 0)
+    before = dlbackend.kernel_stats()["launches"]
+    step()
+    ocl.synchronize(device)
+    launches = int(dlbackend.kernel_stats()["launches"] - before)
+    counter = Counter(device, rates)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as profiled:
+        for _ in range(steps):
+            with counter:
+                step()
+        ocl.synchronize(device)
+    for row in profiled.key_averages():
+        name = row.key.removeprefix(PREFIX)
+        if row.key.startswith(PREFIX) and row.device_type == torch.autograd.DeviceType.CPU and row.device_time_total:
+            counter.ops[name].seconds = row.device_time_total * 1e-6
+    for work in counter.ops.values():
+        work.calls //= steps
+        for what in ("bytes", "operations", "least", "seconds"):
+            setattr(work, what, getattr(work, what) / steps)
+    ops = dict(sorted(counter.ops.items(), key=lambda item: -item[1].seconds))
+    return Roofline(ops, launches, max(0.0, seconds - sum(work.seconds for work in ops.values())))
+
+
+def lines(roofline: Roofline, most: int = 12) -> Iterator[str]:
+    """A table of a step's ops, whose times add up to the step's."""
+    ops = [(name.removeprefix("aten::"), work) for name, work in roofline.ops.items()]
+    rows = ops[:most]
+    if len(ops) > most:
+        rows.append((f"{len(ops) - most} others", sum_of(work for _, work in ops[most:])))
+    whole = roofline.total()
+    rows += [("no kernel runs", Work(seconds=roofline.idle)), (f"step, {roofline.launches} launches", whole)]
+    width = max(len(name) for name, _ in rows)
+    head = f"{'calls':>6} {'ms':>9} {'of step':>8} {'MB':>10} {'GFLOP':>9} {'least ms':>9} {'least/ms':>9}"
+    yield f"  {'op':{width}} {head}"
+    for name, work in rows:
+        share = f"{work.least / work.seconds:9.0%}" if work.seconds and work.calls else f"{'-':>9}"
+        yield (
+            f"  {name:{width}} {work.calls:6} {work.seconds * 1e3:9.3f} {work.seconds / whole.seconds:8.1%} "
+            f"{work.bytes / 1e6:10.2f} {work.operations / 1e9:9.3f} {work.least * 1e3:9.3f} {share}"
+        )
