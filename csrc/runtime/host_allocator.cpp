@@ -4,7 +4,9 @@
 #include <c10/core/Event.h>
 
 #include <map>
+#include <memory>
 #include <shared_mutex>
+#include <unordered_map>
 
 #include "runtime/stream.h"
 
@@ -14,7 +16,7 @@ namespace {
 struct PinnedRange {
   size_t size;
   cl_mem mem;
-  cl_command_queue queue;
+  Stream* stream;
 };
 
 struct PinnedRanges {
@@ -26,19 +28,30 @@ struct PinnedRanges {
   }
 };
 
+// The queue of a device on which memory is mapped and unmapped. Mapping waits for what is before it in its
+// queue, which on the program's streams is all that was launched.
+Stream& mapping_stream(cl::Device& device) {
+  static std::mutex mutex;
+  static auto* streams = new std::unordered_map<cl::Device*, std::unique_ptr<Stream>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Stream>& stream = (*streams)[&device];
+  if (!stream) stream = std::make_unique<Stream>(device, Stream::kInternal);
+  return *stream;
+}
+
 using Base = at::CachingHostAllocatorImpl<c10::Stream, c10::Event>;
 using HostBlock = at::HostBlock<c10::Stream>;
 
 struct PinnedImpl final : Base {
  private:
   void allocate_host_memory(size_t size, void** pointer) override {
-    Stream& stream = current_stream();
+    Stream& stream = mapping_stream(current_stream().device());
     cl_int status = map_new(stream, size, pointer);
     if (status != CL_SUCCESS) {
       // Gives the driver back what is cached, waits for the copies that use it, and tries once more.
       wait_for_device(-1);
       empty_cache();
-      wait_for_device(-1);  // unmapping is a command
+      stream.wait();  // unmapping is a command
       status = map_new(stream, size, pointer);
     }
     TORCH_CHECK_WITH(OutOfMemoryError, status == CL_SUCCESS, "could not allocate ", size,
@@ -58,7 +71,7 @@ struct PinnedImpl final : Base {
     }
     PinnedRanges& ranges = PinnedRanges::instance();
     std::unique_lock<std::shared_mutex> lock(ranges.mutex);
-    ranges.by_base[static_cast<const char*>(*pointer)] = {size, mem, stream.handle()};
+    ranges.by_base[static_cast<const char*>(*pointer)] = {size, mem, &stream};
     return CL_SUCCESS;
   }
 
@@ -74,7 +87,7 @@ struct PinnedImpl final : Base {
       range = it->second;
       ranges.by_base.erase(it);
     }
-    cl::api().clEnqueueUnmapMemObject(range.queue, range.mem, block->ptr_, 0, nullptr, nullptr);
+    cl::api().clEnqueueUnmapMemObject(range.stream->handle(), range.mem, block->ptr_, 0, nullptr, nullptr);
     cl::api().clReleaseMemObject(range.mem);
   }
 

@@ -151,6 +151,21 @@ def test_pageable_source_may_change_at_once():
         assert not z.any()
 
 
+def test_copies_that_need_new_memory_do_not_wait_for_the_device():
+    """A copy from pageable memory passes through page-locked memory, which each has of its own until it is done. That
+    was mapped behind all that was launched before."""
+    x = torch.ones(1 << (27 if torch.ocl.get_device_properties(0).type == "gpu" else 20), device=DEVICE)
+    x.mul_(1.0001)
+    torch.ocl.synchronize()
+    torch.accelerator.empty_host_cache()
+    for _ in range(1500):
+        x.mul_(1.0001)
+    computed = torch.ocl.current_stream().record_event()
+    copies = [torch.full((1 << 16,), float(i)).to(DEVICE) for i in range(6)]
+    assert not computed.query()
+    assert [c.unique().tolist() for c in copies] == [[float(i)] for i in range(6)]
+
+
 def test_self_copies_and_aliases():
     x = torch.arange(10.0, device=DEVICE)
     x.copy_(x)
