@@ -44,8 +44,10 @@ constexpr ReduceOp kCumprod{
 constexpr ReduceOp kLogcumsumexp{
     .name = "logcumsumexp",
     .on_float = folding("ACC", "-INFINITY", DLB_LOGADDEXP("x0"), DLB_LOGADDEXP("b0")),
-    .on_complex =
-        folding("T", "-INFINITY, 0", "a0 = dlb_clogaddexp(a0, x0);", "a0 = dlb_clogaddexp(a0, b0);")};
+    .on_complex = {.fields = {{{"ACC", "-INFINITY"}, {"ACC", "0"}}},
+                   .step = "dlb_add_exp(&a0, &a1, x0.x, x0.y);",
+                   .combine = "dlb_add_exp(&a0, &a1, b0, b1);",
+                   .finish = "y0 = (T)((REAL)a0, (REAL)a1);"}};
 // The last of equals wins, and NaN wins over all.
 #define DLB_TAKE(v, i, better)                                                                               \
   "const int take = isnan(" v ") || (!isnan(a0) && " v better " a0); a0 = take ? " v " : a0; a1 = take ? " i \

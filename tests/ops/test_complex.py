@@ -79,6 +79,8 @@ def test_logaddexp_and_square_roots():
     low = torch.complex(torch.tensor([-INF, -INF, 1.0, NAN]), torch.tensor([0.5, 0.5, 0.0, 0.0]))
     high = torch.complex(torch.tensor([-INF, 2.0, INF, 1.0]), torch.tensor([0.5, 1.0, 0.0, 0.0]))
     assert_parts_equal(torch.logaddexp(low.to(DEVICE), high.to(DEVICE)), torch.logaddexp(low, high))
+    low, high = torch.complex(torch.full((2, 2), -INF), torch.tensor([[1.0, INF], [2.0, 0.0]])).unbind()
+    assert_parts_equal(torch.logaddexp(low.to(DEVICE), high.to(DEVICE)), torch.logaddexp(low, high))
 
 
 def test_logcumsumexp():
@@ -89,6 +91,27 @@ def test_logcumsumexp():
     assert_parts_equal(torch.logcumsumexp(first.to(DEVICE), 0), torch.logcumsumexp(first, 0))
     out = torch.empty(0, dtype=torch.complex64, device=DEVICE)
     assert torch.logcumsumexp(x.to(DEVICE), 1, out=out).shape == x.shape
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((3, 5000), 1), ((5000, 3), 0), ((2, 100_000), 1)])
+def test_logcumsumexp_is_as_exact_as_the_cpus(shape, dim):
+    x = torch.randn(shape, dtype=torch.complex64)
+    exact = x.to(torch.complex128).logcumsumexp(dim)
+    error = (x.to(DEVICE).logcumsumexp(dim).cpu() - exact).norm() / exact.norm()
+    assert error < (5e-8 if not on_gpu_class() else 3e-7)
+
+
+def test_logcumsumexp_of_infinities():
+    rows = [[complex(-INF, INF), 1 + 2j], [complex(-INF, INF), complex(-INF, 1), 2], [1j, complex(-INF, -INF), 3j]]
+    rows += [
+        [complex(INF, 1), complex(INF, 1)],
+        [complex(INF, 1), 2, 3j],
+        [2, complex(1, INF)],
+        [2, complex(NAN, 1), 1],
+    ]
+    for row in rows:
+        x = torch.tensor(row, dtype=torch.complex64)
+        assert_parts_equal(torch.logcumsumexp(x.to(DEVICE), 0), torch.logcumsumexp(x, 0))
 
 
 def test_gradient_of_silu():
