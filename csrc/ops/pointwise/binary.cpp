@@ -17,11 +17,6 @@ namespace {
 #define DLB_MAX "x0 > x1 || x0 != x0 ? x0 : x1"
 #define DLB_MIN "x0 < x1 || x0 != x0 ? x0 : x1"
 
-void check_heaviside(Inputs inputs, Scalars, c10::ScalarType) {
-  TORCH_CHECK(inputs[0]->scalar_type() == inputs[1]->scalar_type(),
-              "heaviside is not yet implemented for tensors with different dtypes.");
-}
-
 // PyTorch on the CPU raises this for integers. Here the device alone knows the divisor, and reports it.
 #define DLB_ZERO_DIVISION "ZeroDivisionError"
 // OpenCL leaves x / 0 and MIN / -1 undefined: the divisor is 1 then, and for -1 the negation wraps. (For
@@ -120,14 +115,11 @@ constexpr std::array kBinary = {
                  float_op("xlog1py", "x1 != x1 ? x1 : x0 == 0 ? C(0.0) : x0 * dlb_log1p(x1)")},
     PointwiseRow{"heaviside",
                  "out",
-                 Promote::Same,
+                 Promote::Fixed,
                  {.name = "heaviside",
                   .on_float = "x0 == 0 ? x1 : (T)(x0 > 0)",
                   .on_int = "x0 == 0 ? x1 : (T)(x0 > 0)",
-                  .on_bool = "x0 == 0 ? x1 : 1"},
-                 kOut,
-                 "",
-                 check_heaviside},
+                  .on_bool = "x0 == 0 ? x1 : 1"}},
     PointwiseRow{
         "gcd",
         "out",
