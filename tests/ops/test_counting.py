@@ -90,6 +90,33 @@ def test_histc_of_integers_is_that_of_floats(dtype: torch.dtype) -> None:
         torch.histc(to_device(x > 3), 4)
 
 
+@pytest.mark.parametrize(
+    "share",
+    [
+        lambda x: (x, x),
+        lambda x: (x, x[:4]),
+        lambda x: (x[:6], x[4:]),
+        lambda x: (x[::2], x[:4]),
+        lambda x: (x, x[::2]),
+        lambda x: (x[:4], x[4:]),
+        lambda x: (x.view(2, 4).t(), x[:4]),
+    ],
+)
+def test_histc_into_its_input(share) -> None:
+    """The CPU clears the result before it counts, but has copied an input that is no line in memory before that."""
+
+    def call(x: torch.Tensor) -> list[torch.Tensor]:
+        results = []
+        for bounds in [(), (0.5, 3)]:
+            y = x.clone()
+            source, out = share(y)
+            torch.histc(source, len(out), *bounds, out=out)
+            results.append(y)
+        return results
+
+    check_same(call, torch.tensor([0.0, 1.5, 3.0, 4.5, 1.0, 2.5, 4.0, 0.5]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_histogram(dtype: torch.dtype) -> None:
     x, w = values((60, 4), dtype), values((60, 4), dtype, 1).abs()

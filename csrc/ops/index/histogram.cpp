@@ -128,6 +128,7 @@ at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const c10::Scalar& m
                               c10::toString(type), "'");
   check_same_device(self, out, "histc");
   const c10::DeviceGuard guard(self.device());
+  const at::Tensor flat = self.reshape({-1});
   at::native::resize_output(out, {bins});
   double low = min.toDouble(), high = max.toDouble();
   if (integer) low = std::trunc(low), high = std::trunc(high);
@@ -140,12 +141,11 @@ at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const c10::Scalar& m
               "] is not finite");
   TORCH_CHECK(low <= high, "torch.histc: max must be larger than min");
   low = rounded(low, type), high = rounded(high, type);
-  if (self.numel() == 0) {
-    out.zero_();
-    return out;
-  }
+  // The CPU clears the result before it counts, so where the two share memory it counts the zeros.
+  if (flat.numel() == 0 || flat.is_alias_of(out)) out.zero_();
+  if (flat.numel() == 0) return out;
   const at::Tensor dense = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());
-  count_into(dense, self, true, low, high);
+  count_into(dense, flat, true, low, high);
   if (!dense.is_same(out)) out.copy_(dense);
   return out;
 }
