@@ -42,6 +42,39 @@ def test_index_reduce_refuses() -> None:
             call(to_device(x), to_device(i))
 
 
+@pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64], ids=str)
+def test_index_reduce_of_other_numbers(dtype: torch.dtype, reduce: str) -> None:
+    """The CPU combines slices of these where the combining op takes them, and single numbers never."""
+    x, source = values((5, 4), dtype), values((6, 4), dtype, 1)
+    x[1], source[2, 1] = 0, 0
+    index = torch.tensor([0, 2, 0, 2, 4, 2])
+    calls = [
+        lambda x, i, s: x.index_reduce(0, i, s, reduce),
+        lambda x, i, s: x.clone().index_reduce_(0, i, s, reduce),
+        lambda x, i, s: torch.index_reduce(x, 0, i, s, reduce, out=torch.empty_like(x)),
+        lambda x, i, s: x.mT.index_reduce(1, i.int(), s.mT, reduce),
+        lambda x, i, s: x.index_reduce(0, i, s, reduce, include_self=False),
+        lambda x, i, s: x.index_reduce(0, i[:0], s[:0], reduce),
+        lambda x, i, s: x.index_reduce(0, i[:0], s[:0], reduce, include_self=False),
+        lambda x, i, s: x[:, :0].index_reduce(0, i, s[:, :0], reduce),
+        lambda x, i, s: x[:, 0].index_reduce(0, i, s[:, 0], reduce),
+        lambda x, i, s: x[:, 0].index_reduce(0, i[:0], s[:0, 0], reduce),
+        lambda x, i, s: x[0, 0].index_reduce(0, i[:1], s[0, 0], reduce),
+    ]
+    for call in calls:
+        refused = False
+        try:
+            call(x, index, source)
+        except NotImplementedError:
+            refused = True
+        if refused:
+            with pytest.raises(NotImplementedError):
+                call(to_device(x), to_device(index), to_device(source))
+        else:
+            check_same(call, x, index, source, close=True)
+
+
 @pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "max", "min"])
 @pytest.mark.parametrize("initial", [None, 2.0])
 def test_segment_reduce(reduce: str, initial: float | None) -> None:

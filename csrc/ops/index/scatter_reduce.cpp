@@ -85,6 +85,19 @@ at::Tensor& scatter_reduce_out(const at::Tensor& self, int64_t dim, const at::Te
   return out;
 }
 
+// Refuses the dtypes that the CPU refuses. Its loops over single numbers, for one dimension and for clearing
+// what shall not count, are for integers and floats alone. In more dimensions it combines slices by ops that
+// take bool too, and complex numbers where these need no order; without an index it calls none of them.
+void check_index_reduces(const at::Tensor& result, const at::Tensor& index, Combine op, bool mean,
+                         bool include_self) {
+  const at::ScalarType type = result.scalar_type();
+  if (at::isFloatingType(type) || c10::isIntegralType(type, /*includeBool=*/false)) return;
+  const bool slices = include_self && result.dim() > 1 && (type == at::kBool || at::isComplexType(type));
+  const bool combines = type == at::kBool ? !mean : op <= Combine::Product;
+  TORCH_CHECK_NOT_IMPLEMENTED(slices && (combines || index.numel() == 0),
+                              "\"index_reduce\" not implemented for '", c10::toString(type), "'");
+}
+
 at::Tensor& index_reduce_out(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                              const at::Tensor& source, std::string_view reduce, bool include_self,
                              at::Tensor& out) {
@@ -93,17 +106,15 @@ at::Tensor& index_reduce_out(const at::Tensor& self, int64_t dim, const at::Tens
   op.meta(self, dim, index, source, reduce, include_self);
   TORCH_CHECK(reduce == "prod" || reduce == "mean" || reduce == "amax" || reduce == "amin",
               "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got ", reduce, ".");
-  const at::ScalarType type = self.scalar_type();
-  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(type) || c10::isIntegralType(type, /*includeBool=*/false),
-                              "\"index_reduce\" not implemented for '", c10::toString(type), "'");
+  const Combine combine = combine_of(reduce);
+  check_index_reduces(self, index, combine, reduce == "mean", include_self);
   const c10::DeviceGuard guard(self.device());
   const at::Tensor& result = op.result();
   if (!self.is_same(result)) result.copy_(self);
   if (index.numel() == 0) return op.finish(), out;
   check_same_device(self, index, "index_reduce");
   check_same_device(self, source, "index_reduce");
-  const Combine combine = combine_of(reduce);
-  if (!include_self) result.index_fill_(dim, index, identity_of(combine, type));
+  if (!include_self) result.index_fill_(dim, index, identity_of(combine, self.scalar_type()));
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
   const at::Tensor numbers = index.reshape({-1}), values = at_least_1d(source);
   accumulate(at_least_1d(result), along, numbers, values, {.op = combine, .site = site});
