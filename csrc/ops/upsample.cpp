@@ -47,10 +47,20 @@ void set_scale(params::ResizeAxis& axis, double scale) {
   for (float& part : axis.scale) scale -= part = static_cast<float>(scale);
 }
 
-// Input positions per output position. As on the CPU a given scale is not heeded by linear interpolation
-// where the size stays, but by all others. (The CPU's gradient of `nearest` does not heed it there either,
-// nor where the size doubles, and is that of another function; here it is the gradient of what forward
-// computes.)
+// Whether the CPU finds the nearest inputs in its kernel for channels that lie together, which it also takes
+// for small images. That one rounds the scale to a float, and for `nearest` it does not heed a given scale
+// where the size stays or doubles. `seen`: the input, or the output's gradient.
+bool rounds_scale(const Tensor& seen, const Tensor& y, int axes) {
+  if (axes == 1) return false;
+  const auto together = axes == 2 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
+  if (seen.size(1) > 3 && seen.is_contiguous(together)) return true;
+  return axes == 2 && y.size(2) + y.size(3) <= 128;
+}
+
+// Input positions per output position, for the scale that counts. As on the CPU a given one is not heeded by
+// linear interpolation where the size stays, but by all others, save for what rounds_scale() tells. (The
+// CPU's gradient of `nearest` does not heed it there either, nor where the size doubles, and is that of
+// another function; here it is the gradient of what forward computes.)
 double step(Mode mode, int64_t in, int64_t out, bool align_corners, Scale scale) {
   if (mode == Mode::Linear && in == out) return 1;
   const bool interpolates = mode == Mode::Linear || mode == Mode::Cubic;
@@ -102,17 +112,20 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, bool align_
   const Buffer in = buffer_of(x), out = buffer_of(y);
   params::ResizeParams p{in.offset, out.offset, lines_of(xs, ys), {}, 0};
   for (params::ResizeAxis& axis : p.axis) axis = {1, 1, 0, 0, {1, 0, 0}};
+  const bool interpolates = mode == Mode::Linear || mode == Mode::Cubic;
+  const bool rounds = !interpolates && rounds_scale(backward ? y : x, y, axes);
   for (size_t i = 0; i < scales.size(); ++i) {
     const size_t at = 3 - scales.size() + i;
-    const double s = step(mode, xs.size[at + 2], ys.size[at + 2], align_corners, scales.begin()[i]);
-    p.axis[at] = {static_cast<int32_t>(xs.size[at + 2]),
-                  static_cast<int32_t>(ys.size[at + 2]),
+    const int64_t size = xs.size[at + 2], wanted = ys.size[at + 2];
+    const bool given = !(rounds && mode == Mode::Nearest && (wanted == size || wanted == 2 * size));
+    const double s = step(mode, size, wanted, align_corners, given ? scales.begin()[i] : std::nullopt);
+    p.axis[at] = {static_cast<int32_t>(size),
+                  static_cast<int32_t>(wanted),
                   static_cast<int32_t>(mode),
                   align_corners,
                   {}};
-    set_scale(p.axis[at], s);
+    set_scale(p.axis[at], rounds ? static_cast<float>(s) : s);
   }
-  const bool interpolates = mode == Mode::Linear || mode == Mode::Cubic;
   if (!backward && interpolates && device.cls == cl::DeviceClass::kGpu && !has_channels_inside(ys))
     return resize_planes(stream, p, xs, ys, type, axes, in, out);
   // Kernels that interpolate hold weights of all neighbours, which do not fit a GPU's registers.

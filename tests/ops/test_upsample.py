@@ -85,3 +85,33 @@ def test_scale_beside_a_size(name, scale, size):
         ones = torch.eye(size).unsqueeze(1).to(DEVICE)
         backward = grad_of(ones, [size], [size, 1, 5], *extra, scale).cpu()[:, 0]
         torch.testing.assert_close(backward, forward.T.contiguous())
+
+
+SIZES = [(97, 171, None), (48, 121, None), (189, 126, None), (83, 108, 1.3), (105, 126, 1.2), (120, 126, 1.05),
+         (100, 210, 2.1), (130, 91, 0.7), (141, 42, 0.3), (90, 30, 1 / 3), (20, 22, 1.1), (31, 62, 2.05)]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("beside", [(), (3,), (130,), (3, 2)], ids=str)
+def test_the_nearest_of_two_as_near(beside, mode, dtype):
+    """The CPU rounds the coordinate of an output, and for some layouts and sizes the scale too, to a float."""
+    axes = len(beside) + 1
+    name = {"nearest": "upsample_nearest", "nearest-exact": "_upsample_nearest_exact"}[mode] + f"{axes}d"
+    resize, grad_of = getattr(torch.ops.aten, name), getattr(torch.ops.aten, name + "_backward")
+    formats = {1: [], 2: [torch.channels_last], 3: [torch.channels_last_3d]}[axes]
+    for size, wanted, scale in SIZES:
+        for channels in (1, 4):
+            line = torch.arange(size, dtype=dtype).expand(1, channels, *beside, size)
+            for layout in [torch.contiguous_format, *formats]:
+                x = line.contiguous(memory_format=layout)
+                arguments = [[*beside, wanted], *[None] * len(beside), scale]
+                expected = resize(x, *arguments)
+                there = x.to(DEVICE)
+                got = resize(there, *arguments)
+                torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=0)
+                # The gradient of the sum of all outputs at once counts how often each input was read.
+                ones = torch.ones_like(got)
+                counts = grad_of(ones, arguments[0], x.shape, *arguments[1:]).cpu()
+                read = torch.bincount(expected.flatten(2)[0, 0].long(), minlength=size)
+                torch.testing.assert_close(counts.flatten(2)[0, 0].view(-1, size).sum(0), read.to(dtype))
