@@ -180,7 +180,8 @@ def arguments_of(function: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, A
 
 def examine(step: Callable[[], Any], device: torch.device, seconds: float, steps: int = 3) -> Roofline:
     """The ops of a step that takes so many seconds and runs as it always does by now. Their times come from
-    torch.profiler, by the mean of several steps; in what they leave of the seconds no kernel ran.
+    torch.profiler, by the mean of several steps; in what they leave of the seconds no kernel ran. Where they are more,
+    because the profiler's own work took a CPU device's cores from the kernels, all are scaled down to the seconds.
     """
     rates = _C.measure_rates(device.index or 0)
     before = dlbackend.kernel_stats()["launches"]
@@ -201,8 +202,11 @@ def examine(step: Callable[[], Any], device: torch.device, seconds: float, steps
         work.calls //= steps
         for what in ("bytes", "operations", "least", "seconds"):
             setattr(work, what, getattr(work, what) / steps)
+    busy = sum(work.seconds for work in counter.ops.values())
+    for work in counter.ops.values():
+        work.seconds *= min(1.0, seconds / busy) if busy else 1.0
     ops = dict(sorted(counter.ops.items(), key=lambda item: -item[1].seconds))
-    return Roofline(ops, launches, max(0.0, seconds - sum(work.seconds for work in ops.values())))
+    return Roofline(ops, launches, max(0.0, seconds - busy))
 
 
 def lines(roofline: Roofline, most: int = 12) -> Iterator[str]:
