@@ -36,3 +36,10 @@ def may_hide_drivers() -> bool:
 def gloo_interfaces() -> list[str]:
     """GLOO_SOCKET_IFNAME, gloo's own: the network interfaces to use, by comma; empty where gloo finds one."""
     return [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+
+
+def of_measuring_processes() -> dict[str, str]:
+    """What processes that measure are started with: this one's variables, with PyTorch's profiler silent, whose notes
+    would stand between the rows of a table, unless its KINETO_LOG_LEVEL is set.
+    """
+    return {"KINETO_LOG_LEVEL": "99", **os.environ}

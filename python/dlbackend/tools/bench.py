@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 import dlbackend
+from dlbackend import environment
 from dlbackend.pictures import figure_class
 from dlbackend.progress import worked_on
 from dlbackend.tools import roofline, training_worker
@@ -34,9 +35,9 @@ class Worker:
     """A process that measures on one device and answers requests by line, as training_worker.py does."""
 
     def __init__(self, *arguments: str) -> None:
-        environment = {"KINETO_LOG_LEVEL": "99", **os.environ}  # no notes of the profiler between the table's rows
+        command, variables = [sys.executable, *arguments], environment.of_measuring_processes()
         self.process = subprocess.Popen(
-            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
         )
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:

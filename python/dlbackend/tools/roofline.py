@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -178,12 +178,18 @@ def arguments_of(function: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, A
             yield argument, kwargs[argument.name]
 
 
+@cache
+def rates_of(index: int) -> dict[str, Any]:
+    """A device's rates, measured once, so that all that a process examines is held against the same."""
+    return _C.measure_rates(index)
+
+
 def examine(step: Callable[[], Any], device: torch.device, seconds: float, steps: int = 3) -> Roofline:
     """The ops of a step that takes so many seconds and runs as it always does by now. Their times come from
     torch.profiler, by the mean of several steps; in what they leave of the seconds no kernel ran. Where they are more,
     because the profiler's own work took a CPU device's cores from the kernels, all are scaled down to the seconds.
     """
-    rates = _C.measure_rates(device.index or 0)
+    rates = rates_of(device.index or 0)
     before = dlbackend.kernel_stats()["launches"]
     step()
     ocl.synchronize(device)
