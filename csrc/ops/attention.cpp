@@ -103,8 +103,8 @@ struct Call {
   AttentionOperands o;
   Tensor q, k, v, bias;
 
-  Call(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& attn_bias,
-       double dropout, bool is_causal, std::optional<double> scale) {
+  Call(const solver::OpOf<AttentionProblem>& op, const Tensor& query, const Tensor& key, const Tensor& value,
+       const OptionalTensor& attn_bias, double dropout, bool is_causal, std::optional<double> scale) {
     TORCH_CHECK(
         is_fusible(query, key, value, std::nullopt, true),
         "attention: expected query, key and value of shape [batch, heads, length, size], size from 16 to "
@@ -114,7 +114,8 @@ struct Call {
                 dropout);
     q = with_dense_rows(query), k = with_dense_rows(key), v = with_dense_rows(value);
     bias = expanded_bias(attn_bias, query, key);
-    p.dtype = query.scalar_type(), p.device = query.device().index();
+    p.op = &op, p.dtype = query.scalar_type(), p.device = query.device().index();
+    solver::allow_tf32(p, device_of(p.device));
     p.batch = q.size(0), p.heads = q.size(1), p.queries = q.size(2), p.dim = q.size(3);
     p.kv_heads = k.size(1), p.keys = k.size(2);
     p.causal = is_causal, p.dropout = dropout > 0;
@@ -139,10 +140,8 @@ Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& 
                           const OptionalTensor& attn_bias, double dropout, bool is_causal, bool,
                           std::optional<double> scale) {
   const c10::DeviceGuard guard(query.device());
-  Call call(query, key, value, attn_bias, dropout, is_causal, scale);
+  Call call(attention::attention_op, query, key, value, attn_bias, dropout, is_causal, scale);
   AttentionProblem& p = call.p;
-  p.op = &attention::attention_op;
-  solver::allow_tf32(p, device_of(p.device));
   Tensor out = result_like(query), lse = at::empty({p.batch, p.heads, p.queries, 2}, call.floats());
   set_strides(p.out, out);
   call.o.out = buffer_of(out), call.o.lse = buffer_of(lse);
@@ -166,11 +165,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
     const Tensor& seed, const Tensor& offset, std::optional<double> scale) {
   if (!grad_out.defined()) return {};
   const c10::DeviceGuard guard(query.device());
-  Call call(query, key, value, attn_bias, dropout, is_causal, scale);
+  Call call(attention::attention_backward_op, query, key, value, attn_bias, dropout, is_causal, scale);
   AttentionProblem& p = call.p;
   AttentionOperands& o = call.o;
-  p.op = &attention::attention_backward_op;
-  solver::allow_tf32(p, device_of(p.device));
   const Tensor g = with_dense_rows(grad_out), result = with_dense_rows(out),
                sums = lse_and_rest.defined() ? lse_and_rest : at::stack({lse, at::zeros_like(lse)}, 3);
   const Tensor delta = at::empty({p.batch, p.heads, p.queries}, call.floats());

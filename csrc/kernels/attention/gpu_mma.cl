@@ -3,7 +3,7 @@
 
 // The largest, or the sum, of what the four work-items of a row have. All work-items take part.
 #if MMA == 2
-#define QUADS (ITEMS * 4)
+#define QUADS ITEMS
 INLINE float of_four(float v, local float* quads, int item, int take_sum) {
   barrier(CLK_LOCAL_MEM_FENCE);
   quads[item] = v;

@@ -54,7 +54,7 @@ std::vector<Config> configs(const AttentionProblem& p, const cl::Device&) {
 uint64_t local_bytes(const AttentionProblem& p, const cl::Device& device) {
   const int64_t dim = dim_of(p), step = mma_configs(p).front().step;
   const bool emulated = device.tensor_cores == cl::TensorCores::kEmulated;
-  const int64_t scratch = (emulated ? 16 * kItems : 8) + 3 * step;
+  const int64_t scratch = (emulated ? 13 * kItems : 8) + 3 * step;
   if (is_float(p)) return static_cast<uint64_t>(4 * (2 * (is_split(p) ? 2 : 1) * step * (dim + 4) + scratch));
   const int64_t rows = step * (dim / 2 + 4), pairs = dim * (step / 2 + 4);
   return static_cast<uint64_t>(4 * ((p.is_backward() ? 2 : 1) * (rows + pairs) + scratch));
@@ -91,9 +91,8 @@ cl::Kernel& kernel_of(const AttentionProblem& p, cl::Device& device, const MmaCo
                         " -DBIAS=" + (p.bias ? "1" : "0") + " -DDROPOUT=" + (p.dropout ? "1" : "0") +
                         (device.tensor_cores == cl::TensorCores::kEmulated ? " -DMMA=2" : " -DMMA=1");
   if (is_float(p)) options += is_split(p) ? " -DSPLIT=1" : " -DSPLIT=0";
-  return p.is_backward()
-             ? fetch_kernel(device, {"common/gpu_tile.clh", "attention/gpu_mma_backward.cl"}, name, options)
-             : fetch_kernel(device, {"common/gpu_tile.clh", "attention/gpu_mma.cl"}, name, options);
+  const char* file = p.is_backward() ? "attention/gpu_mma_backward.cl" : "attention/gpu_mma.cl";
+  return fetch_kernel(device, {"common/gpu_tile.clh", file}, name, options);
 }
 
 cl::Range range_of(const MmaConfig& config, int64_t length, int64_t heads, int64_t batch) {
