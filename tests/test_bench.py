@@ -36,21 +36,8 @@ def run(monkeypatch, tmp_path):
 
 def test_devices_side_by_side(run, tmp_path, capsys):
     files = ["--json", "bench.json", "--picture", "bench.png"]
-    assert (
-        run(
-            "--only",
-            "mynets:small",
-            "--devices",
-            "ocl:0,cpu",
-            "--rounds",
-            "3",
-            "--seconds",
-            "0.02",
-            *files,
-            "--breakdown",
-        )
-        == 0
-    )
+    measured = ["--only", "mynets:small", "--devices", "ocl:0,cpu", "--rounds", "3", "--seconds", "0.02"]
+    assert run(*measured, *files, "--breakdown") == 0
     out = capsys.readouterr().out
     assert "mynets:small" in out
     assert "convolution_backward" in out

@@ -40,6 +40,8 @@ def test_a_gather_reads_what_it_returns():
 def test_operations():
     a, b = torch.randn(20, 30, device=ON), torch.randn(30, 40, device=ON)
     assert work_of(lambda: a @ b)["aten::mm"].operations == 2 * 20 * 30 * 40
+    z = torch.randn(20, 20, dtype=torch.complex64, device=ON)
+    assert work_of(lambda: z @ z)["aten::mm"].operations == 4 * 2 * 20**3
     x, w = torch.randn(2, 3, 8, 8, device=ON), torch.randn(4, 3, 3, 3, device=ON)
     assert work_of(lambda: F.conv2d(x, w))["aten::convolution"].operations == 2 * 2 * 4 * 36 * 27
     for groups in (1, 4):
@@ -92,6 +94,5 @@ def test_the_table_adds_up():
     assert idle.split()[:5] == ["no", "kernel", "runs", "0", "10.000"]
     assert whole.split()[:6] == ["step,", "7", "launches", "5", "20.000", "100.0%"]
     assert whole.split()[-1] == "25%"
-    assert (
-        roofline.from_record({"ops": {"aten::op0": vars(Work(1))}, "launches": 2, "idle": 0.5}).total().seconds == 0.5
-    )
+    record = {"ops": {"aten::op0": vars(Work(1))}, "launches": 2, "idle": 0.5}
+    assert roofline.from_record(record).total().seconds == 0.5

@@ -12,10 +12,10 @@ store on disk knows: "normal" measures every solver before the first run; "fast"
 the default, begins as "fast" does and measures in later runs of the program, without ever waiting; "dynamic_hybrid" is
 that without kernels compiled for single shapes; "trust_verify" also measures what the store knows once more.
 
-TF32 rounds float32 operands of products and convolutions to 10 bits of mantissa, for the sake of a GPU's tensor cores.
-By default that happens only where a program allows it by PyTorch's own settings: for products where the one for CUDA's
-products is "tf32", as torch.set_float32_matmul_precision("high") and torch.backends.cuda.matmul.allow_tf32 make it, for
-convolutions where torch.backends.fp32_precision is.
+TF32 rounds float32 operands of products, attention and convolutions to 10 bits of mantissa, for the sake of a GPU's
+tensor cores. By default that happens only where a program allows it by PyTorch's own settings: for products and
+attention where the one for CUDA's products is "tf32", as torch.set_float32_matmul_precision("high") and
+torch.backends.cuda.matmul.allow_tf32 make it, for convolutions where torch.backends.fp32_precision is.
 """
 
 import sys
@@ -50,7 +50,9 @@ def prefer_reusable_here() -> Iterator[None]:
 
 @contextmanager
 def fp32_precision_here(name: str) -> Iterator[None]:
-    """While it lasts, this thread's products and convolutions have this fp32_precision, whatever the process's is."""
+    """While it lasts, this thread's products, attention and convolutions have this fp32_precision, whatever the
+    process's is.
+    """
     previous = _C.exchange_thread_fp32_precision(name)
     try:
         yield

@@ -111,7 +111,7 @@ def measure(net: str, workers: Mapping[str, Worker], args: argparse.Namespace) -
         "milliseconds": {name: 1e3 * median.seconds for name, median in medians.items()},
         "host_milliseconds": {name: 1e3 * median.host for name, median in medians.items()},
         "ratio": {name: ratio(times[first], times[name]) for name in others},
-        "roofline": None if found is None else dataclasses.asdict(found),
+        "roofline": found,
     }
 
 
@@ -131,10 +131,9 @@ def line(row: dict[str, Any]) -> str:
     cells += [f"{value:11.2f}x" for value in row["ratio"].values()]
     cells += [f"{value:12.2f}" for value in row["host_milliseconds"].values()]
     if row["roofline"]:
-        found = roofline.from_record(row["roofline"])
-        whole, step = found.total(), next(iter(row["milliseconds"].values()))
+        whole, step = row["roofline"].total(), next(iter(row["milliseconds"].values()))
         least = whole.least * 1e3
-        cells += [f"{found.launches:10}", f"{whole.bytes / 1e9:10.3f}", f"{whole.operations / 1e9:10.2f}"]
+        cells += [f"{row['roofline'].launches:10}", f"{whole.bytes / 1e9:10.3f}", f"{whole.operations / 1e9:10.2f}"]
         cells += [f"{least:10.2f}", f"{least / step:10.0%}"]
     return " ".join([f"{row['net']:24}", *cells])
 
@@ -149,9 +148,9 @@ def draw(rows: list[dict[str, Any]], devices: list[str], path: str) -> None:
         places = [row + (i - (len(devices) - 1) / 2) * height for row in range(len(measured))]
         bars = axis.barh(places, [row["milliseconds"][device] for row in measured], height, color=colour, label=device)
         axis.bar_label(bars, fmt=" %.4g", fontsize=8)
-        least = [roofline.from_record(row["roofline"]).total().least if row["roofline"] else 0 for row in measured]
-        if i == 0 and any(least):
-            axis.barh(places, [1e3 * s for s in least], height, color="none", hatch="////", label="its roofline")
+        if i == 0 and measured and measured[0]["roofline"]:
+            least = [1e3 * row["roofline"].total().least for row in measured]
+            axis.barh(places, least, height, color="none", hatch="////", label="its roofline")
     axis.set_yticks(range(len(measured)), [row["net"] for row in measured])
     axis.invert_yaxis()
     axis.legend()
@@ -177,14 +176,16 @@ def main(args: argparse.Namespace) -> int:
         rows.append(row)
         print(line(row), flush=True)
         if args.breakdown and row.get("roofline"):
-            print("\n".join(roofline.lines(roofline.from_record(row["roofline"]))), flush=True)
+            print("\n".join(roofline.lines(row["roofline"])), flush=True)
     for worker in workers.values():
         worker.close()
     if args.json:
         settings = {"batch": args.batch, "size": args.size, "rounds": args.rounds, "threads": args.threads}
         versions = {"dlbackend": dlbackend.__version__, "torch": torch.__version__, "machine": platform.machine()}
         with open(args.json, "w") as out:
-            json.dump({**versions, **settings, "devices": devices, "nets": rows}, out, indent=1)
+            json.dump(
+                {**versions, **settings, "devices": devices, "nets": rows}, out, indent=1, default=dataclasses.asdict
+            )
     if args.picture:
         draw(rows, devices, args.picture)
     return 1 if any("error" in row for row in rows) else 0

@@ -69,7 +69,7 @@ def sum_of(works: Iterable[Work]) -> Work:
 
 
 def from_record(record: dict[str, Any]) -> Roofline:
-    """The inverse of dataclasses.asdict()."""
+    """What another process found, the inverse of dataclasses.asdict()."""
     ops = {name: Work(**work) for name, work in record["ops"].items()}
     return Roofline(ops, record["launches"], record["idle"])
 
@@ -89,10 +89,11 @@ def peak(rates: dict[str, Any], dtype: torch.dtype) -> float:
     if dtype in (torch.float16, torch.bfloat16):
         rate = max(rates["matrix16"], rates["float32"])
     elif dtype in (torch.float64, torch.complex128):
-        rate = rates["float64"] or rates["float32"] / 32
+        rate = rates["float64"]
     else:
-        parts = 1 if torch.get_float32_matmul_precision() != "highest" else 3
-        rate = max(rates["float32"], rates["matrix_tf32"] / parts)
+        setting = _C.fp32_precision()
+        rounds = setting == "tf32" or (setting == "none" and torch.get_float32_matmul_precision() != "highest")
+        rate = max(rates["float32"], rates["matrix_tf32"] / (1 if rounds else 3))
     return float(rate) * 1e6
 
 
@@ -136,7 +137,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _count(self, name: str, function: Any, args: Any, kwargs: Any, out: Any) -> None:
-        written = [t for t in self._tensors(out) if not is_mutated(function)]
+        written = [] if is_mutation(function) else self._tensors(out)
         read: list[Tensor] = []
         for argument, value in arguments_of(function, args, kwargs):
             tensors = self._tensors(value)
@@ -153,8 +154,9 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in GATHERS and loads:
             loads[0] = min(loads[0], stores)
         moved = sum(loads) + stores
-        operations = operations_of(name, function, args, kwargs, out)
         dtype = (read or written)[0].dtype
+        # The registry counts a product of complex numbers as one of real ones, of which it has four.
+        operations = operations_of(name, function, args, kwargs, out) * (4 if dtype.is_complex else 1)
         work.calls += 1
         work.bytes += moved
         work.operations += operations
@@ -164,8 +166,8 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [t for t in tree_leaves(values) if isinstance(t, Tensor) and t.device == self.device]
 
 
-def is_mutated(function: Any) -> bool:
-    """Whether a call returns what it wrote to, which its arguments have already."""
+def is_mutation(function: Any) -> bool:
+    """Whether a call returns the arguments that it wrote to."""
     return any(v.alias_info is not None and v.alias_info.is_write for v in function._schema.returns)
 
 
