@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from fresh_process import forked_python
 
 import dlbackend  # noqa: F401
 
@@ -151,19 +152,24 @@ def test_pageable_source_may_change_at_once():
         assert not z.any()
 
 
+NEW_MEMORY = """
+import torch, dlbackend
+x = torch.ones(1 << (27 if torch.ocl.get_device_properties(0).type == "gpu" else 20), device="ocl:0")
+x.mul_(1.0001)
+torch.ocl.synchronize()
+for _ in range(1500):
+    x.mul_(1.0001)
+computed = torch.ocl.current_stream().record_event()
+copies = [torch.full((1 << 20,), float(i)).to("ocl:0") for i in range(6)]
+print(computed.query(), [c.unique().tolist() for c in copies] == [[float(i)] for i in range(6)])
+"""
+
+
 def test_copies_that_need_new_memory_do_not_wait_for_the_device():
     """A copy from pageable memory passes through page-locked memory, which each has of its own until it is done. That
-    was mapped behind all that was launched before."""
-    x = torch.ones(1 << (27 if torch.ocl.get_device_properties(0).type == "gpu" else 20), device=DEVICE)
-    x.mul_(1.0001)
-    torch.ocl.synchronize()
-    torch.accelerator.empty_host_cache()
-    for _ in range(1500):
-        x.mul_(1.0001)
-    computed = torch.ocl.current_stream().record_event()
-    copies = [torch.full((1 << 16,), float(i)).to(DEVICE) for i in range(6)]
-    assert not computed.query()
-    assert [c.unique().tolist() for c in copies] == [[float(i)] for i in range(6)]
+    was mapped behind all that was launched before. A new process keeps none of earlier copies."""
+    done = forked_python(NEW_MEMORY)
+    assert done.stdout.split("\n")[-2] == "False True", done.stdout + done.stderr
 
 
 def test_self_copies_and_aliases():
