@@ -3,6 +3,7 @@
 #include "codegen/reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "cl/embedded.h"
@@ -15,6 +16,9 @@ namespace {
 // A CPU reads long runs at several places in turns. From so many elements on, the places may fall into the
 // same sets of a cache and evict each other's lines.
 constexpr size_t kLongRun = 1 << 16;
+// Bytes that a GPU work-group's tile of a scan takes at most, without gaps: several work-groups fit a compute
+// unit.
+constexpr size_t kScanTile = 1 << 14;
 
 DType result_dtype(ResultType result, DType compute) {
   switch (result) {
@@ -143,18 +147,51 @@ struct Writer {
     return s;
   }
 
-  // Scans: stores the results of accumulator l at j along dimension d.
-  std::string emit_macro() const {
-    return "#define DLB_EMIT(v, l, j, d) { " +
+  // Scans: stores the results of accumulator l at `place(output)`, an expression of the macro arguments j and
+  // d.
+  template <class Place>
+  std::string emit_macro(const char* name, Place&& place) const {
+    return std::string("#define ") + name + "(v, l, j, d) { " +
            each(key.outputs, [&](size_t o) { return std::string(result_name(o)) + " y" + num(o) + "; "; }) +
            "dlb_finish(" + each(fields, [](size_t f) { return "v##" + num(f) + "[l], "; }) + "0" +
            s_values() + each(key.outputs, [](size_t o) { return ", &y" + num(o); }) + "); " +
            each(key.outputs,
                 [&](size_t o) {
-                  return "q" + num(o) + "[(long)(j) * p.operand[" + num(o) + "].stride[d]] = " +
+                  return place(o) + " = " +
                          store(result_dtype(op.results[o], key.compute), key.types[o], "y" + num(o)) + "; ";
                 }) +
            "}\n";
+  }
+
+  // GPU scans: elements that a work-item asks for before it uses one, and the tile of a work-group in local
+  // memory, which has places for the input and for the results.
+  std::string tile_macros() const {
+    const std::string in = num(first_input), type = storage_name(key.types[first_input]);
+    const size_t held = scan_held(key), places = params::REDUCE_GROUP * (held + 1);
+    const auto strides = [](size_t o) { return "p.operand[" + num(o) + "].stride["; };
+    const auto at_row = [&](size_t o) {
+      return "q" + num(o) + "[(row) * " + strides(o) + "0] + (long)(j) * " + strides(o) + "d]]";
+    };
+    std::string s = "#define SCAN_HELD " + num(held) + "\n#define SCAN_LOG_HELD " +
+                    num(std::countr_zero(held)) + "\n#define DLB_INPUT p.operand[" + in +
+                    "]\n#define DLB_HELD(size) " + type + " e" + in +
+                    "[size];\n#define DLB_HOLD_ELEMENT(k, at) e" + in + "[k] = q" + in +
+                    "[at];\n#define DLB_HELD_TO_TILE(k, place) t" + in + "[place] = e" + in +
+                    "[k];\n#define DLB_ROW_TO_TILE(place, row, j, d) t" + in +
+                    "[place] = " + at_row(first_input) + ";\n#define DLB_TILE_POINTERS ";
+    size_t bytes = 0;
+    for (size_t o = 0; o < count; ++o) {
+      const std::string name = storage_name(key.types[o]);
+      s += "local " + name + "* const t" + num(o) + " = (local " + name + "*)((local uchar*)tile + " +
+           num(bytes) + "); ";
+      bytes += places * size_of(key.types[o]);
+    }
+    s += "\n#define DLB_TILE_BYTES " + num(bytes) + "\n#define DLB_TILE_TO_RESULTS(place, row, j, d) { " +
+         each(key.outputs, [&](size_t o) { return at_row(o) + " = t" + num(o) + "[place]; "; }) + "}\n";
+    const auto at_place = [](size_t) { return std::string("j"); };
+    return s + emit_macro("DLB_EMIT_TO_TILE", [](size_t o) { return "t" + num(o) + "[j]"; }) +
+           element_macro("DLB_HELD_ELEMENT", at_place, "e") +
+           element_macro("DLB_TILE_ELEMENT", at_place, "t");
   }
 
   std::string pointer_macros() const {
@@ -323,7 +360,13 @@ struct Writer {
     s += accumulator_macros() + pointer_macros() + element_macros() + functions();
     s += cl::embedded_source("reduce/reduce.clh");
     if (key.scan)
-      return s + emit_macro() + cl::embedded_source("reduce/scan.clh") +
+      return s +
+             emit_macro("DLB_EMIT",
+                        [](size_t o) {
+                          return "q" + num(o) + "[(long)(j) * p.operand[" + num(o) + "].stride[d]]";
+                        }) +
+             (cpu ? "" : tile_macros()) + cl::embedded_source("reduce/scan.clh") +
+             cl::embedded_source(cpu ? "reduce/scan_rows_cpu.clh" : "reduce/scan_rows_gpu.clh") +
              cl::embedded_source(cpu ? "reduce/scan_columns_cpu.clh" : "reduce/scan_group_gpu.clh");
     if (cpu)
       s += rows_forms() + form(ReduceForm::Columns, true, "reduce/reduce_columns_cpu.clh") +
@@ -363,8 +406,7 @@ const char* name_of(ReduceForm form) {
                                            "dlb_reduce_combine",
                                            "dlb_scan_rows",
                                            "dlb_scan_columns",
-                                           "dlb_scan_group",
-                                           "dlb_scan_prefix"};
+                                           "dlb_scan_group"};
   return kNames[static_cast<size_t>(form)];
 }
 
@@ -373,6 +415,12 @@ bool has_vector_form(const ReduceKey& key) {
   for (size_t i = key.outputs; i < key.operands(); ++i)
     if (class_of(key.types[i]) == DClass::Complex) return false;
   return true;
+}
+
+size_t scan_held(const ReduceKey& key) {
+  size_t bytes = 0;
+  for (size_t o = 0; o < key.operands(); ++o) bytes += size_of(key.types[o]);
+  return std::clamp<size_t>(std::bit_floor(kScanTile / params::REDUCE_GROUP / bytes), 1, 16);
 }
 
 std::string reduce_source(const ReduceKey& key) {

@@ -106,8 +106,7 @@ enum class ReduceForm : uint8_t {
   Combine,          // second pass over the partial accumulators of a split reduction
   ScanRows,         // a row, or a chunk of one, per work-item
   ScanColumns,      // CPU: neighbouring rows side by side
-  ScanGroup,        // GPU: a row, or a chunk of one, per work-group
-  ScanPrefix        // between the two passes over the chunks of split rows
+  ScanGroup         // GPU: rows, or a chunk of one, per work-group
 };
 const char* name_of(ReduceForm form);  // the kernel's name
 
@@ -123,6 +122,9 @@ bool has_vector_form(const ReduceKey& key);
 
 // The program's source, with all forms of the device class.
 std::string reduce_source(const ReduceKey& key);
+
+// GPU scans: neighbours of a row that one work-item holds, a power of two.
+size_t scan_held(const ReduceKey& key);
 
 // CPU: columns that one work-item can take at a time, as compiled.
 size_t reduce_columns(const ReduceOp& op, DType compute);

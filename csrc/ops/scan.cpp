@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "cl/rounding.h"
 #include "ops/reduce/results.h"
@@ -81,7 +82,8 @@ const codegen::RegisterOps kRegistered(codegen::RowKind::Scan,
                                         {kCummin, "_cummin_helper", "first"},
                                         {kLogcumsumexp, "_logcumsumexp _logcumsumexp.out", "first"}});
 
-constexpr int64_t kCpuGrain = 16384, kGpuTile = 4 * codegen::kReduceGroup;
+constexpr int64_t kCpuGrain = 16384;
+constexpr int64_t kGpuChunks = 12;  // work-groups for a compute unit, whose tiles fit its local memory
 
 struct Launch {
   ReduceKey key;
@@ -128,10 +130,10 @@ bool describe_dims(Launch& launch, c10::ArrayRef<const at::Tensor*> operands, in
   return true;
 }
 
-// Splits rows in chunks where there are too few rows to keep the device busy.
+// Splits rows in chunks of a multiple of `least` where there are too few rows to keep the device busy.
 void split(ReduceParams& p, int64_t parts, int64_t least) {
-  const int64_t splits = std::clamp<int64_t>(std::min(parts, p.count / least), 1, 1024);
-  p.per_split = ceil_div(p.count, splits);
+  const int64_t splits = std::clamp<int64_t>(std::min(parts, p.count / least), 1, 2048);
+  p.per_split = splits == 1 ? p.count : round_up(ceil_div(p.count, splits), least);
   p.splits = static_cast<uint32_t>(ceil_div(p.count, p.per_split));
 }
 
@@ -164,11 +166,18 @@ void launch_all(Launch& launch, Stream& stream) {
              {static_cast<size_t>(ceil_div(tasks, p.per_item)), size_t(ceil_div(p.splits, chunks)), 1},
              {1, 1, 1}};
   } else {
-    const int64_t groups = form == ReduceForm::ScanGroup ? tasks : ceil_div(tasks, 64);
-    split(p, device.compute_units * 4 / groups, form == ReduceForm::ScanGroup ? 4 * kGpuTile : 64);
+    const bool group = form == ReduceForm::ScanGroup;
+    const auto held = static_cast<int64_t>(codegen::scan_held(launch.key));
+    // Several short rows share a work-group where one stride leads from each to the next.
+    p.lanes = p.kept == 1
+                  ? static_cast<uint32_t>(std::min<int64_t>(
+                        std::bit_ceil(static_cast<uint64_t>(ceil_div(p.count, held))), codegen::kReduceGroup))
+                  : codegen::kReduceGroup;
+    const int64_t local = group ? int64_t{codegen::kReduceGroup} : 64;
+    const int64_t groups = ceil_div(tasks, group ? local / p.lanes : local);
+    split(p, device.compute_units * kGpuChunks / groups, group ? local * held : 64);
     p.per_item = 1;
-    const size_t local = form == ReduceForm::ScanGroup ? codegen::kReduceGroup : 64;
-    range = {2, {static_cast<size_t>(groups) * local, p.splits, 1}, {local, 1, 1}};
+    range = {2, {static_cast<size_t>(groups * local), p.splits, 1}, {static_cast<size_t>(local), 1, 1}};
   }
   if (p.splits == 1) return enqueue(launch, form, range, stream, launch.mem[0]);
   const size_t bytes = codegen::accumulator_size(*launch.key.op, launch.key.compute, device.cls) * p.splits *
@@ -178,12 +187,6 @@ void launch_all(Launch& launch, Stream& stream) {
   p.workspace = static_cast<int64_t>(ref.offset);
   p.along = 1;
   enqueue(launch, form, range, stream, ref.mem);
-  Launch prefix = launch;
-  prefix.params.per_item = cpu ? ceil_div(p.outputs, device.compute_units) : 1;
-  enqueue(prefix, ReduceForm::ScanPrefix,
-          cpu ? cl::Range::linear(static_cast<size_t>(ceil_div(p.outputs, prefix.params.per_item)), 1)
-              : cl::Range::linear(static_cast<size_t>(ceil_div(p.outputs, 64)), 64),
-          stream, ref.mem);
   p.along = 0;
   enqueue(launch, form, range, stream, ref.mem);
 }

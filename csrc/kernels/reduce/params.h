@@ -30,7 +30,7 @@ typedef struct {
   dlb_uint kept, rank;
   dlb_uint splits;  // above 1: accumulators go to the workspace, [split][output]
   dlb_uint block;   // CPU: columns of a block
-  dlb_uint lanes;   // GPU: work-items per result, a power of two
+  dlb_uint lanes;   // GPU: work-items per result, or per row of a scan, a power of two
   // GPU: neighbouring work-items walk the reduction, not the results. Scans: only accumulate chunks.
   dlb_uint along;
   dlb_uint unused[2];
