@@ -34,23 +34,39 @@ static inline Column column_at(int i, const ConvDepthwise* p) {
   return o;
 }
 
-static inline void load_row(ACC row[TAP_COLS], global const T* from, int step, int left, int dilation, int width,
-                            bool inside) {
+// Where the taps of a row are along width, in elements from the row's beginning, and which of them are within it. Those
+// that are not have the place of the nearest pixel: loads without conditions do not wait for each other.
+typedef struct {
+  int offset[TAP_COLS];
+  uint inside;
+} RowTaps;
+
+static inline RowTaps taps_at(int w, const ConvDepthwise* p) {
+  RowTaps o;
+  o.inside = 0;
 #pragma unroll
-  for (int s = 0; s < TAP_COLS; s++)
-    row[s] = inside && (uint)(left + s * dilation) < (uint)width ? load1(from + s * step) : 0;
+  for (int s = 0; s < TAP_COLS; s++) {
+    const int xw = w * p->stride[2] - p->pad[2] + s * p->dilation[2];
+    o.offset[s] = clamp(xw, 0, p->x_size[2] - 1) * p->x_s[2];
+    o.inside |= (uint)((uint)xw < (uint)p->x_size[2]) << s;
+  }
+  return o;
 }
 
 // Rows r0 to below r1 of the window at row h of y. At the k-th row of y of a column, row r is in place
-// (k * STRIDE + r) % TAP_ROWS, so that none is ever moved. x begins at the column's first pixel and has `height` rows.
-static inline void load_rows(ACC window[TAP_ROWS][TAP_COLS], int r0, int r1, int k, int h, global const T* x, int left,
-                             int height, const ConvDepthwise* p) {
-  const int dilation = p->dilation[2], step = dilation * p->x_s[2];
+// (k * STRIDE + r) % TAP_ROWS, so that none is ever moved. x is the column's plane; all is 0 where that is not `present`.
+static inline void load_rows(ACC window[TAP_ROWS][TAP_COLS], int r0, int r1, int k, int h, global const T* x,
+                             const RowTaps* taps, bool present, const ConvDepthwise* p) {
 #pragma unroll
   for (int r = r0; r < r1; r++) {
     const int xh = h * STRIDE - p->pad[1] + r;
-    load_row(window[(k * STRIDE + r) % TAP_ROWS], x + xh * p->x_s[1], step, left, dilation, p->x_size[2],
-             (uint)xh < (uint)height);
+    const uint inside = present && (uint)xh < (uint)p->x_size[1] ? taps->inside : 0;
+    global const T* from = x + clamp(xh, 0, p->x_size[1] - 1) * p->x_s[1];
+    ACC row[TAP_COLS];
+#pragma unroll
+    for (int s = 0; s < TAP_COLS; s++) row[s] = load1(from + taps->offset[s]);
+#pragma unroll
+    for (int s = 0; s < TAP_COLS; s++) window[(k * STRIDE + r) % TAP_ROWS][s] = inside >> s & 1 ? row[s] : 0;
   }
 }
 
@@ -63,22 +79,23 @@ kernel void depthwise_windows_forward(global const T* restrict x, global const T
   if (i >= columns * p.channels) return;
   const int c = p.channels_fast ? i % p.channels : i / columns;
   const Column at = column_at(p.channels_fast ? i / p.channels : i % columns, &p);
-  const int left = at.w * p.stride[2] - p.pad[2], xd = at.d * p.stride[0] - p.pad[0];
-  const int height = (uint)xd < (uint)p.x_size[0] ? p.x_size[1] : 0;  // none where the plane is padding
+  const int xd = at.d * p.stride[0] - p.pad[0];
+  const bool present = (uint)xd < (uint)p.x_size[0];  // the plane is not padding
+  const RowTaps taps = taps_at(at.w, &p);
   const ACC b = p.has_bias ? load1(bias + p.bias_offset + c) : 0;
-  x += p.x_offset + at.n * p.x_n + c / p.multiplier * p.x_c + xd * p.x_s[0] + left * p.x_s[2];
+  x += p.x_offset + at.n * p.x_n + c / p.multiplier * p.x_c + clamp(xd, 0, p.x_size[0] - 1) * p.x_s[0];
   w += p.w_offset + c * p.w_c;
   y += p.y_offset + at.n * p.y_n + c * p.y_c + at.d * p.y_s[0] + at.w * p.y_s[2];
   ACC weight[TAPS], window[TAP_ROWS][TAP_COLS];
 #pragma unroll
   for (int t = 0; t < TAPS; t++) weight[t] = load1(w + t / TAP_COLS * p.w_s[1] + t % TAP_COLS * p.w_s[2]);
-  load_rows(window, 0, TAP_ROWS - NEW_ROWS, 0, at.first, x, left, height, &p);
+  load_rows(window, 0, TAP_ROWS - NEW_ROWS, 0, at.first, x, &taps, present, &p);
   for (int h0 = at.first; h0 < at.end; h0 += TAP_ROWS) {
 #pragma unroll
     for (int k = 0; k < TAP_ROWS; k++) {
       const int h = h0 + k;
       if (h < at.end) {
-        load_rows(window, TAP_ROWS - NEW_ROWS, TAP_ROWS, k, h, x, left, height, &p);
+        load_rows(window, TAP_ROWS - NEW_ROWS, TAP_ROWS, k, h, x, &taps, present, &p);
         ACC total = b;
 #pragma unroll
         for (int r = 0; r < TAP_ROWS; r++) {
@@ -96,19 +113,20 @@ kernel void depthwise_windows_forward(global const T* restrict x, global const T
 
 static inline void add_column(ACC sum[TAPS], global const T* x, global const T* y, const ConvDepthwise* p, Column at,
                               int td) {
-  const int xd = at.d * p->stride[0] - p->pad[0] + td * p->dilation[0], left = at.w * p->stride[2] - p->pad[2];
+  const int xd = at.d * p->stride[0] - p->pad[0] + td * p->dilation[0];
   if ((uint)xd >= (uint)p->x_size[0]) return;
-  x += at.n * p->x_n + xd * p->x_s[0] + left * p->x_s[2];
+  const RowTaps taps = taps_at(at.w, p);
+  x += at.n * p->x_n + xd * p->x_s[0];
   y += at.n * p->y_n + at.d * p->y_s[0] + at.w * p->y_s[2];
   ACC window[TAP_ROWS][TAP_COLS];
-  load_rows(window, 0, TAP_ROWS - NEW_ROWS, 0, at.first, x, left, p->x_size[1], p);
+  load_rows(window, 0, TAP_ROWS - NEW_ROWS, 0, at.first, x, &taps, true, p);
   for (int h0 = at.first; h0 < at.end; h0 += TAP_ROWS) {
 #pragma unroll
     for (int k = 0; k < TAP_ROWS; k++) {
       const int h = h0 + k;
       if (h < at.end) {
         const ACC gradient = load1(y + h * p->y_s[1]);
-        load_rows(window, TAP_ROWS - NEW_ROWS, TAP_ROWS, k, h, x, left, p->x_size[1], p);
+        load_rows(window, TAP_ROWS - NEW_ROWS, TAP_ROWS, k, h, x, &taps, true, p);
 #pragma unroll
         for (int t = 0; t < TAPS; t++)
           sum[t] = fma(gradient, window[(k * STRIDE + t / TAP_COLS) % TAP_ROWS][t % TAP_COLS], sum[t]);
