@@ -158,8 +158,8 @@ inline uint dlb_bag_columns(global const A_T* weight, global const int* indices,
 #endif
 
 #else
-// One column of one bag. Several indices are read at once, and then the rows that they name. Nothing stands between these
-// loads, not even a condition, so that they do not wait for each other: what does not count reads what exists.
+// One column of one bag. Several indices are read at once, and then the rows that they name, so that these loads do not
+// wait for each other.
 inline void dlb_bag_column(global const A_T* weight, global const int* indices, global const A_T* scales, global A_T* out,
                            global int* bag_of, global int* bag_size, global int* maxima, volatile global int* error,
                            const BagParams* p, uint bag, long begin, long end, uint column) {
@@ -170,21 +170,12 @@ inline void dlb_bag_column(global const A_T* weight, global const int* indices, 
   for (long first = begin; first < end; first += TOGETHER) {
     long number[TOGETHER];
     T value[TOGETHER];
-    if (p->wide) {
 #pragma unroll
-      for (int k = 0; k < TOGETHER; ++k)
-        number[k] = ((global const long*)indices)[p->indices + min(first + k, end - 1)];
-    } else {
+    for (int k = 0; k < TOGETHER; ++k)
+      number[k] = first + k < end ? dlb_number(indices, p->indices + first + k, p->wide) : -1;
 #pragma unroll
-      for (int k = 0; k < TOGETHER; ++k) number[k] = indices[p->indices + min(first + k, end - 1)];
-    }
-    if (p->rows > 0) {
-#pragma unroll
-      for (int k = 0; k < TOGETHER; ++k) {
-        const long row = (ulong)number[k] < (ulong)p->rows ? number[k] : 0;
-        value[k] = LOAD_A(weight, p->weight + row * p->row_stride + column);
-      }
-    }
+    for (int k = 0; k < TOGETHER; ++k)
+      value[k] = (ulong)number[k] < (ulong)p->rows ? LOAD_A(weight, p->weight + number[k] * p->row_stride + column) : (T)0;
 #pragma unroll
     for (int k = 0; k < TOGETHER; ++k) {
       const long i = first + k;

@@ -8,32 +8,17 @@ inline void inside(PoolAxisParams a, int first, int lanes, int k, int* low, int*
   *high = room < 0 ? 0 : min(lanes, room / a.stride + 1);
 }
 
-// Elements of lanes [low, high), `hop` apart. GPUs load them before they use one, and the other lanes load one of these
-// too: loads behind conditions wait for each other.
-#ifdef DLB_CPU
-#define LOAD_LANES(values, from, hop, low, high)
-#define LANE_VALUE(values, j, from, hop) LOAD_A(from, (j) * (hop))
-#else
-#define LOAD_LANES(values, from, hop, low, high) \
-  T values[BLOCK];                               \
-  if (low < high)                                \
-    for (int j = 0; j < BLOCK; ++j) values[j] = LOAD_A(from, clamp(j, low, high - 1) * (hop));
-#define LANE_VALUE(values, j, from, hop) values[j]
-#endif
-
 // Takes the maximum of lanes [low, high) with elements `hop` apart; lane j's element is at position first + j * pace.
 inline void scan_max(global const A_T* from, long hop, int first, int pace, int low, int high, T* best, int* place) {
-  LOAD_LANES(values, from, hop, low, high)
   FOR_LANES(j, low, high) {
-    const T v = LANE_VALUE(values, j, from, hop);
+    const T v = LOAD_A(from, j * hop);
     const int take = v > best[j] || v != v;
     best[j] = take ? v : best[j];
     place[j] = take ? first + j * pace : place[j];
   }
 }
 inline void scan_sum(global const A_T* from, long hop, int low, int high, T* sum) {
-  LOAD_LANES(values, from, hop, low, high)
-  FOR_LANES(j, low, high) sum[j] += LANE_VALUE(values, j, from, hop);
+  FOR_LANES(j, low, high) sum[j] += LOAD_A(from, j * hop);
 }
 // The usual distances as constants: loads without a gather. (No variadic macros: OpenCL C has none.)
 #define SCAN_MAX(from, hop, first, pace, low, high)               \
