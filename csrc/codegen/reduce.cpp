@@ -40,6 +40,11 @@ bool wide_sums(DType compute, cl::DeviceClass cls) {
   return (compute == DType::F32 || compute == DType::C64) && cls == cl::DeviceClass::kCpu;
 }
 
+// GPU scans: whether the first result takes the input's place in a tile.
+bool replaces_input(const ReduceKey& key) {
+  return key.types[0] == key.types[key.outputs];
+}
+
 struct Writer {
   explicit Writer(const ReduceKey& key)
       : key(key),
@@ -181,6 +186,10 @@ struct Writer {
                     "[place] = " + at_row(first_input) + ";\n#define DLB_TILE_POINTERS ";
     size_t bytes = 0;
     for (size_t o = 0; o < count; ++o) {
+      if (o == first_input && replaces_input(key)) {
+        s += "local " + type + "* const t" + in + " = t0; ";
+        continue;
+      }
       const std::string name = storage_name(key.types[o]);
       s += "local " + name + "* const t" + num(o) + " = (local " + name + "*)((local uchar*)tile + " +
            num(bytes) + "); ";
@@ -418,8 +427,8 @@ bool has_vector_form(const ReduceKey& key) {
 }
 
 size_t scan_held(const ReduceKey& key) {
-  size_t bytes = 0;
-  for (size_t o = 0; o < key.operands(); ++o) bytes += size_of(key.types[o]);
+  size_t bytes = replaces_input(key) ? 0 : size_of(key.types[key.outputs]);
+  for (size_t o = 0; o < key.outputs; ++o) bytes += size_of(key.types[o]);
   return std::clamp<size_t>(std::bit_floor(kScanTile / params::REDUCE_GROUP / bytes), 1, 16);
 }
 

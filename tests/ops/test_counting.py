@@ -60,7 +60,8 @@ def test_counts_of_many_elements() -> None:
     f = torch.randn(300_000, generator=torch.Generator().manual_seed(0))
     check_same(lambda x, f: (x.bincount(), f.histc(100, -2, 2), f.histc(30)), x, f)
     # Sums of 300 numbers in any order, which GPUs' atomic additions leave open: each addition rounds a partial sum of
-    # up to 60 by half a unit, 2e-6, and the errors of 300 add up like a random walk's steps.
+    # up to 60 by at most half a unit, 2e-6, with a standard deviation of that over the root of three. The errors of 300
+    # add up like a random walk's steps; among 5000 sums the largest is within four standard deviations.
     sums: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
         lambda x, f: x.bincount(f),
         lambda x, f: torch.zeros(1000, dtype=f.dtype, device=f.device).index_add_(0, x, f),
@@ -68,7 +69,7 @@ def test_counts_of_many_elements() -> None:
     ]
     for fn in sums:
         actual = fn(x.to(DEVICE), f.to(DEVICE))
-        torch.testing.assert_close(actual.cpu().double(), fn(x, f.double()), rtol=0, atol=300**0.5 * 2e-6)
+        torch.testing.assert_close(actual.cpu().double(), fn(x, f.double()), rtol=0, atol=4 * 2e-6 * (300 / 3) ** 0.5)
     check_same(lambda x, f: torch.zeros(1000, device=x.device).scatter_reduce_(0, x, f, "amax", include_self=False),
                x, f)  # fmt: skip
     check_same(lambda x: torch.ones(1000, dtype=torch.long, device=x.device).scatter_reduce_(0, x, x | 1, "prod"), x)
