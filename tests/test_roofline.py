@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from common import DEVICE
 from torch import nn
 
+from dlbackend import _C
 from dlbackend.tools import roofline
 from dlbackend.tools.roofline import Roofline, Work
 
@@ -64,6 +65,16 @@ def test_the_least_time_is_that_of_memory_or_of_operations():
     assert work_of(lambda: big @ big, slow)["aten::mm"].least == pytest.approx(product / 1e6)
     half = big.half()
     assert work_of(lambda: half @ half, slow)["aten::mm"].least == pytest.approx(product / 4e6)
+
+
+@pytest.mark.parametrize("short", [1.0, 1e9])
+def test_the_rate_of_memory_is_that_of_long_copies_if_higher(short, monkeypatch):
+    monkeypatch.setattr(_C, "measure_rates", lambda index: {**RATES, "bytes": short})
+    roofline.rates_of.cache_clear()
+    rates = roofline.rates_of(0)
+    roofline.rates_of.cache_clear()
+    assert rates["float32"] == RATES["float32"]
+    assert rates["bytes"] == short if short > 1 else rates["bytes"] > 100  # 0.1 GB/s, less than any memory's
 
 
 def test_the_ops_of_a_step_add_up_to_it():

@@ -10,6 +10,7 @@ a multiply-add being two, as torch.utils.flop_counter counts them.
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -180,10 +181,32 @@ def arguments_of(function: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, A
             yield argument, kwargs[argument.name]
 
 
+def copy_rate(device: torch.device) -> float:
+    """Bytes that copies read and write in a microsecond, by the fastest of several series. Each takes milliseconds,
+    next to which what it costs to launch and to wait is small.
+    """
+    properties = ocl.get_device_properties(device)
+    size = min(1 << 30 if properties.type == "gpu" else 1 << 28, properties.total_memory // 16)
+    source = torch.zeros(size // 4, device=device)
+    to = torch.empty_like(source)
+    series, best = 4, math.inf
+    for _ in range(3):
+        ocl.synchronize(device)
+        began = time.perf_counter()
+        for _ in range(series):
+            to.copy_(source)
+        ocl.synchronize(device)
+        best = min(best, time.perf_counter() - began)
+    return series * 2 * size / best * 1e-6
+
+
 @cache
 def rates_of(index: int) -> dict[str, Any]:
-    """A device's rates, measured once, so that all that a process examines is held against the same."""
-    return _C.measure_rates(index)
+    """A device's rates, measured once, so that all that a process examines is held against the same. What solvers
+    estimate by is measured in short copies, which take as long as the kernels that they choose between.
+    """
+    rates = _C.measure_rates(index)
+    return {**rates, "bytes": max(rates["bytes"], copy_rate(torch.device("ocl", index)))}
 
 
 def examine(step: Callable[[], Any], device: torch.device, seconds: float, steps: int = 3) -> Roofline:
