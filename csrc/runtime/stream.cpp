@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <vector>
@@ -320,6 +321,25 @@ std::vector<c10::DeviceIndex> used_devices() {
   return devices;
 }
 
+namespace {
+
+// No call is left to raise what was found after the last synchronising one.
+void report_at_exit(Stream& stream) noexcept {
+  const auto say = [&](const char* what) {
+    std::fprintf(stderr, "dlbackend: ocl:%d: found when the process ended: %s\n", stream.device().index,
+                 what);
+  };
+  try {
+    stream.raise_device_error();
+  } catch (const c10::Error& error) {
+    say(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    say(error.what());
+  }
+}
+
+}  // namespace
+
 void finish_all_queues() noexcept {
   if (cl::in_bad_fork()) return;
   for (DeviceStreams& streams : all_streams())
@@ -334,7 +354,10 @@ void finish_all_queues() noexcept {
           status = cl::api().clWaitForEvents(1, &marker);
           cl::api().clReleaseEvent(marker);
         }
-        if (status != CL_SUCCESS) cl::log(1, std::string("work at exit failed,") + cl::status_name(status));
+        if (status == CL_SUCCESS)
+          report_at_exit(*stream);
+        else
+          cl::log(1, std::string("work at exit failed,") + cl::status_name(status));
       }
 }
 

@@ -1,4 +1,4 @@
-"""Processes end with status 0 and without a word, whatever is queued or alive."""
+"""Processes end with status 0 and without a word, whatever is queued or alive, but for errors found too late."""
 
 import subprocess
 from pathlib import Path
@@ -60,6 +60,18 @@ def test_exit(name):
     result = fresh_python(PROGRAMS[name])
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("thread", ["0", "1"])
+def test_errors_that_nothing_waited_for_are_reported(thread):
+    code = """
+import torch, dlbackend
+x = torch.arange(9, device="ocl:0")
+y = x[x + 1]
+"""
+    result = fresh_python(code, DLBACKEND_ENQUEUE_THREAD=thread)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.startswith("dlbackend: ocl:0: found when the process ended: index: index 9 is out of bounds")
 
 
 def test_exceptions_and_sys_exit_keep_their_status():
