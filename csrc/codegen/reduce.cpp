@@ -429,7 +429,8 @@ bool has_vector_form(const ReduceKey& key) {
 size_t scan_held(const ReduceKey& key) {
   size_t bytes = replaces_input(key) ? 0 : size_of(key.types[key.outputs]);
   for (size_t o = 0; o < key.outputs; ++o) bytes += size_of(key.types[o]);
-  return std::clamp<size_t>(std::bit_floor(kScanTile / params::REDUCE_GROUP / bytes), 1, 16);
+  return std::clamp<size_t>(std::bit_floor(kScanTile / params::REDUCE_GROUP / std::max<size_t>(bytes, 1)), 1,
+                            16);
 }
 
 std::string reduce_source(const ReduceKey& key) {
