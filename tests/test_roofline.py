@@ -67,14 +67,17 @@ def test_the_least_time_is_that_of_memory_or_of_operations():
     assert work_of(lambda: half @ half, slow)["aten::mm"].least == pytest.approx(product / 4e6)
 
 
-@pytest.mark.parametrize("short", [1.0, 1e9])
-def test_the_rate_of_memory_is_that_of_long_copies_if_higher(short, monkeypatch):
-    monkeypatch.setattr(_C, "measure_rates", lambda index: {**RATES, "bytes": short})
+@pytest.mark.parametrize("estimated", [1.0, 1e12])
+def test_rates_are_those_of_long_copies_and_large_products_if_higher(estimated, monkeypatch):
+    units = {"bytes": estimated, "matrix16": estimated, "matrix_tf32": estimated}
+    monkeypatch.setattr(_C, "measure_rates", lambda index: {**RATES, "float32": 0.5, **units})
     roofline.rates_of.cache_clear()
     rates = roofline.rates_of(0)
     roofline.rates_of.cache_clear()
-    assert rates["float32"] == RATES["float32"]
-    assert rates["bytes"] == short if short > 1 else rates["bytes"] > 100  # 0.1 GB/s, less than any memory's
+    assert rates["float64"] == RATES["float64"]
+    least = {"bytes": 100, "matrix16": 1000, "matrix_tf32": 1000}  # 0.1 GB/s and 1 GFLOP/s: any device has them
+    for name, bound in least.items():
+        assert rates[name] == estimated if estimated > 1 else rates[name] > bound
 
 
 def test_the_ops_of_a_step_add_up_to_it():

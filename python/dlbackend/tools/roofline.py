@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 import dlbackend
-from dlbackend import _C, ocl
+from dlbackend import _C, ocl, solvers
+from dlbackend.backend import fp32_precision_here
 
 PREFIX = "roofline "
 # Ops that read of their first tensor no more than what they return.
@@ -181,32 +182,52 @@ def arguments_of(function: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, A
             yield argument, kwargs[argument.name]
 
 
-def copy_rate(device: torch.device) -> float:
-    """Bytes that copies read and write in a microsecond, by the fastest of several series. Each takes milliseconds,
-    next to which what it costs to launch and to wait is small.
-    """
-    properties = ocl.get_device_properties(device)
-    size = min(1 << 30 if properties.type == "gpu" else 1 << 28, properties.total_memory // 16)
-    source = torch.zeros(size // 4, device=device)
-    to = torch.empty_like(source)
-    series, best = 4, math.inf
+def fastest(operation: Callable[[], Any], device: torch.device, series: int = 4) -> float:
+    """Microseconds of an operation, by the fastest of three series, next to which what it costs to wait is small."""
+    operation()
+    solvers.wait()  # for what takes over from the first solution
+    best = math.inf
     for _ in range(3):
         ocl.synchronize(device)
         began = time.perf_counter()
         for _ in range(series):
-            to.copy_(source)
+            operation()
         ocl.synchronize(device)
         best = min(best, time.perf_counter() - began)
-    return series * 2 * size / best * 1e-6
+    return best / series * 1e6
+
+
+def copy_rate(device: torch.device) -> float:
+    """Bytes that copies read and write in a microsecond, of more than caches hold."""
+    properties = ocl.get_device_properties(device)
+    size = min(1 << 30 if properties.type == "gpu" else 1 << 28, properties.total_memory // 16)
+    source = torch.zeros(size // 4, device=device)
+    to = torch.empty_like(source)
+    return 2 * size / fastest(lambda: to.copy_(source), device)
+
+
+def product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per microsecond of products of square matrices; of float32 as TF32."""
+    size = 8192 if ocl.get_device_properties(device).type == "gpu" else 2048
+    a = torch.ones(size, size, device=device, dtype=dtype)
+    out = torch.empty_like(a)
+    with fp32_precision_here("tf32"):
+        return 2 * size**3 / fastest(lambda: torch.mm(a, a, out=out), device)
 
 
 @cache
 def rates_of(index: int) -> dict[str, Any]:
-    """A device's rates, measured once, so that all that a process examines is held against the same. What solvers
-    estimate by is measured in short copies, which take as long as the kernels that they choose between.
+    """A device's rates, measured once, so that all that a process examines is held against the same. Those by which
+    solvers are estimated come from short copies and from one way to multiply matrices; where long copies, or products
+    by the solver that is fastest here, are faster, theirs are taken.
     """
-    rates = _C.measure_rates(index)
-    return {**rates, "bytes": max(rates["bytes"], copy_rate(torch.device("ocl", index)))}
+    rates = dict(_C.measure_rates(index))
+    device = torch.device("ocl", index)
+    rates["bytes"] = max(rates["bytes"], copy_rate(device))
+    for name, dtype in (("matrix16", torch.bfloat16), ("matrix_tf32", torch.float32)):
+        if rates[name] > rates["float32"]:  # by units for products
+            rates[name] = max(rates[name], product_rate(device, dtype))
+    return rates
 
 
 def examine(step: Callable[[], Any], device: torch.device, seconds: float, steps: int = 3) -> Roofline:
