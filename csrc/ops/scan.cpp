@@ -83,7 +83,7 @@ const codegen::RegisterOps kRegistered(codegen::RowKind::Scan,
                                         {kLogcumsumexp, "_logcumsumexp _logcumsumexp.out", "first"}});
 
 constexpr int64_t kCpuGrain = 16384;
-constexpr int64_t kGpuChunks = 12;  // work-groups for a compute unit, whose tiles fit its local memory
+constexpr int64_t kGpuChunks = 12;  // work-groups for a compute unit: an H100's holds the tiles of so many
 
 struct Launch {
   ReduceKey key;
