@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from common import on_gpu_class
 
 import dlbackend
 
@@ -135,10 +135,7 @@ def test_lu_of_tall_matrices(rows: int) -> None:
     assert_near(factors, expected.LU)
 
 
-@pytest.mark.skipif(
-    os.environ.get("DLBACKEND_DEVICE_CLASS", torch.ocl.get_device_properties(0).type) != "gpu",
-    reason="blocks are for GPUs",
-)
+@pytest.mark.skipif(not on_gpu_class(), reason="blocks are for GPUs")
 def test_large_factorizations_take_few_launches() -> None:
     a = definite((512, 512), torch.float32).to("ocl")
     b = torch.randn(512, 3).to("ocl")

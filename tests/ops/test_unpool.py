@@ -1,15 +1,13 @@
 """Max unpooling, fractional max pooling, and the dtypes that pooling refuses."""
 
-import os
-
 import pytest
 import torch
 import torch.nn.functional as F
-from common import DEVICE, FLOATS, assert_near, check_op
+from common import DEVICE, FLOATS, assert_near, check_op, on_gpu_class
 
 import dlbackend
 
-CPU_LIKE = torch.ocl.get_device_properties(0).type == "cpu" and os.environ.get("DLBACKEND_DEVICE_CLASS") != "gpu"
+CPU_LIKE = not on_gpu_class()
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,13 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from common import on_gpu_class
 
 import dlbackend
 from dlbackend import _C
 
 SOLVERS = [name.partition(":")[2] for name in _C.solver_names() if name.startswith("conv_fwd:")]
-CPU_LIKE = torch.ocl.get_device_properties(0).type == "cpu" if torch.ocl.is_available() else False
+CPU_LIKE = not on_gpu_class()
 only_where_kept = pytest.mark.skipif(not CPU_LIKE, reason="solvers for GPUs read weights where they lie")
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from common import away_from_zero, on_device, relative_error
+from common import away_from_zero, on_device, on_gpu_class, relative_error
 from convolutions import SMALL_CONVS
 from fresh_process import forked_python
 
@@ -15,7 +15,7 @@ CONV_KEY = (
     "conv_fwd:float32 n=2 c=8 k=16 g=1 in=1,9,10 out=1,9,10 f=1,3,3 s=1,1,1 p=0,1,1 d=1,1,1 "
     "sx=720,90,0,10,1 sw=72,9,0,3,1 sy=1440,90,0,10,1 bias=1"
 )
-CPU_LIKE = torch.ocl.get_device_properties(0).type == "cpu" if torch.ocl.is_available() else False
+CPU_LIKE = not on_gpu_class()
 
 
 def solvers(key: str) -> dict[str, str]:
@@ -257,16 +257,17 @@ def test_winograd_keeps_infinities_where_they_are():
     grad = away_from_zero(*expected.shape)
     x[1] = torch.randn(x[1].shape)
 
-    def weight_grad(device: str) -> torch.Tensor:
-        a, b = x.to(device), w.to(device).requires_grad_()
-        F.conv2d(a, b, padding=1).backward(grad.to(device))
-        return b.grad.cpu()
+    def weight_grad(device: str, dtype: torch.dtype) -> torch.Tensor:
+        a, b = x.to(device, dtype), w.to(device, dtype).requires_grad_()
+        F.conv2d(a, b, padding=1).backward(grad.to(device, dtype))
+        return b.grad.double().cpu()
 
     _C.force_solver(f"conv_bwd_weight:{'cpu' if CPU_LIKE else 'gpu'}_winograd")
-    result, expected = weight_grad("ocl"), weight_grad("cpu")
+    result, expected = weight_grad("ocl", torch.float32), weight_grad("cpu", torch.float64)
     assert expected.isinf().any()
-    assert expected.isfinite().any()
-    torch.testing.assert_close(result, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+    finite = expected[expected.isfinite()]
+    # In units of the results' standard deviation, 40 draws had errors of at most 6.1e-6, PyTorch's on the CPU 5.4e-6.
+    torch.testing.assert_close(result, expected, equal_nan=True, rtol=0, atol=1e-5 * finite.std().item())
 
 
 @pytest.mark.skipif(not CPU_LIKE, reason="names the solvers for CPU-like devices")
