@@ -53,6 +53,12 @@ def test_operations():
     q, k = torch.randn(1, 4, 10, 16, device=ON), torch.randn(1, 2, 12, 16, device=ON)
     (fused,) = work_of(lambda: F.scaled_dot_product_attention(q, k, k, enable_gqa=True)).values()
     assert fused.operations == 2 * (2 * 4 * 10 * 12 * 16)
+    q = q.detach().requires_grad_()
+    out = F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+    (fused,) = work_of(lambda: F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)).values()
+    assert fused.operations == 2 * (2 * 4 * (10 * 11 // 2) * 16)
+    backward = next(work for name, work in work_of(out.sum().backward).items() if "attention" in name)
+    assert backward.operations == 5 * (2 * 4 * (10 * 11 // 2) * 16)
 
 
 def test_the_least_time_is_that_of_memory_or_of_operations():

@@ -99,6 +99,15 @@ def peak(rates: dict[str, Any], dtype: torch.dtype) -> float:
     return float(rate) * 1e6
 
 
+def share_of_pairs(function: Any, args: Any, kwargs: Any, queries: int, keys: int) -> float:
+    """Of the pairs of a query and a key, those that attention computes: a causal query i has keys 0 to i."""
+    given = {argument.name: value for argument, value in zip(function._schema.arguments, args, strict=False)} | kwargs
+    if not given.get("is_causal", False) or queries * keys == 0:
+        return 1.0
+    full = min(queries, keys)
+    return (full * (full + 1) / 2 + (queries - full) * keys) / (queries * keys)
+
+
 def operations_of(name: str, function: Any, args: Any, kwargs: Any, out: Any) -> float:
     """Of one call; 0 for ops that only move elements."""
     if name.startswith(FUSED_ATTENTION):
@@ -106,7 +115,7 @@ def operations_of(name: str, function: Any, args: Any, kwargs: Any, out: Any) ->
         query, key = args[backward].shape, args[backward + 1].shape
         key = query[:2] + key[2:]  # heads of keys that several share count for each
         count: Any = partial(sdpa_backward_flop_count, query) if backward else sdpa_flop_count
-        return float(count(query, key, key))
+        return float(count(query, key, key)) * share_of_pairs(function, args, kwargs, query[-2], key[-2])
     if name == "aten::convolution_backward":  # the registry counts the gradients of weights as if there were no groups
         grad_out, x, weight, transposed, wanted = args[0], args[1], args[2], args[7], args[10]
         products = (x if transposed else grad_out).numel() * math.prod(weight.shape[1:])
