@@ -293,22 +293,34 @@ def test_choice_on_cpu_like_devices():
     assert taken(GEMM_KEY.replace("float32", "int64")) == "cpu_blocked"
 
 
-def test_new_shapes_compile_nothing():
-    dlbackend.solvers.wait()  # for what other tests' problems have built in the background
+NEW_SHAPES = """
+import dlbackend, torch
+import torch.nn.functional as F
 
-    def step(size: int) -> None:
-        x = torch.randn(2, 4, size, size + 1, device="ocl")
-        w = torch.randn(8, 4, 3, 3, device="ocl", requires_grad=True)
-        y = F.conv2d(x, w, padding=1).flatten(1)
-        (y @ torch.randn(y.size(1), 7 + size, device="ocl")).mul(2).backward(torch.ones(2, 7 + size, device="ocl"))
+def step(size):
+    x = torch.randn(2, 4, size, size + 1, device="ocl")
+    w = torch.randn(8, 4, 3, 3, device="ocl", requires_grad=True)
+    y = F.conv2d(x, w, padding=1).flatten(1)
+    (y @ torch.randn(y.size(1), 7 + size, device="ocl")).mul(2).backward(torch.ones(2, 7 + size, device="ocl"))
 
-    for size in (8, 9, 40):  # small and large problems may take different solvers
-        step(size)
-    dlbackend.solvers.wait()  # for what these have built in the background
-    before = dlbackend.kernel_stats()
-    for size in range(10, 40):
-        step(size)
-    dlbackend.solvers.wait()
-    after = dlbackend.kernel_stats()
-    assert after["compiled"] == before["compiled"]
-    assert after["loaded"] == before["loaded"]
+def programs():
+    dlbackend.solvers.wait()  # for what is built in the background
+    stats = dlbackend.kernel_stats()
+    return stats["compiled"], stats["loaded"]
+
+for size in (8, 9, 40):  # small and large problems may take different solvers
+    step(size)
+before = programs()
+for size in range(10, 40):
+    step(size)
+print(*before, *programs())
+"""
+
+
+def test_new_shapes_compile_nothing(tmp_path):
+    """In a folder of its own: what other processes store meanwhile counts as built, and would be loaded."""
+    done = forked_python(NEW_SHAPES, DLBACKEND_CACHE_DIR=str(tmp_path), DLBACKEND_PACKS="")
+    assert done.stdout, done.stderr
+    compiled, loaded, compiled_after, loaded_after = map(int, done.stdout.split())
+    assert compiled > 0
+    assert (compiled_after, loaded_after) == (compiled, loaded)
