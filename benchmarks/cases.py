@@ -157,6 +157,7 @@ def _reduce_cases() -> list[Case]:
         Case("softmax 1024", "reduce", on((rows, cols), lambda x: torch.softmax(x, 1)), 8 * n, "GB/s", 0.8, 0.9),
         Case("amax inner 1024", "reduce", on((rows, cols), lambda x: x.amax(1)), 4 * n, "GB/s", 0.8, 0.9),
         Case("cumsum all", "reduce", on((n,), lambda x: x.cumsum(0)), 8 * n, "GB/s", 0.8),
+        Case("cumsum 32 of 50257", "reduce", on((32, 50257), lambda x: x.cumsum(1)), 8 * 32 * 50257, "GB/s", 0.8),
         Case("cumsum inner 1024", "reduce", on((rows, cols), lambda x: x.cumsum(1)), 8 * n, "GB/s", 0.8),
         Case("cumsum inner 64", "reduce", on((n // 64, 64), lambda x: x.cumsum(1)), 8 * n, "GB/s", 0.8),
         Case("cumsum outer", "reduce", on((rows, cols), lambda x: x.cumsum(0)), 8 * n, "GB/s", 0.8),

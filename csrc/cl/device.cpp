@@ -116,6 +116,12 @@ TensorCores tensor_cores_of(const Device& device) {
   return compute_capability(device) >= kAmpere ? TensorCores::kMma : TensorCores::kNone;
 }
 
+bool groups_advance(const Device& device) {
+  constexpr cl_uint kVolta = 70;  // the first whose work-items NVIDIA promises to go on independently
+  if (const std::string chosen = settings::groups_advance(); !chosen.empty()) return chosen == "1";
+  return device.host_memory || compute_capability(device) >= kVolta;
+}
+
 std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   auto device = std::make_unique<Device>();
   device->platform = platform;
@@ -146,6 +152,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->clang_on_host = pocl && device->host_memory;
   // 3.1 keeps what a function asks of its target, 7.1 does not; those between have not been tried.
   device->keeps_targets = !pocl || std::atoi(device->driver_version.c_str()) <= 3;
+  device->groups_advance = groups_advance(*device);
   device->tensor_cores = tensor_cores_of(*device);
   constexpr cl_uint kHopper = 90;
   if (device->tensor_cores == TensorCores::kMma && compute_capability(*device) == kHopper)

@@ -71,7 +71,10 @@ struct Device {
   bool late_code = false;      // a kernel's first launch with a work-group size compiles its machine code
   bool builds_all = false;     // the driver is known to build all kernels of this library
   bool clang_on_host = false;  // clang compiles the kernels for the CPU that this process runs on
-  bool keeps_targets = true;   // else clang drops what a function asks of its target, and LLVM aborts
+  // A work-group may wait for one that began before it: once begun, all go on, whatever the others do. OpenCL
+  // does not promise this. A CPU's work-groups run on threads; NVIDIA promises it for GPUs from Volta on.
+  bool groups_advance = false;
+  bool keeps_targets = true;  // else clang drops what a function asks of its target, and LLVM aborts
   TensorCores tensor_cores = TensorCores::kNone;
 
   std::string build_options;  // passed to every build

@@ -63,6 +63,9 @@ std::string rates() {
 std::string enqueue_thread() {
   return one_of("DLBACKEND_ENQUEUE_THREAD", "0", "1");
 }
+std::string groups_advance() {
+  return one_of("DLBACKEND_GROUPS_ADVANCE", "0", "1");
+}
 
 uint64_t device_cache() {
   return positive("DLBACKEND_DEVICE_CACHE", "bytes");

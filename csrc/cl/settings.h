@@ -20,6 +20,7 @@ std::string cpu_bf16();        // DLBACKEND_CPU_BF16: vectors, none
 std::string tensor_cores();    // DLBACKEND_TENSOR_CORES: none, emulated
 std::string rates();           // DLBACKEND_RATES: measured, derived
 std::string enqueue_thread();  // DLBACKEND_ENQUEUE_THREAD: 0, 1
+std::string groups_advance();  // DLBACKEND_GROUPS_ADVANCE: 0, 1
 
 // Numbers above 0. They are 0 where the variable is not set and, with a line on stderr, where it holds
 // something else.

@@ -3,7 +3,6 @@
 #include "codegen/reduce.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "cl/embedded.h"
 #include "codegen/functions.h"
@@ -156,16 +155,15 @@ struct Writer {
   }
 
   // GPU scans: elements that a work-item asks for before it uses one, and the tile of a work-group in local
-  // memory, which has places for the input and for the results.
+  // memory, which has DLB_PLACES places for the input and for the results.
   std::string tile_macros() const {
     const std::string in = num(first_input), type = storage_name(key.types[first_input]);
-    const size_t held = scan_held(key), places = params::REDUCE_GROUP * (held + 1);
-    const auto strides = [](size_t o) { return "p.operand[" + num(o) + "].stride["; };
+    const auto operand = [](size_t o) { return "p.operand[" + num(o) + "]"; };
     const auto at_row = [&](size_t o) {
-      return "q" + num(o) + "[(row) * " + strides(o) + "0] + (long)(j) * " + strides(o) + "d]]";
+      return "q" + num(o) + "[(row) * " + operand(o) + ".stride[0] + (long)(j) * " + operand(o) +
+             ".stride[d]]";
     };
-    std::string s = "#define SCAN_HELD " + num(held) + "\n#define SCAN_LOG_HELD " +
-                    num(std::countr_zero(held)) + "\n#define DLB_INPUT p.operand[" + in +
+    std::string s = "#define SCAN_ASKED " + num(scan_held(key)) + "\n#define DLB_INPUT p.operand[" + in +
                     "]\n#define DLB_HELD(size) " + type + " e" + in +
                     "[size];\n#define DLB_HOLD_ELEMENT(k, at) e" + in + "[k] = q" + in +
                     "[at];\n#define DLB_HELD_TO_TILE(k, place) t" + in + "[place] = e" + in +
@@ -179,11 +177,28 @@ struct Writer {
       }
       const std::string name = storage_name(key.types[o]);
       s += "local " + name + "* const t" + num(o) + " = (local " + name + "*)((local uchar*)tile + " +
-           num(bytes) + "); ";
-      bytes += places * size_of(key.types[o]);
+           num(bytes) + " * DLB_PLACES); ";
+      bytes += size_of(key.types[o]);
     }
-    s += "\n#define DLB_TILE_BYTES " + num(bytes) + "\n#define DLB_TILE_TO_RESULTS(place, row, j, d) { " +
-         each(key.outputs, [&](size_t o) { return at_row(o) + " = t" + num(o) + "[place]; "; }) + "}\n";
+    s += "\n#define DLB_TILE_BYTES (" + num(bytes) +
+         " * DLB_PLACES)\n#define DLB_TILE_TO_ROW(place, row, j, d) { " +
+         each(key.outputs, [&](size_t o) { return at_row(o) + " = t" + num(o) + "[place]; "; }) +
+         "}\n#define DLB_SEEK_RESULTS(row, j, d) " +
+         each(key.outputs,
+              [&](size_t o) {
+                return "global " + std::string(storage_name(key.types[o])) + "* r" + num(o) + " = &" +
+                       at_row(o) + "; const long step" + num(o) + " = DLB_STEP(" + operand(o) + "), turn" +
+                       num(o) + " = DLB_TURN(" + operand(o) + "); ";
+              }) +
+         "\n#define DLB_TILE_TO_RESULTS(place) { " +
+         each(key.outputs, [&](size_t o) { return "*r" + num(o) + " = t" + num(o) + "[place]; "; }) +
+         "}\n#define DLB_NEXT_RESULTS(turns) { " +
+         each(key.outputs,
+              [&](size_t o) {
+                return "r" + num(o) + " += step" + num(o) + "; if (turns) r" + num(o) + " += turn" + num(o) +
+                       "; ";
+              }) +
+         "}\n";
     const auto at_place = [](size_t) { return std::string("j"); };
     return s + emit_macro("DLB_EMIT_TO_TILE", [](size_t o) { return "t" + num(o) + "[j]"; }) +
            element_macro("DLB_HELD_ELEMENT", at_place, "e") +
@@ -355,15 +370,21 @@ struct Writer {
          "\n#define DLB_COLUMNS " + num(columns) + "\n#define DLB_WIDE " + num(key.wide) + "\n";
     s += accumulator_macros() + pointer_macros() + element_macros() + functions();
     s += cl::embedded_source("reduce/reduce.clh");
-    if (key.scan)
-      return s +
-             emit_macro("DLB_EMIT",
-                        [](size_t o) {
-                          return "q" + num(o) + "[(long)(j) * p.operand[" + num(o) + "].stride[d]]";
-                        }) +
-             (cpu ? "" : tile_macros()) + cl::embedded_source("reduce/scan.clh") +
-             cl::embedded_source(cpu ? "reduce/scan_rows_cpu.clh" : "reduce/scan_rows_gpu.clh") +
-             cl::embedded_source(cpu ? "reduce/scan_columns_cpu.clh" : "reduce/scan_group_gpu.clh");
+    if (key.scan) {
+      s += emit_macro(
+               "DLB_EMIT",
+               [](size_t o) { return "q" + num(o) + "[(long)(j) * p.operand[" + num(o) + "].stride[d]]"; }) +
+           cl::embedded_source("reduce/scan.clh");
+      if (cpu)
+        return s + cl::embedded_source("reduce/scan_rows_cpu.clh") +
+               cl::embedded_source("reduce/scan_columns_cpu.clh");
+      return s + tile_macros() + cl::embedded_source("reduce/scan_rows_gpu.clh") +
+             cl::embedded_source("reduce/scan_tile_gpu.clh") + "#define DLB_CHAINED 0\n#define SCAN_HELD " +
+             num(scan_held(key)) + "\n" + form(ReduceForm::ScanGroup, false, "reduce/scan_group_gpu.clh") +
+             "#undef DLB_CHAINED\n#undef SCAN_HELD\n#define DLB_CHAINED 1\n#define SCAN_HELD " +
+             num(chained_scan_held(key)) + "\n" +
+             form(ReduceForm::ScanChained, false, "reduce/scan_group_gpu.clh");
+    }
     if (cpu)
       s += rows_forms() + form(ReduceForm::Columns, true, "reduce/reduce_columns_cpu.clh") +
            form(ReduceForm::ColumnsStrided, false, "reduce/reduce_columns_cpu.clh") +

@@ -106,7 +106,8 @@ enum class ReduceForm : uint8_t {
   Combine,          // second pass over the partial accumulators of a split reduction
   ScanRows,         // a row, or a chunk of one, per work-item
   ScanColumns,      // CPU: neighbouring rows side by side
-  ScanGroup         // GPU: rows, or a chunk of one, per work-group
+  ScanGroup,        // GPU: rows, or a chunk of one, per work-group
+  ScanChained       // GPU: a tile of a row per work-group, which waits for those before it
 };
 const char* name_of(ReduceForm form);  // the kernel's name
 
@@ -125,6 +126,10 @@ std::string reduce_source(const ReduceKey& key);
 
 // GPU scans: neighbours of a row that one work-item holds, a power of two.
 size_t scan_held(const ReduceKey& key);
+// In ScanChained, whose work-groups hide how long they wait for each other by more elements: in up to 48 KiB
+// of local memory.
+size_t chained_scan_held(const ReduceKey& key);
+constexpr size_t kChainedLocalMemory = 48 << 10;
 
 // CPU: columns that one work-item can take at a time, as compiled.
 size_t reduce_columns(const ReduceOp& op, DType compute);

@@ -35,7 +35,8 @@ const char* name_of(ReduceForm form) {
                                            "dlb_reduce_combine",
                                            "dlb_scan_rows",
                                            "dlb_scan_columns",
-                                           "dlb_scan_group"};
+                                           "dlb_scan_group",
+                                           "dlb_scan_chained"};
   return kNames[static_cast<size_t>(form)];
 }
 
@@ -51,6 +52,10 @@ size_t scan_held(const ReduceKey& key) {
   for (size_t o = 0; o < key.outputs; ++o) bytes += size_of(key.types[o]);
   return std::clamp<size_t>(std::bit_floor(kScanTile / params::REDUCE_GROUP / std::max<size_t>(bytes, 1)), 1,
                             16);
+}
+
+size_t chained_scan_held(const ReduceKey& key) {
+  return 2 * scan_held(key);
 }
 
 size_t reduce_columns(const ReduceOp& op, DType compute) {

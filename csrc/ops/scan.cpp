@@ -3,6 +3,7 @@
 #include <ATen/ops/cumprod_meta.h>
 #include <ATen/ops/cumsum_meta.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -137,6 +138,24 @@ void split(ReduceParams& p, int64_t parts, int64_t least) {
   p.splits = static_cast<uint32_t>(ceil_div(p.count, p.per_split));
 }
 
+// Scans rows in one launch, in which the work-groups of tiles hand each other what theirs add up to, in as
+// many bytes as `accumulator`.
+void launch_chained(Launch& launch, size_t accumulator, Stream& stream) {
+  ReduceParams& p = launch.params;
+  p.per_split = static_cast<int64_t>(codegen::kReduceGroup * codegen::chained_scan_held(launch.key));
+  const int64_t tiles = ceil_div(p.count, p.per_split);
+  const int64_t sections = ceil_div(tiles, int64_t{codegen::kReduceGroup});
+  const auto words = static_cast<int64_t>(ceil_div(accumulator, sizeof(uint32_t)));
+  const at::Tensor states = at::zeros({1 + p.outputs * (tiles + sections) * words},
+                                      at::dtype(at::kLong).device(kDeviceType, stream.device().index));
+  const Buffer buffer = buffer_of(states);
+  p.splits = static_cast<uint32_t>(tiles);
+  p.workspace = buffer.offset * static_cast<int64_t>(sizeof(int64_t));
+  const auto groups = static_cast<size_t>(p.outputs * tiles);
+  enqueue(launch, ReduceForm::ScanChained, cl::Range::linear(groups, codegen::kReduceGroup), stream,
+          buffer.mem);
+}
+
 void launch_all(Launch& launch, Stream& stream) {
   ReduceParams& p = launch.params;
   const cl::Device& device = stream.device();
@@ -180,8 +199,11 @@ void launch_all(Launch& launch, Stream& stream) {
     range = {2, {static_cast<size_t>(groups * local), p.splits, 1}, {static_cast<size_t>(local), 1, 1}};
   }
   if (p.splits == 1) return enqueue(launch, form, range, stream, launch.mem[0]);
-  const size_t bytes = codegen::accumulator_size(*launch.key.op, launch.key.compute, device.cls) * p.splits *
-                       static_cast<size_t>(p.outputs);
+  const size_t accumulator = codegen::accumulator_size(*launch.key.op, launch.key.compute, device.cls);
+  if (form == ReduceForm::ScanGroup && device.groups_advance &&
+      device.local_mem >= codegen::kChainedLocalMemory)
+    return launch_chained(launch, accumulator, stream);
+  const size_t bytes = accumulator * p.splits * static_cast<size_t>(p.outputs);
   const c10::DataPtr workspace = allocate_bytes(bytes, static_cast<c10::DeviceIndex>(device.index));
   const MemRef ref = resolve(workspace, workspace.get());
   p.workspace = static_cast<int64_t>(ref.offset);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from exact import DEVICE, to_device
+from fresh_process import forked_python
 
 import dlbackend
 
@@ -64,3 +65,32 @@ def test_in_place() -> None:
     y = x.to(DEVICE)
     assert y.cumsum_(0).cpu().equal(x.cumsum(0))
     assert y.cpu().equal(x.cumsum(0))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_of_many_tiles(rows: int) -> None:
+    """On GPUs, of several sections of tiles: the order in which they arrive has no influence on what they add up to."""
+    x = torch.randn(rows, 2_300_001, generator=torch.Generator().manual_seed(0))
+    there = x.to(DEVICE)
+    exact, once = x.double().cumsum(1), there.cumsum(1).cpu()
+    assert (once - exact).abs().max() <= 1e-5 * exact.abs().max()
+    for _ in range(5):
+        assert there.cumsum(1).cpu().equal(once)
+    values, indices = there.cummax(1)
+    expected = x.cummax(1)
+    assert values.cpu().equal(expected.values)
+    assert indices.cpu().equal(expected.indices)
+
+
+TWO_LAUNCHES = """
+import torch, dlbackend
+x = torch.randint(-9, 9, (3, 700_001), generator=torch.Generator().manual_seed(0))
+there = x.to("ocl:0")
+for actual, expected in ((there.cumsum(1), x.cumsum(1)), (there.cummax(1).indices, x.cummax(1).indices)):
+    assert actual.cpu().equal(expected)
+"""
+
+
+def test_where_work_groups_do_not_wait_for_each_other() -> None:
+    done = forked_python(TWO_LAUNCHES, DLBACKEND_DEVICE_CLASS="gpu", DLBACKEND_GROUPS_ADVANCE="0")
+    assert done.returncode == 0, done.stderr
