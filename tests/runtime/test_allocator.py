@@ -138,6 +138,24 @@ def test_out_of_memory_raises_and_the_device_goes_on(room: int) -> None:
     assert (a + a).sum().item() == 2000
 
 
+PROPERTIES = torch.ocl.get_device_properties(0)
+
+
+@pytest.mark.skipif(PROPERTIES.type == "gpu", reason="other processes that compute on the GPU would fail meanwhile")
+@pytest.mark.skipif(PROPERTIES.platform == "rusticl", reason="the driver writes to all memory, and fills the machine's")
+def test_the_end_of_the_devices_own_memory() -> None:
+    """Never touched, so that no memory of the machine is really used."""
+    ooms, size = torch.ocl.memory_stats()["num_ooms"], PROPERTIES.max_alloc // 2 + 1
+    held: list[torch.Tensor] = []
+    with pytest.raises(torch.OutOfMemoryError, match="ocl out of memory"):
+        held.extend(empty(size) for _ in range(1 + PROPERTIES.total_memory // (PROPERTIES.max_alloc // 2)))
+    assert torch.ocl.memory_stats()["num_ooms"] == ooms + 1
+    held.clear()
+    a = torch.ones(1000, device=DEVICE)
+    assert (a + a).sum().item() == 2000
+    torch.ocl.empty_cache()
+
+
 def test_out_of_memory_gives_back_what_is_cached(room: int) -> None:
     reserved = torch.ocl.memory_reserved()
     held = [empty(room // 8 - MIB) for _ in range(8)]
