@@ -56,11 +56,30 @@ def _host_cases() -> list[Case]:
         a, b = torch.randn(8, 8).to(device), torch.randn(8, 8).to(device)
         return lambda: a @ b
 
+    def item(device: torch.device) -> Step:
+        a = torch.ones(()).to(device)
+        return a.item
+
+    def small_training(device: torch.device) -> Step:
+        net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+        x, y = torch.randn(32, 64).to(device), torch.randint(10, (32,)).to(device)
+
+        @torch.enable_grad()
+        def step() -> None:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+        return step
+
     rows = [
         ("a + b, 16 elements", add),
         ("mul_, 16 elements", mul_inplace),
         ("sum, 16 elements", total),
         ("mm 8x8", matmul),
+        ("item", item),
+        ("MLP 64-128-10 training, batch 32", small_training),
     ]
     return [Case(n, "host", f, 1, "us", 0.0, 0.7, pace=300) for n, f in rows]
 

@@ -2,10 +2,10 @@
 # Runs a command on one OpenCL implementation, and on no other that the machine has; installs that one where it is
 # missing:
 #
-#     scripts/driver.sh intel|pocl|rusticl|oclgrind COMMAND...
+#     scripts/driver.sh intel|pocl|basic|rusticl|oclgrind COMMAND...
 #
-# Intel's CPU runtime comes by pip and stays in build/drivers; the others are Debian packages. docs/testing.md says what
-# each of them is good for.
+# Intel's CPU runtime comes by pip and stays in build/drivers; the others are Debian packages, "basic" PoCL without threads of
+# its own. docs/testing.md says what each of them is good for.
 set -euo pipefail
 top="$(cd "$(dirname "$0")/.." && pwd)"
 [ $# -ge 2 ] || { sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
@@ -55,6 +55,11 @@ case "$name" in
     packages ocl-icd-libopencl1 pocl-opencl-icd
     loader_of pocl.icd
     ;;
+  basic)
+    packages ocl-icd-libopencl1 pocl-opencl-icd
+    loader_of pocl.icd
+    export POCL_DEVICES=basic
+    ;;
   rusticl)
     packages ocl-icd-libopencl1 mesa-opencl-icd
     loader_of rusticl.icd
@@ -66,7 +71,7 @@ case "$name" in
     export DLBACKEND_OPENCL_LIBRARY=/usr/lib/oclgrind/liboclgrind-rt.so
     ;;
   *)
-    echo "[driver] $name is none of intel, pocl, rusticl, oclgrind" >&2
+    echo "[driver] $name is none of intel, pocl, basic, rusticl, oclgrind" >&2
     exit 2
     ;;
 esac

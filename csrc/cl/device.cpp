@@ -152,6 +152,9 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->clang_on_host = pocl && device->host_memory;
   // 3.1 keeps what a function asks of its target, 7.1 does not; those between have not been tried.
   device->keeps_targets = !pocl || std::atoi(device->driver_version.c_str()) <= 3;
+  // PoCL's device without threads: "basic", from PoCL 4 on "cpu-minimal".
+  if (pocl && (device->name.starts_with("basic") || device->name.starts_with("cpu-minimal")))
+    serialize_commands();
   device->groups_advance = groups_advance(*device);
   device->tensor_cores = tensor_cores_of(*device);
   constexpr cl_uint kHopper = 90;

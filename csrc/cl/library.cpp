@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -108,8 +109,8 @@ Library load() {
   return first;
 }
 
-const Library& library() {
-  static const Library* loaded = [] {
+Library& library() {
+  static Library* loaded = [] {
     auto* result = new Library(load());
     if (result->handle) {
       g_used = true;
@@ -119,6 +120,26 @@ const Library& library() {
   }();
   return *loaded;
 }
+
+// One entry point of the table, called under a lock that all of them share. Recursive, since a driver may
+// call an event's callback inside of another call.
+template <auto member, class Function = std::remove_reference_t<decltype(std::declval<Api>().*member)>>
+struct Serialized;
+std::recursive_mutex& serialized_mutex() {
+  static auto* mutex = new std::recursive_mutex;
+  return *mutex;
+}
+template <auto member, class Result, class... Args>
+struct Serialized<member, Result (*)(Args...)> {
+  static inline Result (*driver)(Args...) = nullptr;
+  static Result call(Args... args) {
+    const std::lock_guard<std::recursive_mutex> lock(serialized_mutex());
+    return driver(args...);
+  }
+  static void install(Api& api) {
+    if (!driver) driver = std::exchange(api.*member, &call);
+  }
+};
 
 const char* advice(cl_int code) {
   switch (code) {
@@ -162,6 +183,13 @@ const Api& api() {
         "dlbackend doctor` says more. Tried:" +
             loaded.failure);
   return loaded.api;
+}
+
+void serialize_commands() {
+  Api& api = library().api;
+#define DLB_CL_SERIALIZE(f) Serialized<&Api::f>::install(api);
+  DLB_CL_COMMANDS(DLB_CL_SERIALIZE)
+#undef DLB_CL_SERIALIZE
 }
 
 bool library_available() noexcept {

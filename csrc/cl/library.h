@@ -12,18 +12,19 @@ namespace dlb::cl {
 // Every entry point we use. All are OpenCL 1.2 and exported by every loader.
 // (clang-format indents such a list further at every run, so it is kept off.)
 // clang-format off
+// Those that may run commands, wait for them, or end their events:
+#define DLB_CL_COMMANDS(X) \
+  X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer) \
+  X(clEnqueueFillBuffer) X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) \
+  X(clEnqueueMarkerWithWaitList) X(clEnqueueBarrierWithWaitList) X(clFlush) X(clFinish) \
+  X(clWaitForEvents) X(clGetEventInfo) X(clReleaseEvent) X(clSetEventCallback)
 #define DLB_CL_FUNCTIONS(X) \
   X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) \
   X(clReleaseContext) X(clCreateCommandQueue) X(clReleaseCommandQueue) X(clCreateBuffer) \
   X(clReleaseMemObject) X(clGetMemObjectInfo) X(clCreateProgramWithSource) X(clCreateProgramWithBinary) \
   X(clReleaseProgram) X(clBuildProgram) X(clGetProgramInfo) X(clGetProgramBuildInfo) \
   X(clCreateKernel) X(clCreateKernelsInProgram) X(clReleaseKernel) X(clSetKernelArg) X(clGetKernelWorkGroupInfo) \
-  X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer) \
-  X(clEnqueueFillBuffer) X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) \
-  X(clEnqueueMarkerWithWaitList) X(clEnqueueBarrierWithWaitList) X(clFlush) X(clFinish) \
-  X(clWaitForEvents) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clReleaseEvent) X(clRetainEvent) \
-  X(clSetEventCallback) X(clGetKernelInfo) X(clRetainMemObject) X(clCreateUserEvent) \
-  X(clSetUserEventStatus)
+  X(clGetEventProfilingInfo) X(clRetainEvent) X(clGetKernelInfo) X(clRetainMemObject) DLB_CL_COMMANDS(X)
 // clang-format on
 
 struct Api {
@@ -48,6 +49,12 @@ bool library_available() noexcept;
 
 // Path or name of the loaded library, empty before the first successful load.
 std::string library_name();
+
+// From now on one thread at a time makes those calls that may run commands, wait for them or end their
+// events. For drivers that run a command on the thread that enqueues it, and deadlock where another thread
+// enqueues one that depends on it. To be called while devices are looked for, before any other thread calls
+// the driver.
+void serialize_commands();
 
 // True in a process forked from one that had used OpenCL: no OpenCL function may be called there.
 bool in_bad_fork() noexcept;

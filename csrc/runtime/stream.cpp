@@ -150,23 +150,21 @@ void Stream::raise_device_error() {
 }
 
 // A queue cannot gain profiling later, and having it on from the start makes every launch dearer on some
-// drivers. Other threads may be enqueueing: the next queue starts behind a gate that opens when the old one
-// is empty, so that no later command overtakes an earlier one. cl::Command waits for what just then went to
-// the old queue.
+// drivers. Other threads may be enqueueing: the next queue begins behind all that the old one was given, so
+// that no later command overtakes an earlier one. cl::Command waits for what just then went to the old queue.
+// No user event holds the next queue back meanwhile: PoCL's device "basic" runs what such an event releases
+// in clSetUserEventStatus, under the lock that it needs to do so.
 void Stream::move_to(cl_command_queue next) {
   const cl_command_queue old = queue_.handle;
   if (next == old) return;
-  cl_int status = CL_SUCCESS;
-  const cl_event gate = cl::api().clCreateUserEvent(device_.context(), &status);
-  cl::check(status, "clCreateUserEvent");
-  status = cl::api().clEnqueueBarrierWithWaitList(next, 1, &gate, nullptr);
-  if (status == CL_SUCCESS) {
-    queue_.handle = next;
-    status = cl::api().clFinish(old);
-  }
-  cl::api().clSetUserEventStatus(gate, CL_COMPLETE);
-  cl::api().clReleaseEvent(gate);
-  check_wait(status, "clFinish");
+  cl_event before = nullptr;
+  DLB_CL(clEnqueueMarkerWithWaitList, old, 0, nullptr, &before);
+  cl_int status = cl::api().clFlush(old);
+  if (status == CL_SUCCESS) status = cl::api().clEnqueueBarrierWithWaitList(next, 1, &before, nullptr);
+  cl::api().clReleaseEvent(before);
+  cl::check(status, "clEnqueueBarrierWithWaitList");
+  queue_.handle = next;
+  check_wait(cl::api().clFinish(old), "clFinish");
 }
 
 void Stream::use_profiling_queue() {

@@ -2,8 +2,9 @@
 
 import threading
 
+import pytest
 import torch
-from fresh_process import forked_python
+from fresh_process import forked_python, run_python_for
 
 import dlbackend
 
@@ -105,3 +106,33 @@ def test_backward_in_threads():
     for i, grad in enumerate(in_threads(4, work)):
         assert grad.equal(torch.full((100,), 2.0 * (i + 1)))
     assert dlbackend.kernel_stats()["launches"] > 0
+
+
+WITHOUT_THREADS = """
+import threading, torch, dlbackend
+from torch.profiler import profile
+assert torch.ocl.get_device_name(0).startswith("basic"), torch.ocl.get_device_name(0)
+def count(x):
+    for _ in range(3000): x.add_(1)
+counters = [torch.zeros(4, device="ocl") for _ in range(3)]
+threads = [threading.Thread(target=count, args=(x,)) for x in counters]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(*(x.sum().item() for x in counters))
+a = torch.eye(64, device="ocl", requires_grad=True)
+with profile():
+    (a @ a).sum().backward()
+dlbackend.solvers.wait()
+print(a.grad.sum().item())
+"""
+
+
+def test_a_driver_without_threads():
+    """PoCL's device "basic" runs a command in the call that enqueues it, and what waits for a command in the call that
+    ends it: two threads that make such calls at once wait for each other's locks, and so does a thread that sets a user
+    event.
+    """
+    if "Portable Computing Language" not in torch.ocl.get_device_properties(0).platform:
+        pytest.skip("of PoCL alone")
+    done = run_python_for(120, "-c", WITHOUT_THREADS, POCL_DEVICES="basic")
+    assert done.stdout.split() == ["12000.0"] * 3 + ["8192.0"], done.stderr
