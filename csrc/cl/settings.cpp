@@ -1,9 +1,10 @@
 // Reads environment variables, and says on stderr which of them are ignored.
 #include "cl/settings.h"
 
-#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 
 namespace dlb::cl::settings {
@@ -29,11 +30,20 @@ std::string one_of(const char* name, std::string_view first, std::string_view se
   return "";
 }
 
-uint64_t positive(const char* name, const char* things) {
+std::optional<int64_t> number(const char* name, int64_t least, int64_t most, const std::string& expected) {
   const std::string value = text(name);
-  const long long number = std::atoll(value.c_str());
-  if (!value.empty() && number <= 0) report_ignored(name, value, std::string("a number of ") + things);
-  return number > 0 ? static_cast<uint64_t>(number) : 0;
+  if (value.empty()) return {};
+  int64_t found = 0;
+  const char* const end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, found);
+  if (error == std::errc() && stop == end && found >= least && found <= most) return found;
+  report_ignored(name, value, expected);
+  return {};
+}
+
+uint64_t positive(const char* name, const std::string& things) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  return static_cast<uint64_t>(number(name, 1, kMost, "a number of " + things).value_or(0));
 }
 
 }  // namespace
@@ -78,22 +88,13 @@ uint64_t max_programs() {
 }
 
 unsigned local_ranks() {
-  const char* value = std::getenv("LOCAL_WORLD_SIZE");
-  return static_cast<unsigned>(std::clamp(value ? std::atoi(value) : 1, 1, 1024));
+  return static_cast<unsigned>(number("LOCAL_WORLD_SIZE", 1, 1 << 16, "a number of processes").value_or(1));
 }
 std::optional<unsigned> compile_processes() {
-  constexpr const char* kName = "DLBACKEND_COMPILE_PROCESSES";
-  constexpr long kMost = 64;
-  const std::string value = text(kName);
-  if (value.empty()) return {};
-  char* end = nullptr;
-  const long number = std::strtol(value.c_str(), &end, 10);
-  if (!*end && number >= 0 && number <= kMost) return static_cast<unsigned>(number);
-  report_ignored(kName, value, "a number up to " + std::to_string(kMost));
-  return {};
+  return number("DLBACKEND_COMPILE_PROCESSES", 0, 64, "a number up to 64");
 }
 int verbose() {
-  return std::atoi(text("DLBACKEND_VERBOSE").c_str());
+  return static_cast<int>(number("DLBACKEND_VERBOSE", 0, 2, "0, 1 or 2").value_or(0));
 }
 
 std::string opencl_library() {

@@ -1,0 +1,40 @@
+"""Numbers in environment variables: what is no number, as a whole, is ignored and reported."""
+
+import pytest
+from fresh_process import fresh_python
+
+RUN = """
+import torch, dlbackend
+print(torch.ones(3, device="ocl:0").add(1).sum().item())
+dlbackend._C.prefetch(0, [("", "")])  # asks how many processes compile
+"""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {
+            "DLBACKEND_MAX_PROGRAMS": "12abc",
+            "DLBACKEND_DEVICE_CACHE": "1e6",
+            "DLBACKEND_VECTOR_FLOATS": "-8",
+            "DLBACKEND_COMPILE_PROCESSES": "65",
+            "DLBACKEND_VERBOSE": "1 ",
+        },
+        {"DLBACKEND_MAX_PROGRAMS": "99999999999999999999", "DLBACKEND_COMPILE_PROCESSES": "2x"},
+    ],
+    ids=["all", "others"],
+)
+def test_what_is_no_number_is_ignored(wrong, tmp_path):
+    done = fresh_python(RUN, DLBACKEND_CACHE_DIR=str(tmp_path), **wrong)  # an empty cache: some ask when they compile
+    assert done.stdout.strip() == "6.0", done.stderr
+    ignored = {line.partition(" is ignored")[0] for line in done.stderr.splitlines() if " is ignored; it is " in line}
+    assert ignored == {f"dlbackend: {name}={value}" for name, value in wrong.items()}
+
+
+def test_numbers_are_taken(tmp_path):
+    right = {"DLBACKEND_MAX_PROGRAMS": "12", "DLBACKEND_DEVICE_CACHE": "1000000", "DLBACKEND_VECTOR_FLOATS": "8"}
+    right |= {"DLBACKEND_VERBOSE": "1", "LOCAL_WORLD_SIZE": "2", "DLBACKEND_COMPILE_PROCESSES": ""}
+    done = fresh_python(RUN, DLBACKEND_CACHE_DIR=str(tmp_path), **right)
+    assert done.stdout.strip() == "6.0", done.stderr
+    assert "is ignored" not in done.stderr
+    assert "compiled" in done.stderr  # DLBACKEND_VERBOSE=1
