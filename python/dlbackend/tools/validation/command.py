@@ -1,22 +1,24 @@
-"""The command: which networks, their table, JSON, exit status. docs/validation.md says how to read the table."""
+"""The command: which networks, what is printed and written, exit status. docs/validation.md describes the output."""
 
 import argparse
 import gc
 import importlib.util
-import json
 import platform
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 import dlbackend
+from dlbackend import outputs
 from dlbackend.progress import worked_on
-from dlbackend.tools.validation import language, rule, vision
-from dlbackend.tools.validation.rule import Check, Comparison, Example
+from dlbackend.tools.host_memory import Peak
+from dlbackend.tools.validation import language, picture, rule, vision
+from dlbackend.tools.validation.result import HEAD, Result, as_json, line
+from dlbackend.tools.validation.rule import Example
 from dlbackend.torchvision_nets import calibrate
 
 SEED = 0
@@ -30,31 +32,6 @@ class Net:
     name: str
     family: str
     make: Callable[[bool], Example]
-
-
-@dataclass
-class Result:
-    """What became of a network. It passes where every check does, no op ran on the CPU and nothing was raised."""
-
-    name: str
-    family: str
-    stages: dict[str, Comparison] = field(default_factory=dict)
-    fallbacks: dict[str, int] = field(default_factory=dict)
-    compiled: int = 0
-    error: str = ""
-
-    @property
-    def checks(self) -> list[Check]:
-        return [check for stage in self.stages.values() for check in stage.checks]
-
-    @property
-    def passed(self) -> bool:
-        return not (self.error or self.fallbacks) and all(check.passed for check in self.checks)
-
-    def worst(self, *what: str) -> Check | None:
-        """Of the checks of these quantities the one that uses most of what it is allowed; a NaN is worse than all."""
-        checks = [check for check in self.checks if check.what in what]
-        return max(checks, key=lambda check: (not check.passed, check.used), default=None)
 
 
 def nets() -> list[Net]:
@@ -94,7 +71,7 @@ def validate(net: Net, device: torch.device, quick: bool) -> Result:
     result = Result(net.name, net.family)
     torch.manual_seed(SEED)
     dlbackend.reset_fallback_report()
-    before = kernels_compiled()
+    before, memory = kernels_compiled(), Peak()
     where = "build"
     try:
         example = net.make(quick)
@@ -107,52 +84,9 @@ def validate(net: Net, device: torch.device, quick: bool) -> Result:
         result.error = f"{where}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     result.fallbacks = dlbackend.fallback_report()
     result.compiled = kernels_compiled() - before
+    result.peak_bytes = memory.bytes()
     gc.collect()
     return result
-
-
-HEAD = f"{'network':38} {'outputs':>16} {'input grad':>16} {'param grads':>16} {'eval':>9} {'step':>9} {'compiled':>8}"
-
-
-def _error(check: Check | None) -> str:
-    return f"{check.error:8.1e} ({check.used:4.0%})" if check else "-"
-
-
-def _seconds(stage: Comparison | None) -> str:
-    return f"{stage.seconds:7.3f} s" if stage else "-"
-
-
-def line(result: Result) -> str:
-    """A row of the table, with a line for everything that is wrong."""
-    errors = [_error(result.worst(*what)) for what in (("outputs",), ("input gradient",), ("gradients",))]
-    times = [_seconds(result.stages.get(stage)) for stage in ("eval", "train")]
-    row = f"{result.name:38} " + " ".join(f"{x:>16}" for x in errors) + " " + " ".join(f"{x:>9}" for x in times)
-    lines = [f"{row} {result.compiled:8}  {'ok' if result.passed else 'FAIL'}"]
-    lines += [f"{result.error}"] if result.error else []
-    lines += [f"on the CPU: {op}, {calls} calls" for op, calls in sorted(result.fallbacks.items())]
-    lines += [
-        f"{x.stage}, {x.what}: error {x.error:.2e}, allowed {x.allowed:.2e}, PyTorch's CPU device {x.cpu_error:.2e}"
-        for x in result.checks
-        if not x.passed
-    ]
-    return "\n    ".join(lines)
-
-
-def as_json(result: Result) -> dict[str, Any]:
-    """One network of the JSON file."""
-    stages = {
-        name: {
-            "seconds": stage.seconds,
-            "first_seconds": stage.first_seconds,
-            "cpu_seconds": stage.cpu_seconds,
-            "checks": [{**asdict(check), "passed": check.passed} for check in stage.checks],
-        }
-        for name, stage in result.stages.items()
-    }
-    return {
-        "name": result.name, "family": result.family, "passed": result.passed, "error": result.error,
-        "fallbacks": result.fallbacks, "kernels_compiled": result.compiled, "stages": stages,
-    }  # fmt: skip
 
 
 def device_name(device: torch.device) -> str:
@@ -171,33 +105,31 @@ def main(args: argparse.Namespace) -> int:
     if any(net.family != LANGUAGE for net in selected):
         vision.import_torchvision("validate")
     print(f"{device_name(device)} against float64 on the CPU; in brackets, how much of what the rule allows\n{HEAD}")
-    results = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ops on the CPU are in the table
-        work = partial(validate, device=device, quick=args.quick)
-        for result in worked_on(selected, "validate", work, lambda net: net.name):
-            results.append(result)
-            print(line(result), flush=True)
+    results: list[Result] = []
+    work = partial(validate, device=device, quick=args.quick)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ops on the CPU are in the table
+            for result in worked_on(selected, "validate", work, lambda net: net.name):
+                results.append(result)
+                print(line(result), flush=True)
+    finally:  # an interrupted run keeps what it has
+        if args.json:
+            outputs.write_json(args.json, record(args, results))
     failed = [result.name for result in results if not result.passed]
     print("; ".join([f"{len(results) - len(failed)} of {len(results)} passed", *(f"{name} failed" for name in failed)]))
-    write(args, results)
+    if args.picture:
+        picture.draw(results, args.picture, device_name(device))
     return 1 if failed else 0
 
 
-def write(args: argparse.Namespace, results: list[Result]) -> None:
-    """The files that the options ask for."""
-    if args.json:
-        record = {
-            "dlbackend": dlbackend.__version__, "torch": torch.__version__, "device": args.device,
-            "device_name": device_name(torch.device(args.device)), "machine": platform.machine(), "quick": args.quick,
-            "nets": [as_json(result) for result in results],
-        }  # fmt: skip
-        with open(args.json, "w") as out:
-            json.dump(record, out, indent=1)
-    if args.picture:
-        from dlbackend.tools.validation import picture
-
-        picture.draw(results, args.picture, device_name(torch.device(args.device)))
+def record(args: argparse.Namespace, results: list[Result]) -> dict[str, Any]:
+    """The JSON file."""
+    return {
+        "dlbackend": dlbackend.__version__, "torch": torch.__version__, "device": args.device,
+        "device_name": device_name(torch.device(args.device)), "machine": platform.machine(), "quick": args.quick,
+        "nets": [as_json(result) for result in results],
+    }  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -208,6 +140,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", default="", metavar="NAME[,NAME]", help="these networks; any of torchvision's may be named"
     )
     parser.add_argument("--list", action="store_true", help="name the networks, run none")
-    parser.add_argument("--json", metavar="FILE", help="file for all errors, limits and times")
-    parser.add_argument("--picture", metavar="FILE", help="file for a picture of errors and times; needs matplotlib")
+    parser.add_argument("--json", type=outputs.file, metavar="FILE", help="file for all errors, limits and times")
+    about = "file for a picture of errors and times; needs matplotlib"
+    parser.add_argument("--picture", type=outputs.picture, metavar="FILE", help=about)
     parser.set_defaults(run=main)

@@ -2,24 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dlbackend.pictures import figure_class
-
-if TYPE_CHECKING:
-    from dlbackend.tools.validation.command import Result
+from dlbackend.tools.validation.result import Result
 
 RIGHT, WRONG, CPU = "tab:green", "tab:red", "tab:gray"
 LEAST, MOST = 1e-3, 1e2  # shares of the allowed error that can be told apart in the picture
 
 
-def _share(result: "Result") -> float:
+def _share(result: Result) -> float:
     """The largest; what raised, or is no number, has none and gets the longest bar."""
     worst = max((check.used if check.used == check.used else MOST for check in result.checks), default=MOST)
     return min(max(worst, LEAST), MOST) if not result.error else MOST
 
 
-def draw(results: Sequence["Result"], path: str | Path, device: str) -> None:
+def draw(results: Sequence[Result], path: Path, device: str) -> None:
     """Writes the picture in the format of the path's ending. ImportError without matplotlib."""
     rows = range(len(results))
     figure = figure_class()(figsize=(12, 0.25 * len(results) + 2), layout="constrained")
@@ -42,5 +39,4 @@ def draw(results: Sequence["Result"], path: str | Path, device: str) -> None:
     times.set_xscale("log")  # networks differ by a factor of a thousand
     times.set_xlabel("training step, s")
     times.legend()
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

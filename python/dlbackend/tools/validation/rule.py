@@ -11,8 +11,10 @@ them, gradients held to those percent, and again with smooth functions in their 
 """
 
 import copy
+import itertools
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +29,9 @@ from dlbackend.tools.validation.runs import Comparable, Decisions, moved, tensor
 TIMES, FLOOR = 8.0, 2e-5
 # Of gradients where single units may decide otherwise, and of the decisions that are counted (Decisions).
 FLIPPED = 0.1
-GRADIENTS = ("input gradient", "gradients", "parameters")
+GRADIENTS = ("input gradient", "gradients")
+RATE = 0.01  # of SGD
+PIECE = 1 << 20  # elements that are compared at a time: a network's gradients in float64 fill a laptop
 CPU = torch.device("cpu")
 
 
@@ -55,8 +59,8 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """No error is a number that is not one."""
-        return self.error <= self.allowed
+        """A NaN fails, and so does an infinite limit: what the CPU gave cannot be compared then."""
+        return self.error <= self.allowed < math.inf
 
     @property
     def used(self) -> float:
@@ -64,14 +68,27 @@ class Check:
         return self.error / self.allowed
 
 
+Vector = Sequence[Tensor]  # tensors that are compared together, as if they were one
+
+
 @dataclass
 class Run:
-    """What one run computed, as float64 on the CPU."""
+    """What one run computed. The tensors are the run's own, in its type and on its device: copies would be large."""
 
-    quantities: dict[str, list[Tensor]]
+    quantities: dict[str, list[Vector]]
     seconds: float
     jumps: int
     different: float = 0.0
+    own: dict[str, float] = field(default_factory=dict)  # errors of steps from what the run itself had before them
+
+
+@dataclass
+class Errors:
+    """What is kept of a run in float32: how far each vector is from the truth, and what else is reported."""
+
+    of: dict[str, list[float]]
+    seconds: float
+    different: float
 
 
 @dataclass
@@ -84,23 +101,35 @@ class Comparison:
     cpu_seconds: float = 0.0
 
 
-def distance(a: Tensor, b: Tensor) -> float:
-    """Of a from b relative to b's norm, absolute where that is zero."""
-    if a.shape != b.shape:
-        return float("inf")
-    norm = float(b.norm())
-    return float((a - b).norm()) / (norm or 1.0)
+def _pieces(vector: Vector) -> Iterator[Tensor]:
+    """The elements in order, in float64 on the CPU, some at a time."""
+    for x in vector:
+        yield from (piece.cpu().double() for piece in torch.split(x.detach().flatten(), PIECE))
 
 
-def _plain(results: list[Tensor]) -> list[Tensor]:
-    return [result.detach().cpu().double() for result in results]
+def relative(a: Iterable[Tensor], b: Iterable[Tensor]) -> float:
+    """The L2 norm of a - b relative to b's norm, absolute where that is zero, of vectors in pieces."""
+    off = norm = 0.0
+    for mine, exact in zip(a, b, strict=True):
+        off, norm = math.hypot(off, float((mine - exact).norm())), math.hypot(norm, float(exact.norm()))
+    return off / (norm or 1.0)
 
 
-def _together(results: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
-    """One vector of all; zeros for gradients that there are none of."""
+def distance(a: Vector, b: Vector) -> float:
+    """relative(); infinity where shapes differ."""
+    return relative(_pieces(a), _pieces(b)) if [x.shape for x in a] == [x.shape for x in b] else math.inf
+
+
+def _each(results: Iterable[Tensor]) -> list[Vector]:
+    """A vector of each tensor."""
+    return [(result.detach(),) for result in results]
+
+
+def _together(results: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Vector]:
+    """One vector of all, with zeros for missing gradients; none where there are no tensors."""
     both = zip(results, like, strict=True)
-    flat = [(torch.zeros_like(x) if result is None else result).flatten() for result, x in both]
-    return [torch.cat(_plain(flat))] if flat else []
+    vector = [torch.zeros(()).expand(x.shape) if result is None else result.detach() for result, x in both]
+    return [vector] if vector else []
 
 
 def _call(model: Any, inputs: Any) -> Any:
@@ -121,27 +150,31 @@ def train(example: Example, device: torch.device, dtype: torch.dtype, mode: Comp
     for picture in pictures:
         picture.requires_grad_()
     parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(parameters, lr=RATE, momentum=0.9)
     synchronize(device)
     start = time.perf_counter()
     with mode:
         outputs = _call(model, inputs)
         example.loss(outputs).backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
+    if dtype != torch.float64:  # a step is held against one in float64 with its own gradients
+        optimizer.step()
     synchronize(device)
     seconds = time.perf_counter() - start
     statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     quantities = {
-        "outputs": _plain(tensors(outputs)),
+        "outputs": _each(tensors(outputs)),
         "input gradient": _together([picture.grad for picture in pictures], pictures),
         "gradients": _together([p.grad for p in parameters], parameters),
-        "parameters": _together(parameters, parameters),
         "statistics": _together(statistics, statistics),
     }
     for what in ("input gradient", "gradients"):
-        if any(not x.any() for x in quantities[what]):
+        if any(not any(piece.any() for piece in _pieces(vector)) for vector in quantities[what]):
             raise ValueError(f"the {what} is zero, so comparing it would say nothing")
-    return Run(quantities, seconds, mode.jumps)
+    (gradients,) = quantities["gradients"]
+    before = _pieces(list(example.model.parameters()))
+    stepped = (x - RATE * gradient for x, gradient in zip(before, _pieces(gradients), strict=True))
+    own = {} if dtype == torch.float64 else {"parameters": relative(_pieces(parameters), stepped)}
+    return Run(quantities, seconds, mode.jumps, own=own)
 
 
 def infer(example: Example, device: torch.device, dtype: torch.dtype, mode: Comparable) -> Run:
@@ -165,14 +198,17 @@ def _forward(
     with torch.inference_mode(), mode:
         outputs = call(model, inputs)
     synchronize(device)
-    return Run({"outputs": _plain(tensors(outputs))}, time.perf_counter() - start, mode.jumps)
+    return Run({"outputs": _each(tensors(outputs))}, time.perf_counter() - start, mode.jumps)
 
 
 Stage = Callable[[Example, torch.device, torch.dtype, Comparable], Run]
 
 
 def compare(stage: Stage, name: str, example: Example, device: torch.device, smooth: bool = False) -> Comparison:
-    """Runs a stage on the CPU and on the device, and with jumps in its gradients once more without them."""
+    """Runs a stage on the CPU and on the device, and with jumps in its gradients once more without them.
+
+    Only the run in float64 is kept while others run: each copy of a network and its gradients may be gigabytes.
+    """
     decisions = Decisions() if example.replay else None
 
     def run(where: torch.device, dtype: torch.dtype) -> Run:
@@ -182,31 +218,46 @@ def compare(stage: Stage, name: str, example: Example, device: torch.device, smo
             decisions.replay()
         return made
 
-    truth, here, first = run(CPU, torch.float64), run(CPU, torch.float32), run(device, torch.float32)
+    truth = run(CPU, torch.float64)
+    jumps = truth.jumps
+    here = errors(run(CPU, torch.float32), truth)
+    first = errors(run(device, torch.float32), truth)
+    del truth
     # What is timed runs once more: kernels are compiled, the CPU's threads are awake.
     cpu_seconds, seconds = (0.0, 0.0) if smooth else (run(where, torch.float32).seconds for where in (CPU, device))
+    free_cached(device)
     checks = []
-    for what in truth.quantities:
-        to_rounding = smooth or what not in GRADIENTS or not truth.jumps
-        checks += check(name, what, truth, here, first, to_rounding)
+    for what in here.of:
+        to_rounding = smooth or what not in GRADIENTS or not jumps
+        checks += check(name, what, here.of[what], first.of[what], to_rounding)
     if decisions:
         checks.append(Check(name, "decisions", first.different, here.different, FLIPPED))
     found = Comparison(checks, first.seconds, seconds, cpu_seconds)
-    if stage is train and truth.jumps and not smooth:
+    if stage is train and jumps and not smooth:
         found.checks += compare(stage, f"{name}, smooth", example, device, smooth=True).checks
     return found
 
 
-def check(stage: str, what: str, truth: Run, here: Run, there: Run, to_rounding: bool) -> list[Check]:
-    """The checks of one quantity, one for each tensor of it."""
-    if len(truth.quantities[what]) != len(there.quantities[what]):
-        return [Check(stage, f"number of {what}", float("inf"), 0.0, FLOOR)]
-    checks = []
-    for exact, cpu, own in zip(truth.quantities[what], here.quantities[what], there.quantities[what], strict=True):
-        cpu_error = distance(cpu, exact)
-        allowed = TIMES * cpu_error + FLOOR if to_rounding else FLIPPED
-        checks.append(Check(stage, what, distance(own, exact), cpu_error, allowed))
-    return checks
+def free_cached(device: torch.device) -> None:
+    """Gives the driver what the device's allocator keeps: with drivers for CPUs it is the host's memory."""
+    if device.type != "cpu":
+        getattr(torch, device.type).empty_cache()
+
+
+def errors(made: Run, truth: Run) -> Errors:
+    """How far a run is from the truth. A vector that only one of them has is infinitely far."""
+    of = {
+        what: [distance(*pair) for pair in itertools.zip_longest(made.quantities[what], vectors, fillvalue=())]
+        for what, vectors in truth.quantities.items()
+    }
+    return Errors({**of, **{what: [error] for what, error in made.own.items()}}, made.seconds, made.different)
+
+
+def check(stage: str, what: str, here: list[float], there: list[float], to_rounding: bool) -> list[Check]:
+    """The checks of one quantity, one for each vector of it. A run that lacks one is infinitely far from it."""
+    both = itertools.zip_longest(here, there, fillvalue=math.inf)
+    limits = [(own, cpu, TIMES * cpu + FLOOR if to_rounding else FLIPPED) for cpu, own in both]
+    return [Check(stage, what, own, cpu, allowed) for own, cpu, allowed in limits]
 
 
 def stages(example: Example) -> dict[str, Stage]:
