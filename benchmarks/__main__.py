@@ -9,7 +9,6 @@ the least time that the device's measured rates allow for that, over the time th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -19,7 +18,9 @@ import time
 from typing import Any
 
 from benchmarks import host_cost, startup
-from benchmarks.cases import SUITES, Case, cases
+from benchmarks.case import Case
+from benchmarks.cases import SUITES, cases
+from dlbackend import outputs
 from dlbackend.tools.bench import Worker, alternate, examine, middle, ratio
 
 LONG = ("nets-tf32", "nets-bf16", "nets-autocast", "language")  # only where they are named
@@ -97,7 +98,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of a CPU peer")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.15, help="per case, device and round")
-    parser.add_argument("--json", default="", help="file for the results")
+    parser.add_argument("--json", type=outputs.file, metavar="FILE", help="file for the results")
     parser.add_argument("--own-caches", action="store_true", help="with the user's caches and packs")
     return parser.parse_args()
 
@@ -118,6 +119,18 @@ def main() -> None:
 def run(options: argparse.Namespace) -> None:
     """Measures, prints and writes down what the options ask for."""
     results: list[dict[str, Any]] = []
+    try:
+        measure(options, results)
+    finally:  # an interrupted run keeps what it has
+        if options.json:
+            caches = "own" if options.own_caches else "fresh, without packs"
+            machine = platform.processor() or platform.machine()
+            record = {"peer": options.peer, "caches": caches, "machine": machine, "time": time.time()}
+            outputs.write_json(options.json, {**record, "results": results})
+
+
+def measure(options: argparse.Namespace, results: list[dict[str, Any]]) -> None:
+    """Measures and prints the suites, and adds their rows to the results."""
     chosen = options.suite.split(",")
     ocl, peer = (
         Worker("-m", "benchmarks.worker", device, str(options.threads)) for device in (options.device, options.peer)
@@ -125,28 +138,21 @@ def run(options: argparse.Namespace) -> None:
     more = f"{'us':>10s} {'host us':>9s} {'runs':>5s} {'MB':>9s} {'GFLOP':>9s} {'roofline':>8s}"
     print(f"{'case':38s} {'ocl':>10s} {options.peer:>10s} {'unit':8s} {'ratio':>7s} {more}  (above 1: ocl is faster)")
     for suite in chosen:
-        rows = []
+        first = len(results)
         for case in cases(suite) if suite in SUITES else []:
             if not re.search(options.cases, case.name):
                 continue
-            rows.append(compare(case, ocl, peer, options.rounds, options.seconds))
-            show(rows[-1], case.goal_cuda if options.peer == "cuda" else case.goal_cpu)
-        ratios = [row["ratio"] for row in rows if "ratio" in row]
+            results.append(compare(case, ocl, peer, options.rounds, options.seconds))
+            show(results[-1], case.goal_cuda if options.peer == "cuda" else case.goal_cpu)
+        ratios = [row["ratio"] for row in results[first:] if "ratio" in row]
         if ratios:
             print(f"{suite}: geometric mean of {len(ratios)} {statistics.geometric_mean(ratios):.2f}x", flush=True)
-        results += rows
     for worker in (ocl, peer):
         worker.close()
     if "host" in chosen:
         results += host_cost.run(options.device, options.peer)
     if "startup" in chosen:
         results += startup.run(options.device, options.peer)
-    if options.json:
-        caches = "own" if options.own_caches else "fresh, without packs"
-        machine = platform.processor() or platform.machine()
-        record = {"peer": options.peer, "caches": caches, "machine": machine, "time": time.time()}
-        with open(options.json, "w") as out:
-            json.dump({**record, "results": results}, out, indent=1)
 
 
 if __name__ == "__main__":

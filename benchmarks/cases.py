@@ -1,33 +1,15 @@
-"""The measured cases. A case is built on a device and returns a function of one iteration without synchronisation."""
+"""The measured cases, by suite."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from benchmarks import op_cases
+from benchmarks.case import Case, Step, torchvision
 from benchmarks.steps import train
-
-Step = Callable[[], Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One measurement. `work` per iteration: bytes for unit "GB/s", operations for "GFLOP/s", 1 for times."""
-
-    name: str
-    suite: str
-    build: Callable[[Any], Step]  # takes a torch.device
-    work: float = 1.0
-    unit: str = "ms"
-    goal_cpu: float = 0.0  # least ratio to the peer: this rate over the peer's
-    goal_cuda: float = 0.0
-    pace: int = 0  # host-bound cases: iterations between synchronisations, timed without the wait
-
 
 MIB = 1 << 20
 
@@ -348,17 +330,6 @@ def _linalg_cases() -> list[Case]:
         (f"eigh of {some} 32x32", of(linalg.eigh, some, 32, 32, definite=True)),
     ]
     return [Case(name, "linalg", build, 1.0, "ms", 0.5) for name, build in rows]
-
-
-def torchvision() -> Any:
-    """The module torchvision, made importable beside any torch."""
-    tests = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "nets")
-    if os.path.exists(os.path.join(tests, "tv_shim.py")) and tests not in sys.path:
-        sys.path.insert(0, tests)
-        import tv_shim  # noqa: F401  makes torchvision importable beside a CPU-only torch
-    import torchvision
-
-    return torchvision
 
 
 NETS = {  # torchvision's, and the pictures of 224 x 224 in a step on a GPU; on a CPU they are 4

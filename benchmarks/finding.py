@@ -20,6 +20,8 @@ import sys
 import tempfile
 from typing import Any
 
+from dlbackend import outputs
+
 TURN, TURNS = 0.3, 36  # seconds, at least, of half a process's turn; turns of each mode, over all rounds
 
 # So many iterations, whose times it prints; then a turn for every line that it reads; at the end what was counted. The
@@ -183,7 +185,7 @@ def main() -> None:
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--gpu", action="store_true", help="show the goals for GPUs")
     parser.add_argument("--losses", type=int, default=0, metavar="N", help="show the N worst choices by estimate")
-    parser.add_argument("--json", default="", help="file for the results")
+    parser.add_argument("--json", type=outputs.file, metavar="FILE", help="file for the results")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
 
@@ -248,8 +250,7 @@ def main() -> None:
     report("50 new sizes: compiled", sizes["compiled"], "", 0, True)
     report("50 new sizes: time over that of a repeated one, median", sizes["ratio"], "x", 1.15, True)
     if options.json:
-        with open(options.json, "w") as out:
-            json.dump(rows, out, indent=1)
+        outputs.write_json(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from dlbackend import outputs
+
 GOAL, GOAL_SHARE = 1.3, 0.9  # times the best; of the problems
 
 # Channels in and out, filter, stride, size of the image, groups; each shape of a network once.
@@ -218,7 +220,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a third of the problems")
     parser.add_argument("--repeats", type=int, default=4, help="measurements more of each problem")
     parser.add_argument("--worst", type=int, default=10, help="how many of the worst choices to show")
-    parser.add_argument("--json", default="", help="file for the results")
+    parser.add_argument("--json", type=outputs.file, metavar="FILE", help="file for the results")
     parser.add_argument("--here", default="", help=argparse.SUPPRESS)  # the file for what this process finds
     options = parser.parse_args()
     if options.here:
@@ -248,8 +250,7 @@ def main() -> None:
             found = json.load(text)
     _print_table(found, options.worst)
     if options.json:
-        with open(options.json, "w") as out:
-            json.dump(found, out, indent=1)
+        outputs.write_json(options.json, found)
 
 
 if __name__ == "__main__":

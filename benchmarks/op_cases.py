@@ -6,10 +6,9 @@ Operands are made on the host, so that both devices get the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from benchmarks.cases import Case
+from benchmarks.case import Case, torchvision
 
 Make = Callable[[], Sequence[Any]]
 Row = tuple[str, Make, Callable[..., Any]]
@@ -20,8 +19,6 @@ LONG = 1 << 24
 
 def _cases(suite: str, rows: Sequence[Row], goal: float = 0.9, goal_cuda: float = 0.0) -> list[Case]:
     import torch
-
-    from benchmarks.cases import Case
 
     def build(make: Make, f: Callable[..., Any]) -> Callable[[torch.device], Callable[[], Any]]:
         def on(device: torch.device) -> Callable[[], Any]:
@@ -197,8 +194,6 @@ def vision_cases() -> list[Case]:
     """Resizing of bytes, sampling, boxes."""
     import torch
     import torch.nn.functional as F
-
-    from benchmarks.cases import torchvision
 
     ops = torchvision().ops
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.cases import Case, Step, cases
+from benchmarks.case import Case, Step
+from benchmarks.cases import cases
 from benchmarks.steps import Times, answer_of, measure, prepare_device, serve, settle, synchronize
 
 

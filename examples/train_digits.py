@@ -148,8 +148,9 @@ def main() -> int:
     seconds = time.perf_counter() - start
     accuracy = (predicted == data.test_labels).float().mean().item()
 
+    print(f"test accuracy {accuracy:.2%} in {seconds:.1f} s on {name}")
     draw(options.out, data, predicted, losses, f"{name}: {accuracy:.2%} of {len(predicted)} test digits")
-    print(f"test accuracy {accuracy:.2%} in {seconds:.1f} s on {name}; picture: {options.out}")
+    print(f"picture: {options.out}")
     if accuracy < TARGET:
         print(f"below the expected {TARGET:.0%}")
         return 1

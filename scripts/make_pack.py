@@ -21,7 +21,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from dlbackend import _C
+from dlbackend import _C, outputs
 from dlbackend.progress import progress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,7 +110,8 @@ def export(options: argparse.Namespace, target: Path, environment: dict[str, str
 def main() -> int:
     """Fills empty caches and exports them. Returns 1 if a network or the export failed, else 0."""
     parser = argparse.ArgumentParser(prog="scripts/make_pack.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(), help="file, or folder for a file named after the device")
+    about = "file, or folder for a file named after the device; one to be made ends with a /"
+    parser.add_argument("--out", type=outputs.file_or_folder, default=".", help=about)
     parser.add_argument("--find", action="store_true", help="only results of measuring solvers, as text")
     parser.add_argument("--programs", action="store_true", help="only programs, of first iterations")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME", help="with --programs")

@@ -37,6 +37,7 @@ os.environ["DLBACKEND_AUTOLOAD"] = "0"
 import torch  # noqa: E402
 from upstream import cases, listed, workers  # noqa: E402
 
+from dlbackend import outputs  # noqa: E402
 from dlbackend.progress import Bar  # noqa: E402
 
 
@@ -138,13 +139,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a case, else it hangs (default: 300)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after that time")
     parser.add_argument("--resume", action="store_true", help="leave out cases whose results --out has, and keep those")
-    parser.add_argument("--out", type=Path, default=ROOT / "build/op_db.json")
+    parser.add_argument("--out", type=outputs.file, default=str(ROOT / "build/op_db.json"))
     return parser.parse_args()
 
 
 def main() -> int:
     options = parsed()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     selected = chosen(options)
     if not selected:
         print("no such case", file=sys.stderr)
@@ -154,8 +154,8 @@ def main() -> int:
     verdict = listed.judge({name: result["outcome"] for name, result in results.items()}, listed.read_list())
     sums = totals(results, verdict)
     arguments = {name: str(value) for name, value in vars(options).items() if value}
-    options.out.write_text(
-        json.dumps({"torch": torch.__version__, "options": arguments, "totals": sums, "cases": results}, indent=1)
+    outputs.write_json(
+        options.out, {"torch": torch.__version__, "options": arguments, "totals": sums, "cases": results}
     )
     print(report(results, sums))
     print(*listed.complaints(verdict), sep="\n")

@@ -52,7 +52,7 @@ def network(name: str, dtype: torch.dtype, channels_last: bool = False) -> Calla
     """A torchvision net: training with SGD, under autocast where `dtype` is narrow, then inference."""
 
     def run(device: torch.device) -> None:
-        from benchmarks.cases import torchvision
+        from benchmarks.case import torchvision
 
         net = getattr(torchvision().models, name)(weights=None).to(device)
         batch = 4 if torch.ocl.get_device_properties(device).type == "cpu" else 32  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ roofline: the least time that the device's measured rates allow for what its ops
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import platform
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 
 import dlbackend
-from dlbackend import environment
+from dlbackend import environment, outputs
 from dlbackend.pictures import figure_class
 from dlbackend.progress import worked_on
 from dlbackend.tools import roofline, training_worker
@@ -138,7 +137,7 @@ def line(row: dict[str, Any]) -> str:
     return " ".join([f"{row['net']:24}", *cells])
 
 
-def draw(rows: list[dict[str, Any]], devices: list[str], path: str) -> None:
+def draw(rows: list[dict[str, Any]], devices: list[str], path: Path) -> None:
     """Writes the picture in the format of the path's ending. ImportError without matplotlib."""
     measured = [row for row in rows if "error" not in row]
     figure = figure_class()(figsize=(10, 1 + 0.35 * len(devices) * max(len(measured), 1)), layout="constrained")
@@ -155,7 +154,6 @@ def draw(rows: list[dict[str, Any]], devices: list[str], path: str) -> None:
     axis.invert_yaxis()
     axis.legend()
     axis.set_xlabel("training step, ms")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
@@ -171,21 +169,20 @@ def main(args: argparse.Namespace) -> int:
     print(f"training steps with Adam, batch {args.batch}, {args.size} x {args.size}, float32")
     print("a ratio above 1: the first device is faster; host: milliseconds until the caller goes on")
     print(heads(devices), flush=True)
-    rows = []
-    for row in worked_on(nets, "bench", lambda net: measure(net, workers, args), str):
-        rows.append(row)
-        print(line(row), flush=True)
-        if args.breakdown and row.get("roofline"):
-            print("\n".join(roofline.lines(row["roofline"])), flush=True)
+    rows: list[dict[str, Any]] = []
+    try:
+        for row in worked_on(nets, "bench", lambda net: measure(net, workers, args), str):
+            rows.append(row)
+            print(line(row), flush=True)
+            if args.breakdown and row.get("roofline"):
+                print("\n".join(roofline.lines(row["roofline"])), flush=True)
+    finally:  # an interrupted run keeps what it has
+        if args.json:
+            settings = {"batch": args.batch, "size": args.size, "rounds": args.rounds, "threads": args.threads}
+            versions = {"dlbackend": dlbackend.__version__, "torch": torch.__version__, "machine": platform.machine()}
+            outputs.write_json(args.json, {**versions, **settings, "devices": devices, "nets": rows})
     for worker in workers.values():
         worker.close()
-    if args.json:
-        settings = {"batch": args.batch, "size": args.size, "rounds": args.rounds, "threads": args.threads}
-        versions = {"dlbackend": dlbackend.__version__, "torch": torch.__version__, "machine": platform.machine()}
-        with open(args.json, "w") as out:
-            json.dump(
-                {**versions, **settings, "devices": devices, "nets": rows}, out, indent=1, default=dataclasses.asdict
-            )
     if args.picture:
         draw(rows, devices, args.picture)
     return 1 if any("error" in row for row in rows) else 0
@@ -205,6 +202,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="per network, device and round")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of PyTorch's CPU device")
     parser.add_argument("--breakdown", action="store_true", help="each op's part of a step on the first device, if ocl")
-    parser.add_argument("--json", metavar="FILE", help="file for the results")
-    parser.add_argument("--picture", metavar="FILE", help="file for a picture of the times; needs matplotlib")
+    parser.add_argument("--json", type=outputs.file, metavar="FILE", help="file for the results")
+    about = "file for a picture of the times; needs matplotlib"
+    parser.add_argument("--picture", type=outputs.picture, metavar="FILE", help=about)
     parser.set_defaults(run=main)

@@ -15,9 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from dlbackend import _C, ocl
+from dlbackend import _C, ocl, outputs
 from dlbackend.progress import progress
 
 MIB = 1 << 20
@@ -193,7 +192,7 @@ def export(args: argparse.Namespace) -> int:
     if ocl.device_count() == 0 and not args.all:
         print("No device here whose entries could be told from others'. --all exports all.", file=sys.stderr)
         return 1
-    writer = _C.PackWriter(args.file)
+    writer = _C.PackWriter(str(args.file))
     counts = {"program": 0, "find": 0}
     try:
         for store in stores(args):
@@ -217,7 +216,7 @@ def export(args: argparse.Namespace) -> int:
         writer.finish()
     finally:
         writer.discard()
-    print(f"{args.file}: {counts['program']} program, {counts['find']} find, {_size(Path(args.file).stat().st_size)}")
+    print(f"{args.file}: {counts['program']} program, {counts['find']} find, {_size(args.file.stat().st_size)}")
     return 0
 
 
@@ -331,7 +330,7 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     elif name == "clear":
         command.add_argument("--older-than", type=_days, metavar="DAYS", help="only those not used for so long")
     elif name == "export":
-        command.add_argument("file", metavar="FILE")
+        command.add_argument("file", type=outputs.file, metavar="FILE")
         command.add_argument("--all", action="store_true", help="entries of every device")
         about = "only what the store holds: do not ask the driver for what it made later (PoCL: most code)"
         command.add_argument("--as-stored", action="store_true", help=about)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dlbackend import outputs
 from dlbackend.torchvision_nets import calibrate, import_torchvision
 from dlbackend.tuning import result, tuner, variant
 from dlbackend.tuning.inputs import Loss, squared
@@ -79,7 +80,7 @@ def replay_in_new_process(args: argparse.Namespace) -> None:
     """
     options = ["--batch", str(args.batch), "--input-size", str(args.input_size), "--device", args.device]
     options += ["--weights", args.weights] if args.weights else []
-    command = [sys.executable, "-m", "dlbackend", "tune", args.net, *options, "--replay", args.out, "--keep"]
+    command = [sys.executable, "-m", "dlbackend", "tune", args.net, *options, "--replay", str(args.out), "--keep"]
     print("in a process that loads it:", flush=True)
     if subprocess.run(command, check=False).returncode:
         print("that failed; the times are the tuner's alone", file=sys.stderr)
@@ -122,14 +123,10 @@ def report(found: Tuning, args: argparse.Namespace) -> int:
     print(f"the winner is {ratio:.2f}x as fast as the slowest")
     if args.out:
         found.save(args.out)
-        print(f"{args.out}: dlbackend.load_tuning({args.out!r}).apply(model)")
+        print(f"{args.out}: dlbackend.load_tuning({str(args.out)!r}).apply(model)")
         replay_in_new_process(args)
     if args.picture:
-        try:
-            found.picture(args.picture)
-        except ImportError as error:
-            print(error, file=sys.stderr)
-            return 1
+        found.picture(args.picture)
     return 0
 
 
@@ -154,8 +151,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-error", type=float, default=0.2, help="relative L2 error with which none may win")
     parser.add_argument("--train", action="store_true", help="forward and backward instead of forward")
     parser.add_argument("--device", default="ocl:0")
-    parser.add_argument("--out", metavar="JSON", help="file for the result")
-    parser.add_argument("--picture", metavar="PNG", help="file for bars of whole-model and per-layer times")
+    parser.add_argument("--out", type=outputs.file, metavar="JSON", help="file for the result")
+    about = "file for bars of whole-model and per-layer times; needs matplotlib"
+    parser.add_argument("--picture", type=outputs.picture, metavar="PNG", help=about)
     parser.add_argument("--replay", metavar="JSON", help="tune nothing: measure this tuning's winner again")
     parser.add_argument(
         "--keep",
