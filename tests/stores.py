@@ -10,7 +10,7 @@ from fresh_process import fresh_python
 from dlbackend import _C
 
 MANY = 1 << 40
-HEADER = 64  # bytes of a record's header; docs/architecture.md
+HEADER = 64  # bytes of a record's header; docs/stores.md
 PACK_HEADER = 32
 
 
