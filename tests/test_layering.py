@@ -1,5 +1,7 @@
-"""An include points only to the folders that docs/architecture.md allows its own to know."""
+"""Includes point only to the folders that docs/architecture.md allows; imports of Python files lead round to none."""
 
+import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -40,3 +42,33 @@ def test_every_folder_opens_with_a_page() -> None:
     folders = [folder for folder in CSRC.iterdir() if folder.is_dir()]
     assert len(folders) > len(LAYERS)
     assert [folder.name for folder in folders if not (folder / "README.md").is_file()] == []
+
+
+def python_files() -> dict[str, Path]:
+    """Our Python files, by the name under which they are imported."""
+    root = CSRC.parent
+    places = {"python/dlbackend": root / "python", "benchmarks": root, "scripts": root / "scripts"}
+    files = [(file, base) for folder, base in places.items() for file in (root / folder).rglob("*.py")]
+    return {
+        ".".join(file.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): file for file, base in files
+    }
+
+
+def imported(file: Path, known: set[str]) -> set[str]:
+    """The known modules that a file imports anywhere, in functions and for types too."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in known else node.module for name in names}
+    return found & known
+
+
+def test_python_files_do_not_import_each_other() -> None:
+    files = python_files()
+    assert {"dlbackend.tuning.result", "benchmarks.cases", "make_pack"} <= files.keys()
+    # Every module runs behind its package's own file, which may import it.
+    graph = {name: imported(file, files.keys() - {"dlbackend"}) for name, file in files.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names a loop

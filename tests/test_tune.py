@@ -109,7 +109,7 @@ def test_the_winner_comes_back(tuned, tmp_path):
     tuned.save(tmp_path / "t.json")
     again = dlbackend.load_tuning(tmp_path / "t.json")
     made = again.apply(model).to(DEVICE)
-    assert made.configuration == results.configuration_of(tuned.winner)
+    assert made.configuration == variant.configuration_of(tuned.winner)
     with torch.no_grad():
         torch.testing.assert_close(made(x.to(DEVICE)).cpu().double(), expected, rtol=1e-5, atol=1e-5)
     assert type(model[1]) is nn.BatchNorm2d  # the model itself is as it was
@@ -187,7 +187,7 @@ print(json.dumps([str(model.configuration), model.configuration.layers, taken, s
     )
     assert done.returncode == 0, done.stderr
     name, layers, taken, measured = json.loads(done.stdout)
-    configuration = results.configuration_of(winner)
+    configuration = variant.configuration_of(winner)
     assert (name, layers) == (str(configuration), [list(pair) for pair in configuration.layers])
     assert {key: [s] for key, s in recorded.items()} == taken
     assert measured == 0
@@ -204,7 +204,7 @@ def test_what_a_replay_measures(tuned, monkeypatch, driver):
     monkeypatch.setattr(search.Search, "take_turns", lambda _, entries: seen.extend(entries))
     model, x = net()
     tuner.replay(dlbackend.Tuning(data), model, x, DEVICE, squared)
-    assert [e.configuration for e in seen] == [results.configuration_of(e) for e in (tuned.winner, tuned.slowest)]
+    assert [e.configuration for e in seen] == [variant.configuration_of(e) for e in (tuned.winner, tuned.slowest)]
     assert (seen[0].records == data["records"]) == (driver == "same")
     assert seen[0].records.keys() == data["records"].keys()
     with pytest.raises(ValueError, match="has others"):

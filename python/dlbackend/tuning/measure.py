@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_map
 from dlbackend import _C, backend, ocl
 from dlbackend.tuning import result, variant
 from dlbackend.tuning.inputs import Inputs, Loss, arguments, floats
-from dlbackend.tuning.result import Json
-from dlbackend.tuning.variant import Configuration, Variant
+from dlbackend.tuning.variant import Configuration, Json, Variant
 
 SLOT = 0.5  # seconds of runs before it is another configuration's turn
 RUNS = (3, 30)  # the least and the most runs in a slot

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlbackend.pictures import figure_class
-from dlbackend.tuning.result import Json, Tuning, configuration_of
+from dlbackend.tuning.variant import Json, configuration_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,24 +13,22 @@ LAYERS = 40  # at most so many layers are drawn, those that take longest
 WINNER, SLOWEST, OTHER = "tab:green", "tab:red", "tab:gray"
 
 
-def draw(tuning: Tuning, path: str | Path) -> None:
-    """Writes the picture in the format of the path's ending. ImportError without matplotlib."""
-    measured = tuning.measured()
-    layers = _layers(tuning.winner, tuning.slowest)
+def draw(title: str, measured: list[Json], winner: Json, slowest: Json, path: Path) -> None:
+    """Draws configurations, entries of the tuning's JSON, of which two are named, in the format of the path's ending.
+    ImportError without matplotlib.
+    """
+    layers = _layers(winner, slowest)
     heights = [0.3 * len(measured) + 1, 0.35 * len(layers) + 1]
     figure = figure_class()(figsize=(11, sum(heights) + 1), layout="constrained")
     whole, each = figure.subplots(2, 1, height_ratios=heights)
-    data = tuning.data
-    kind = "training step" if data["training"] else "inference"
-    figure.suptitle(f"{data['model']['name']}, {kind}, on {data['device']['name']}")
-    _draw_whole(whole, tuning, measured)
+    figure.suptitle(title)
+    _draw_whole(whole, measured, slowest)
     _draw_layers(each, layers)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
-def _draw_whole(axis: "Axes", tuning: Tuning, measured: list[Json]) -> None:
-    slowest = tuning.slowest
+def _draw_whole(axis: "Axes", measured: list[Json], slowest: Json) -> None:
     colours = [WINNER if e["winner"] else SLOWEST if e is slowest else OTHER for e in measured]
     names = [str(configuration_of(e)) + (f" ({e['rejected']})" if e["rejected"] else "") for e in measured]
     bars = axis.barh(range(len(measured)), [e["milliseconds"] for e in measured], color=colours)

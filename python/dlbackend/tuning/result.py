@@ -20,13 +20,11 @@ import torch
 from torch import nn
 
 from dlbackend import _C, environment
-from dlbackend.tuning import variant
-from dlbackend.tuning.variant import Configuration
+from dlbackend.tuning import picture, variant
+from dlbackend.tuning.variant import Json, configuration_of
 
 SCHEMA = "dlbackend-tuning"
 VERSION = 1
-
-Json = dict[str, Any]
 
 _loaded: list["Tuning"] = []  # the tunings whose solver choices hold in this process
 
@@ -54,12 +52,6 @@ def describe_model(model: nn.Module) -> Json:
         "parameters": sum(p.numel() for p in model.parameters()),
         "fingerprint": hashlib.sha256("\n".join(shapes).encode()).hexdigest(),
     }
-
-
-def configuration_of(entry: Json) -> Configuration:
-    """The knobs of one entry of the JSON's "configurations"."""
-    layers = tuple(sorted(entry["layer_layouts"].items()))
-    return Configuration(entry["precision"], entry["layout"], entry["fusion"], entry["solvers"], layers)
 
 
 @dataclass
@@ -159,9 +151,10 @@ class Tuning:
 
     def picture(self, path: str | Path) -> None:
         """Draws whole-model and per-layer bars into a file. ImportError, saying what to install, without matplotlib."""
-        from dlbackend.tuning import picture
-
-        picture.draw(self, path)
+        data = self.data
+        kind = "training step" if data["training"] else "inference"
+        title = f"{data['model']['name']}, {kind}, on {data['device']['name']}"
+        picture.draw(title, self.measured(), self.winner, self.slowest, Path(path))
 
 
 def without_infinities(value: Any) -> Any:

@@ -18,9 +18,9 @@ from dlbackend._build import VERSION
 from dlbackend.tuning import result, variant
 from dlbackend.tuning.inputs import Loss, squared
 from dlbackend.tuning.measure import Entry
-from dlbackend.tuning.result import Json, Tuning
+from dlbackend.tuning.result import Tuning
 from dlbackend.tuning.search import KNOBS, Search, with_value
-from dlbackend.tuning.variant import Configuration
+from dlbackend.tuning.variant import Configuration, Json
 
 
 def tune(
@@ -180,8 +180,8 @@ def replay(found: Tuning, model: nn.Module, inputs: Any, device: str | torch.dev
     data = found.data
     found.check_model(model)
     again = Search(model, inputs, result.device_index(device), data["training"], loss)
-    winner = Entry(result.configuration_of(found.winner), records=data["records"])
-    slowest = Entry(result.configuration_of(found.slowest))
+    winner = Entry(variant.configuration_of(found.winner), records=data["records"])
+    slowest = Entry(variant.configuration_of(found.slowest))
     with again.measuring():
         again.choose_solvers(slowest)
         if data["device"]["place"] != again.place:

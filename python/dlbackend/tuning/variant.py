@@ -26,6 +26,8 @@ _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
+Json = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -42,6 +44,12 @@ class Configuration:
         if self.layers:
             layout += f" ({sum(format == 'nhwc' for _, format in self.layers)} of {len(self.layers)} nhwc)"
         return f"{self.precision}, {layout}, fusion {self.fusion}, solvers {self.solvers}"
+
+
+def configuration_of(entry: Json) -> Configuration:
+    """The knobs of one entry of the "configurations" in a tuning's JSON."""
+    layers = tuple(sorted(entry["layer_layouts"].items()))
+    return Configuration(entry["precision"], entry["layout"], entry["fusion"], entry["solvers"], layers)
 
 
 class Variant(nn.Module):
