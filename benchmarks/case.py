@@ -1,4 +1,4 @@
-"""What a measured case is. Built on a device, it returns a function of one iteration without synchronisation."""
+"""A measured case. Built on a device, it returns a function of one iteration without synchronisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What finding solvers costs and gains: find modes in processes of their own, cold and warm, and changing sizes.
+"""Costs and gains of finding solvers: find modes in processes of their own, cold and warm, and changing sizes.
 
     python -m benchmarks.finding                      # resnet50, batch 4; long on a CPU
     python -m benchmarks.finding --net resnet18 --iterations 20
@@ -24,7 +24,7 @@ from dlbackend import outputs
 
 TURN, TURNS = 0.3, 36  # seconds, at least, of half a process's turn; turns of each mode, over all rounds
 
-# So many iterations, whose times it prints; then a turn for every line that it reads; at the end what was counted. The
+# It prints the times of so many iterations, then runs a turn for every line that it reads, and prints its counts. The
 # first half of a turn does not count: a search for solvers then spends the time that it was granted while stopped.
 TRAINING = """
 import json, statistics, sys, time, torch, dlbackend
@@ -142,7 +142,7 @@ class _Process:
         return seconds
 
     def end(self) -> dict[str, Any]:
-        """What the process counted."""
+        """Ends the process, and returns what it counted."""
         assert self.process.stdin
         os.killpg(self.process.pid, signal.SIGCONT)
         self.process.stdin.close()

@@ -161,8 +161,8 @@ def _judge(key: str, index: int, repeats: int) -> dict[str, Any] | None:
         return None
     first = f"{rows[0][0]} {rows[0][1]}"
     times = _times(key, index, True)
-    # What else the machine does makes measurements longer: the shortest of several counts, of all solutions alike.
-    # Problems get as many whatever the first said: to measure again only what looks bad would make the share better.
+    # Other work of the machine makes measurements longer, so the shortest of several counts, of all solutions alike.
+    # All problems get as many, whatever the first said: measuring again only what looks bad would improve the share.
     for _ in range(repeats):
         again = _times(key, index, False)
         times = {name: min(times.get(name, time), time) for name, time in {**times, **again}.items()}

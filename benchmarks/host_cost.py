@@ -1,7 +1,7 @@
-"""What calls on tiny tensors cost the host, and how much of it is not the driver's: forward and backward of what
+"""The host's cost of calls on tiny tensors, and how much of it is not the driver's: forward and backward of what
 networks consist of, and steps of optimizers (host_calls.py has the list).
 
-Of each call it prints the caller's microseconds, launches, and, where valgrind is installed, the instructions that the
+For each call it prints the caller's microseconds, launches, and, where valgrind is installed, the instructions that the
 process executes for it, and how many of them are dlbackend's: those do not depend on what else the machine does.
 
 An OpenCL layer (driver_time.c; it needs a C compiler and a loader that takes layers, which NVIDIA's does not) measures
@@ -27,7 +27,7 @@ from benchmarks.report import figure
 SOURCE = Path(__file__).with_name("driver_time.c")
 ROOT = Path(__file__).parents[1]
 
-# What `a + b` may cost: microseconds beside CUDA in all, and beside the driver's own.
+# The most that `a + b` may cost: microseconds beside CUDA in all, and beside the driver's own.
 FIRST, WHOLE, OWN = "a + b, 16 elements", 8, 1.5
 CALLS_OF_A_PROFILE = 10
 

@@ -90,7 +90,7 @@ def index_cases() -> list[Case]:
 
 
 def sort_cases() -> list[Case]:
-    """What orders or compares values."""
+    """Ops that order or compare values."""
     import torch
 
     def numbers(high: int) -> Make:

@@ -1,7 +1,7 @@
 """Weak scaling on the devices of this host: `python -m benchmarks.scaling --devices 2`.
 
 A training step with DistributedDataParallel, one process to a device and the same batch on each, against the same step
-on one device alone. What is printed is the throughput of all over that many times one's: 1 is perfect. Needs
+on one device alone. It prints the throughput of all over that many times one's: 1 is perfect. Needs
 torchvision for resnet50 and transformers for gpt2, which is built from its configuration of 124 million parameters.
 """
 

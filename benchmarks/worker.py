@@ -20,7 +20,7 @@ from benchmarks.steps import Times, answer_of, measure, prepare_device, serve, s
 
 
 def _measure_paced(pace: int, step: Step, device: torch.device, _: float) -> Times:
-    """Of so many iterations in a row, without the wait at their end: all of it is the host's."""
+    """The time of so many iterations in a row, without the wait at their end: all of it is the host's."""
     times = []
     for _ in range(15):
         synchronize(device)

@@ -7,9 +7,9 @@
 
 With --programs the workloads of scripts/pack_workloads.py run one iteration in the default find mode, once knowing
 nothing and once with the results that packs/ has: what they compile is what first iterations wait for. Otherwise each
-network runs in find mode "normal" in a process of its own, inference and training, on caches that begin empty. What was
-measured stays true until a solver's revision or the library's version changes; compiled programs only until their
-source does, so they belong into a release and not into the repository. Run it on an idle machine.
+network runs in find mode "normal" in a process of its own, inference and training, on caches that begin empty. Measured
+results stay true until a solver's revision or the library's version changes; compiled programs only until their source
+does, so they belong into a release and not into the repository. Run it on an idle machine.
 """
 
 import argparse

@@ -5,9 +5,9 @@
     scripts/op_coverage.py --check  exits with 1 where the page is out of date
     scripts/op_coverage.py --probe  first tries hand-written kernels anew (minutes; needs a device), see below
 
-Of ops in the table of rows (docs/op-table.md) the bodies say which dtypes they have. What other registrations take is
-known from trying them: --probe runs PyTorch's own sample inputs and keeps what it saw in scripts/op_dtypes.txt. Writing
-and checking the page need no device, and take a few seconds.
+The bodies of ops in the table of rows (docs/op-table.md) say which dtypes they have. Other registrations have to be
+tried: --probe runs PyTorch's own sample inputs and keeps what it saw in scripts/op_dtypes.txt. Writing and checking the
+page need no device, and take a few seconds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def dtype_class(dtype: torch.dtype) -> str:
 
 
 def computing_class(dtype: torch.dtype, promotion: str) -> str:
-    """Which of a row's bodies takes inputs of that dtype."""
+    """The body of a row that takes inputs of that dtype."""
     cls = dtype_class(dtype)
     if promotion == "truth-load":
         return "bool"

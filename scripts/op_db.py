@@ -87,7 +87,7 @@ def run(selected: list[cases.Case], options: argparse.Namespace) -> dict[str, di
 
 
 def kind_of_cause(cause: str) -> str:
-    """What failures of many ops have in common: without numbers, and without the op's name in front."""
+    """The kind of a failure, which many ops may share: without numbers, and without the op's name in front."""
     if " differ" in cause:
         return "values differ"
     if cause.startswith(("shape", "dtype")):

@@ -91,7 +91,7 @@ def on_device(t: torch.Tensor) -> torch.Tensor:
 
 
 def assert_layout_as_on_cpu(fn, *inputs: torch.Tensor) -> None:
-    """What `fn` gives, a tensor or several, has the strides that it has on the CPU, and about the values."""
+    """Checks that the tensors which `fn` gives have the strides that they have on the CPU, and about the values."""
     expected, actual = fn(*inputs), fn(*[on_device(t) for t in inputs])
     as_list = lambda r: list(r) if isinstance(r, (tuple, list)) else [r]  # noqa: E731
     for a, e in zip(as_list(actual), as_list(expected), strict=True):

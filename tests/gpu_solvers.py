@@ -1,4 +1,4 @@
-"""What the tests of solvers for GPU-class devices share: all configs of a problem, and convolutions against float64."""
+"""Shared by the tests of solvers for GPU-class devices: all configs of a problem, and convolutions against float64."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tests of `gpu_wgmma` share: whether there is a Hopper GPU, precisions, and the errors that these allow."""
+"""Shared by the tests of `gpu_wgmma`: whether there is a Hopper GPU, precisions, and the errors that these allow."""
 
 from collections.abc import Iterator
 

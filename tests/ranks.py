@@ -56,7 +56,7 @@ def run_ranks(program: Path, *arguments: str, size: int = 2) -> list[subprocess.
 
 
 def report(ranks: list[subprocess.CompletedProcess[str]]) -> dict[str, str]:
-    """What went wrong in each case of a program that says so in JSON, of all ranks; "" for nothing."""
+    """The failure of each case of a program that tells it in JSON, of all ranks; "" for none."""
     cases: dict[str, str] = {}
     for rank, process in enumerate(ranks):
         lines = [line for line in process.stdout.splitlines() if line.startswith('{"case"')]

@@ -1,4 +1,4 @@
-"""What users get wrong raises what the CPU raises, says what to do, and leaves the device working."""
+"""Mistakes of users raise what the CPU raises, with a message that says what to do, and leave the device working."""
 
 import itertools
 

@@ -203,8 +203,8 @@ print(json.dumps({**dlbackend.solvers.stats(), **dlbackend.kernel_stats()}))
 
 
 def test_another_machine_starts_warm(cli, tmp_path):
-    """What one machine compiled and measured is used by another through a pack, and it stores nothing itself, unless
-    other processes make machine code of it."""
+    """Another machine uses through a pack what one compiled and measured, and stores nothing itself, unless other
+    processes make machine code of it."""
     variables = {"DLBACKEND_CACHE_DIR": str(cli.folder), "DLBACKEND_PACKS": "", "DLBACKEND_FIND_MODE": "normal"}
     first = json.loads(forked_python(MULTIPLY, **variables).stdout)
     assert first["measured"] >= 1

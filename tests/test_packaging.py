@@ -1,4 +1,4 @@
-"""What the wheel declares and links, the command-line tools, and processes without a driver or after a fork."""
+"""The wheel's metadata and libraries, the command-line tools, and processes without a driver or after a fork."""
 
 import json
 import os
@@ -67,8 +67,8 @@ def test_libraries_link_neither_opencl_nor_clblast_nor_cuda() -> None:
 
 
 def installed_files(prefix: Path) -> set[str]:
-    """What the wheel puts into site-packages: as its RECORD says where the package is installed, else as the build's
-    install rules do.
+    """The files that the wheel puts into site-packages: by its RECORD where the package is installed, else by the
+    build's install rules.
     """
     try:
         return {str(file) for file in files("dlbackend") or ()}

@@ -1,4 +1,4 @@
-"""What earlier OpenCL devices for PyTorch got wrong, refused or lacked, each as a case against the CPU."""
+"""Faults and gaps of earlier OpenCL devices for PyTorch, each as a case against the CPU."""
 
 import pytest
 import torch

@@ -295,7 +295,7 @@ def test_malformed_winner(tuned):
 
 @pytest.mark.parametrize("bare", ["import torch", "import dlbackend, torch"])
 def test_malformed_environment_is_a_warning(tuned, tmp_path, bare):
-    """Whatever the file holds, the device is there; one process tries all of it."""
+    """The device is there whatever the file holds; one process tries all of it."""
     texts = ["[" * 100_000, "[]", "null", '"tuning"', "\xff"]
     for path, value, _ in MALFORMED:
         data = copy.deepcopy(tuned.data)
@@ -499,7 +499,7 @@ def test_what_is_not_folded():
 
 
 class Residual(nn.Module):
-    """Of seven activations those in the comments can be fused; `relu` is one module called often, as in ResNets."""
+    """Seven activations, of which those in the comments can be fused; `relu` is called often, as in ResNets."""
 
     def __init__(self):
         super().__init__()

@@ -52,7 +52,7 @@ def reset_fallback_report() -> None:
 
 
 def kernel_stats() -> dict[str, float]:
-    """What this process did with kernels: programs "compiled" from source (by other processes for it:
+    """Counts of kernels in this process: programs "compiled" from source (by other processes for it:
     "compiled_elsewhere") and "loaded" from a disk cache or a pack ("loaded_from_pack"), "compile_seconds", kernel
     "launches", programs "specialised" for one problem, and programs and choices "evicted" from the bounded caches
     in memory.

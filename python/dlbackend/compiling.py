@@ -1,4 +1,4 @@
-"""What torch.compile's default backend, inductor, finds out about the device: that it generates no code for it yet.
+"""The answers to inductor, torch.compile's default backend: it generates no code for the device yet.
 
 Inductor takes these names from torch.ocl when it meets a tensor of the device. Without them it fails with a KeyError.
 """

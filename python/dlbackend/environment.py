@@ -39,7 +39,7 @@ def gloo_interfaces() -> list[str]:
 
 
 def of_measuring_processes() -> dict[str, str]:
-    """What processes that measure are started with: this one's variables, with PyTorch's profiler silent, whose notes
-    would stand between the rows of a table, unless its KINETO_LOG_LEVEL is set.
+    """The variables that processes which measure are started with: this one's. PyTorch's profiler is silent unless
+    KINETO_LOG_LEVEL is set, because its notes would stand between the rows of a table.
     """
     return {"KINETO_LOG_LEVEL": "99", **os.environ}

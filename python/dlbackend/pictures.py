@@ -1,4 +1,4 @@
-"""What draws the pictures that tools write on request."""
+"""The library that draws the pictures which tools write on request."""
 
 from typing import TYPE_CHECKING
 

@@ -36,7 +36,7 @@ class Bar:
 
 
 def worked_on(items: Sequence[T], what: str, work: Callable[[T], R], name: Callable[[T], str]) -> Iterator[R]:
-    """What `work` makes of each item. Meanwhile a bar shows the item's name; it is gone when a result is yielded."""
+    """Yields work(item) of each item. A bar shows the item's name meanwhile; it is gone when a result is yielded."""
     bar = Bar(what)
     for done, item in enumerate(items):
         bar.show(done, len(items), f"{done + 1}/{len(items)} {name(item)}")

@@ -54,7 +54,7 @@ def problems() -> list[str]:
 
 
 def explain(problem: str, device: int = 0) -> str:
-    """What is taken for a problem, and for each solver "applicable" or why it is not. ValueError for a bad key."""
+    """The solver taken for a problem, and for each solver "applicable" or why it is not. ValueError for a bad key."""
     return _C.explain_problem(problem, device)
 
 
@@ -88,7 +88,7 @@ def tune(problem: str, device: int = 0) -> list[Solution]:
 
 
 def stats() -> dict[str, float]:
-    """What finding did in this process: problems that the store knew ("hits") or not ("misses"), new sizes that
+    """Counts of finding in this process: problems that the store knew ("hits") or not ("misses"), new sizes that
     ran what a like one runs ("precedents"; when they come again, they are hits or misses), "searches" for something
     faster behind a problem's runs, solutions "measured", "verified" against the reference and "rejected" as
     wrong or failing, times a faster one was "swapped" in, and the seconds that callers waited for measuring

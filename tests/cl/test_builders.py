@@ -71,7 +71,7 @@ print(at_work, torch.allclose(y.cpu(), torch.arange(1000.0).sin()), torch.equal(
 
 
 def test_the_end_of_a_process_waits_for_no_compiler(process):
-    """What was not compiled elsewhere by then is compiled by the process itself, since its launches are not lost."""
+    """The process itself compiles what was not compiled elsewhere by then, since its launches are not lost."""
     assert process('x = torch.arange(1000.0).to("ocl")\ny = x.exp() + x.sin()\nprint("end")') == "end\n"
 
 

@@ -67,7 +67,7 @@ def test_damaged_files_are_made_anew(filled, pattern):
         damage(file)
     compiled, loaded = filled()
     assert compiled + loaded == filled.compiled
-    # Of IR only that of several kernels: the store has the other. Machine code is made at a launch, uncounted.
+    # Only the IR of several kernels is made again: the store has the rest. A launch makes machine code, uncounted.
     assert (compiled >= 2) == (pattern == "program.bc")
     assert filled.stderr.count(": damaged;") == 1
     assert filled() == (0, filled.compiled)

@@ -263,7 +263,7 @@ def test_programs_that_the_driver_refuses_are_compiled(tmp_path, program_pack):
 
 
 def test_packs_of_the_package(tmp_path, program_pack):
-    """What lies in the package's folder packs/ is used with nothing set."""
+    """Packs in the package's folder packs/ are used with nothing set."""
     pack, count, _ = program_pack
     package = tmp_path / "site" / "dlbackend"
     source = os.path.dirname(os.path.dirname(_C.__file__))

@@ -136,7 +136,7 @@ def test_damaged_packs_are_left_out(run, pack, tmp_path):
 
 
 def test_the_store_says_that_a_packs_program_has_machine_code(run, pack, tmp_path):
-    """Which other processes have the driver make of it."""
+    """Other processes have the driver make that code."""
     processes = {"DLBACKEND_COMPILE_PROCESSES": "2", "DLBACKEND_ENQUEUE_THREAD": "1"}
     assert run(packs=pack, cache=tmp_path / "cache", **processes) == (0, run.programs, run.programs)
     assert run(cache=tmp_path / "cache", **processes) == (0, run.programs, 0)

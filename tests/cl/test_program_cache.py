@@ -223,7 +223,7 @@ assert dlbackend._C.prefetch(0, []) == 0
 
 
 def test_programs_that_the_driver_keeps_are_compiled_where_its_cache_is_another(run, tmp_path):
-    """Of programs with several kernels the store has a note for PoCL's own cache; that one may go on its own."""
+    """The store has only a note of programs with several kernels, which PoCL's own cache keeps and may lose."""
     if not _C.device_properties(0).late_code:
         pytest.skip("this driver's binaries are all stored")
     code = CODE.replace("stats =", "assert torch.ones(99, device='ocl:0').cumsum(0).sum().item() == 4950; stats =")
@@ -260,7 +260,7 @@ print(int(stats["compiled"]), int(stats["loaded"]), int(stats["evicted"]))
 
 @pytest.mark.slow
 def test_programs_in_memory_are_bounded(run):
-    """Those used least recently go, also under other threads' launches, and come back from the disk."""
+    """The programs used least recently go, also under other threads' launches, and come back from the disk."""
     compiled, loaded, evicted = map(int, run(MANY).stdout.split())
     assert compiled >= 20
     assert (loaded, evicted) == (0, 0)
@@ -290,7 +290,7 @@ print(int(dlbackend.kernel_stats()["evicted"]))
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_a_program_stays_until_it_is_launched(run, most):
-    """Also where all others were made since the last launch, and none is older."""
+    """It stays even where all others were made since the last launch, and none is older."""
     result = run(AT_ONCE, DLBACKEND_MAX_PROGRAMS=str(most), DLBACKEND_FIND_MODE="fast")
     assert result.returncode == 0, result.stderr
     assert int(result.stdout.split()[-1]) > 10

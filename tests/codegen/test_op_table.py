@@ -60,7 +60,7 @@ def test_overloads_are_registered():
 
 @pytest.mark.parametrize("cpu", [True, False])
 def test_functions_are_defined(cpu):
-    """Whatever a body calls stands in what device_functions() gives for it; each group once, and in order."""
+    """device_functions() gives all that a body calls; each group once, and in order."""
     for row in ROWS:
         for cls, text in texts(row):
             for compute in COMPUTE[cls]:

@@ -68,7 +68,7 @@ def test_computes_in_what_inputs_promote_to(a, b):
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in STORAGE if dtype not in WIDE], ids=str)
 def test_doubles_are_only_where_they_are_asked_for(dtype):
-    """What runs on GPUs without float64."""
+    """Kernels that are not asked for doubles run on GPUs without float64."""
     how = [None, Reduction("0", "a"), "max" if not dtype.is_complex else "sum"]
     for text in (
         source("x0 * s0", [dtype], scalars=1),

@@ -1,4 +1,4 @@
-"""What happens when peers are late or gone. The argument names the case."""
+"""Collectives whose peers are late or gone. The argument names the case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANK = int(os.environ["RANK"])
 
 
 def raises(call: str, within: float, *words: str) -> str:
-    """What is wrong with the error of an all_reduce that has no peer."""
+    """The fault of the error that an all_reduce without a peer raises."""
     x, begin = torch.ones(10_000_000, device="ocl"), time.monotonic()
     try:
         if call == "wait":

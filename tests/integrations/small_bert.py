@@ -9,7 +9,7 @@ import transformers
 
 
 class Sentences(torch.utils.data.Dataset):
-    """Whose label is whether the first of their words is in the second half of the vocabulary."""
+    """Rows of words; the label says whether the first word is in the second half of the vocabulary."""
 
     def __init__(self, count: int = 64, seed: int = 0) -> None:
         self.ids = torch.randint(5, 100, (count, 16), generator=torch.Generator().manual_seed(seed))

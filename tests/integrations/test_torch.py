@@ -1,4 +1,4 @@
-"""What PyTorch does by lists of its own devices: tracing, rematerialising random numbers, DataParallel."""
+"""Features of PyTorch that go by lists of its own devices: tracing, rematerialising random numbers, DataParallel."""
 
 import copy
 

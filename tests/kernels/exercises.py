@@ -114,7 +114,7 @@ def convolution(
 
 
 def convolution_kept() -> None:
-    """Of weights that are constants: what a solver makes of those is kept with them."""
+    """Convolutions with constant weights: what a solver makes of those is kept with them."""
     sizes = [1, 1], [1, 1], [1, 1]
     torch.ops.dlbackend.convolution_bounded(
         rand(1, 20, 6, 6), rand(40, 20, 3, 3), None, *sizes, 1, 0.0, 6.0, True
@@ -283,7 +283,7 @@ def split_transforms() -> None:
 
 
 def long_prime() -> None:
-    """What does not fit a tile of a GPU."""
+    """A transform that does not fit a tile of a GPU."""
     torch.fft.fft(rand(1, 797, dtype=torch.complex128))
 
 
@@ -355,7 +355,7 @@ def sorting() -> None:
 
 
 def sorting_long_rows() -> None:
-    """What is too long for one work-group of a GPU."""
+    """Rows that are too long for one work-group of a GPU."""
     torch.sort(rand(1, 4200))
     torch.sort(ints(1000, 1, 4200, dtype=torch.int16), stable=True, descending=True)
 
@@ -437,7 +437,7 @@ def near_diagonal(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def eigh_in_blocks() -> None:
-    """What does not fit a work-group's local memory."""
+    """A matrix that does not fit a work-group's local memory."""
     a = near_diagonal(56, 56, torch.complex64)
     torch.linalg.eigh((a + a.mH)[None].to("ocl"))
 

@@ -1,8 +1,8 @@
 """Interprets PTX for Hopper GPUs, so that kernels of wgmma, mbarriers and the copy engine can be run without one.
 
-Only what such kernels of this project are made of is known, and anything else is an error. A warp runs one instruction
-after the other for all its lanes (those at the lowest address first), and warps take turns. What the hardware does at
-some time of its own is done either at once or as late as is allowed, for both of which a kernel must be right:
+It knows only what such kernels of this project are made of; anything else is an error. A warp runs one instruction
+after the other for all its lanes (those at the lowest address first), and warps take turns. The hardware does some
+things at a time of its own; they are done at once or as late as is allowed, and a kernel must be right with both:
 
 - `late_products`: sums of wgmma are computed when a wait_group asks for them, from what registers and local memory then
   hold, so that a stage which is given back too early is seen; else when the instruction is issued;
@@ -553,7 +553,7 @@ def matrix(shared: Array, descriptor: int, rows: Array, depth: int, size: int, a
 
 
 def box(memory: Array, fields: dict[str, int], corner: list[int], rank: int) -> Array:
-    """What the copy engine copies of a box: lines of 128 bytes, zeros beyond the edges."""
+    """The copy of a box as the copy engine makes it: lines of 128 bytes, zeros beyond the edges."""
     assert fields["rank"] == rank - 1
     assert fields["swizzle_mode"] == 3
     assert fields["interleave_layout"] == 0

@@ -41,7 +41,7 @@ def kernels_of(file: str) -> set[str]:
 
 @dataclass
 class Outcome:
-    """What running a file's exercises on one class came to."""
+    """The outcome of running a file's exercises on one class."""
 
     file: str
     launched: list[str] = field(default_factory=list)  # of the file's kernels
@@ -137,7 +137,7 @@ def environment_of(name: str, device_class: str, folder: Path, uninitialized: bo
 
 
 def outcomes(files: list[str], environment: dict[str, str]) -> Iterator[Outcome]:
-    """Of each file, the process being started again behind one that ended it."""
+    """The outcome of each file; the process is started again behind a file that ended it."""
     left, log = list(files), Path(environment["OCLGRIND_LOG"])
     while left:
         log.write_text("")

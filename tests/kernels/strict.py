@@ -20,7 +20,7 @@ def clang() -> str | None:
 
 
 def complaints(source: str, options: str = "-cl-std=CL1.2") -> str:
-    """What clang says of this program, built with these options of clBuildProgram; empty where it is strictly right."""
+    """clang's messages about this program with these options of clBuildProgram; empty where it is strictly right."""
     found = clang()
     assert found, "no clang"
     wanted = [option for option in options.split() if option.startswith(("-D", "-cl-std"))]

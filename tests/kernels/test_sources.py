@@ -38,7 +38,7 @@ def test_every_file_has_an_exercise() -> None:
 
 
 def test_kernels_are_found_by_name() -> None:
-    """What run.py demands to be launched: a form of declaration that it did not see would go unexercised."""
+    """run.py demands that these be launched: a form of declaration that it did not see would go unexercised."""
     for file in EXERCISES:
         text = re.sub(r"//.*", "", (KERNELS / file).read_text())
         assert len(re.findall(r"^[^#\n]*\bkernel\b[^;{]*?\bvoid\b", text, re.MULTILINE)) == len(

@@ -8,7 +8,7 @@ import dlbackend
 
 
 def both(call, *tensors):
-    """What a call gives on the CPU and on the device: a tensor on the CPU, or the class of the exception."""
+    """The outcomes of a call on the CPU and on the device: a tensor on the CPU, or the class of the exception."""
     results = []
     for device in ("cpu", "ocl"):
         try:

@@ -171,7 +171,7 @@ def test_special_values():
 
 
 def test_dropout():
-    """Of the given share, scaled so that means stay; the same in both passes, and again with the same seed."""
+    """Dropout takes the given share, keeps means, and is the same in both passes and again with the same seed."""
     p, shape = 0.25, (2, 3, 64, 64)
     q, k = (torch.randn(shape, device=DEVICE, requires_grad=True) for _ in range(2))
     v = torch.eye(64, device=DEVICE).expand(shape).clone().requires_grad_()
@@ -267,7 +267,7 @@ def test_autocast():
 
 
 def test_memory_is_linear_in_length():
-    """Neither pass makes a matrix of all scores: what is allocated is a few times the operands."""
+    """No pass makes a matrix of all scores: they allocate a few times the operands."""
     length = 2048
     q, k, v = (torch.randn(1, 2, length, 16, device=DEVICE, requires_grad=True) for _ in range(3))
     torch.ocl.synchronize()

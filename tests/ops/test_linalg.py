@@ -14,7 +14,7 @@ import dlbackend
 # As few kernels as possible are compiled: complex64 has all that real types have and more.
 DTYPES = [torch.float32, torch.complex64]
 ALL_DTYPES = [*DTYPES, torch.float64, torch.complex128]
-# Of one launch, of several blocks, batched, and with nothing in them.
+# Matrices of one launch, of several blocks, batched, and with nothing in them.
 SHAPES = [(1, 1), (8, 8), (70, 70), (2, 3, 5, 5), (0, 0), (3, 0, 0), (0, 4, 4)]
 
 

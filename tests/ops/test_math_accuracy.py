@@ -41,7 +41,7 @@ ENDS = [
     10.0,
 ]
 
-# What OpenCL C's full profile promises in ulp (section 7.4 of its specification), where the driver's functions run.
+# OpenCL C's full profile promises so many ulp (section 7.4 of its specification), where the driver's functions run.
 OPENCL = {"exp": 3, "exp2": 3, "expm1": 3, "log": 3, "log2": 3, "log10": 3, "log1p": 2, "sin": 4, "cos": 4, "tan": 5,
           "tanh": 5, "erf": 16, "erfc": 16, "asin": 4, "acos": 4, "atan": 5, "sinh": 4, "cosh": 4, "asinh": 4,
           "acosh": 4, "atanh": 5, "pow": 16, "atan2": 6, "hypot": 4}  # fmt: skip

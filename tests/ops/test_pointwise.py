@@ -202,7 +202,7 @@ def test_out_and_inplace():
         torch.zeros(3, device=DEVICE).add_(torch.zeros(2, 3, device=DEVICE))
 
 
-# Those that no sample of PyTorch's calls with out=, and their arguments after the input.
+# Activations that no sample of PyTorch's calls with out=, and their arguments after the input.
 ACTIVATIONS = {
     "elu": (),
     "gelu": (),
@@ -432,7 +432,7 @@ def test_nan_semantics():
 
 
 def test_known_traps():
-    """What other OpenCL devices were seen to get wrong, silently."""
+    """Other OpenCL devices were seen to get these wrong, silently."""
     quotient = torch.arange(5, device=DEVICE) / torch.arange(1, 6, device=DEVICE)
     torch.testing.assert_close(quotient.cpu(), torch.arange(5) / torch.arange(1, 6))
     torch.testing.assert_close((torch.arange(4, device=DEVICE) * 2.5).cpu(), torch.arange(4) * 2.5)

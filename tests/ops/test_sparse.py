@@ -255,7 +255,7 @@ def test_embedding_bag():
 
 
 def with_gradient(function, x: torch.Tensor, device: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What the function of a COO tensor gives on the device, and the gradient of the sum of its squares."""
+    """The function of a COO tensor on the device, and the gradient of the sum of its squares."""
     x = x.detach().to(device).requires_grad_()
     y = function(x)
     y.to_dense().square().sum().backward()

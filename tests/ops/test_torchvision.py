@@ -87,8 +87,8 @@ def test_ps_roi_align():
 
 
 def ps_roi_pool(x: torch.Tensor, rois: torch.Tensor, bins: tuple[int, int], scale: float) -> torch.Tensor:
-    """What torchvision's CPU kernel computes forward, made of differentiable ops. It leaves out the image's last row
-    and column there, and backward does not: boxes of this test end before them."""
+    """The function of torchvision's CPU kernel, made of differentiable ops. Forward the kernel leaves out the image's
+    last row and column, and backward it does not: boxes of this test end before them."""
     height, width = x.shape[2:]
     result = []
     for roi in rois:

@@ -219,7 +219,7 @@ def test_many_sizes_do_not_grow_without_bound():
 
 
 def test_fraction_of_the_memory_for_this_process() -> None:
-    """What is reserved may pass the limit, what is taken from the driver afterwards may not."""
+    """Memory reserved before may pass the limit; memory taken from the driver afterwards may not."""
     total = torch.ocl.get_device_properties().total_memory
     torch.ocl.empty_cache()
     room = torch.ocl.memory_reserved() + (100 << 20)

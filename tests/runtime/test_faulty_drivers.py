@@ -38,7 +38,7 @@ def layer(library):
     return run
 
 
-# What is done while a call fails, and what must still be right afterwards.
+# Each action runs while a call fails; the rest must still be right afterwards.
 FAILS = """
 def attempt(fault, action):
     os.environ["FAULTY_CALL"] = fault
@@ -159,8 +159,8 @@ print(json.dumps(failed))
 
 
 def test_without_double_precision(layer):
-    """Everything up to float32 and complex64 works; float64 is kept, converted, copied and printed. What is computed
-    in float64 is refused, but for most elementwise ops, which fall back to the CPU."""
+    """Everything up to float32 and complex64 works; float64 is kept, converted, copied and printed. Computing
+    in float64 is refused, except by most elementwise ops, which fall back to the CPU."""
     code = """
 refused = {}
 d = torch.randn(3, 4, dtype=torch.float64)

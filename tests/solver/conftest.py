@@ -1,4 +1,4 @@
-"""What every test of solvers leaves behind as it was."""
+"""State that every test of solvers leaves behind as it was."""
 
 import pytest
 

@@ -74,7 +74,7 @@ def test_every_solver(shape):
 
 
 def test_every_config_is_checked_and_right():
-    """What measuring compares with the reference, on synthetic data; nothing may be found wrong."""
+    """Measuring compares every config with the reference, on synthetic data; nothing may be found wrong."""
     rejected = dlbackend.solvers.stats()["rejected"]
     for shape in (SHAPES[0], SHAPES[3]):
         both_passes([t if t is None else t.to(DEVICE) for t in inputs_of(*shape)], False)

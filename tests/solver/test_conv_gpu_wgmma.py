@@ -77,7 +77,7 @@ def test_convolutions(case, precision, channels_last):
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 def test_odd_addresses(precision, channels_last):
-    """What the copy engine cannot read where it is, and what cannot be stored in vectors."""
+    """The copy engine cannot read operands at these addresses, and results cannot be stored in vectors."""
     for offset in (1, 4):
         run(CASES[0], precision, channels_last, offset)
 

@@ -61,7 +61,7 @@ STATE = "print(json.dumps(state()))"
 
 
 def check_is_a_miss(state):
-    """What lay in the store was not used for the only problem."""
+    """The store's entry was not used for the only problem."""
     assert state["hits"] == 0
     assert state["misses"] == 1
 
@@ -347,7 +347,7 @@ print("{{}}")
 
 
 def test_two_programs_made_for_a_problem_in_vain_are_the_last(process):
-    """What is slower when it is made for a problem is not taken, and soon not tried any more."""
+    """A program that is slower when made for a problem is not taken, and soon none is tried any more."""
     code = """
 for rows in range(30, 80, 10):
     for _ in range(8):
@@ -572,7 +572,7 @@ WRONG = {"faulty": "test_wrong"}
 
 @pytest.mark.parametrize("mode", ["fast", "hybrid"])
 def test_wrong_solver_is_found_out_by_a_problem_of_any_depth(process, mode):
-    """What one result costs the reference is no reason to believe a solver, for this problem or others."""
+    """The reference's cost for one result is no reason to believe a solver, for this problem or others."""
     code = """
 a, b = torch.randn(16, 200000), torch.randn(200000, 16)
 x, y = a.to("ocl"), b.to("ocl")
@@ -705,7 +705,7 @@ print(json.dumps([inside, state()]))
 
 @pytest.mark.parametrize("order", ["rows", "columns", "depth"])
 def test_changing_sizes_of_a_linear_layer_are_learnt(process, order):
-    """Also where there are more rows than features, and in the gradient of the weight, which sums over the rows."""
+    """There may be more rows than features, and the gradient of the weight sums over the rows."""
     code = """
 w, g = torch.ones(80, 72, device="ocl"), torch.ones(160, 72, device="ocl")
 for rows in range(100, 160):

@@ -77,7 +77,7 @@ def test_convolutions(case, dtype, channels_last):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_convolutions_at_odd_addresses(dtype, layout):
-    """What is read and written in fours is not aligned."""
+    """Elements that are read and written in fours are not aligned."""
     dlbackend.solvers.force(EVERYWHERE)
     x, w = (torch.randn(*s).to(dtype).contiguous(memory_format=layout) for s in ((2, 8, 9, 10), (12, 8, 3, 3)))
     grad = torch.randn(2, 12, 9, 10).to(dtype).contiguous(memory_format=layout)

@@ -101,7 +101,7 @@ def test_configs_of_gpu_implicit(case):
         if len(case[0]) == 2 and dtype in (torch.float32, torch.float16):
             convolve(case, TOLERANCE[dtype], True)
 
-    # Of float64 the larger tiles do not fit 48 KiB of local memory. Where each work-group has a compute unit of its
+    # The larger tiles of float64 do not fit 48 KiB of local memory. Where each work-group has a compute unit of its
     # own, the others take half as long again as the best, and are not tried.
     alone = dtype == torch.float64 and _C.device_properties(0).compute_units > 16
     tiles = 1 if alone else 2 if dtype == torch.float64 else 3

@@ -234,7 +234,7 @@ def test_key_round_trips(op):
 
 @pytest.mark.parametrize("op", FAMILIES)
 def test_every_config_of_every_solver_is_checked_and_right(op):
-    """What measuring compares with the reference, on synthetic data; nothing may be found wrong."""
+    """Measuring compares every config with the reference, on synthetic data; nothing may be found wrong."""
     rejected = dlbackend.solvers.stats()["rejected"]
     for case in (c for c in CASES if c.op == op):
         problem = problem_of(case, inputs_of(case, torch.float32))

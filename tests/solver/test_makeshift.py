@@ -66,7 +66,7 @@ def test_what_is_built_runs_until_the_lowest_estimate_is(process):
 
 
 def test_choices_by_estimate_alone_wait_for_it(process):
-    """So that every process gives the same bits."""
+    """Every process has to give the same bits."""
     fast, compiled = process("[taken(), dlbackend.kernel_stats()['compiled']]", DLBACKEND_FIND_MODE="fast")
     assert fast == LOWEST
     deterministic = "import torch, dlbackend\ntorch.backends.ocl.deterministic = True\n"
@@ -74,7 +74,7 @@ def test_choices_by_estimate_alone_wait_for_it(process):
 
 
 def test_other_processes_compile_it_at_once(process):
-    """Not only when the problem runs again; the second run then loads it."""
+    """They do not wait until the problem runs again; the second run then loads it."""
     code = "[dlbackend.solvers.wait(), stats(), again(), stats()]"
     stats = "def stats():\n    s = dlbackend.kernel_stats()\n    return [s['compiled'], s['compiled_elsewhere']]\n"
     _, before, second, after = process(code, stats, DLBACKEND_COMPILE_PROCESSES="1")

@@ -279,7 +279,7 @@ def test_choice_on_cpu_like_devices():
     assert taken(GEMM_KEY) == "cpu_small"
     assert taken(GEMM_KEY.replace("k=40", "k=2000")) == "cpu_packed"
     assert taken(GEMM_KEY.replace("m=33", "m=1")) == "cpu_gemv"
-    # Of images of 9 x 10 the two take equally long on a CPU with vectors of 256 bits.
+    # With images of 9 x 10 the two take equally long on a CPU with vectors of 256 bits.
     many_channels = (
         CONV_KEY.replace("k=16", "k=64")
         .replace("c=8", "c=64")

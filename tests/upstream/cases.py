@@ -147,7 +147,7 @@ def op_call(op: Any, kind: str, sample: Any) -> Call:
     arguments = (sample.input, sample.args, sample.kwargs)
 
     def defined(results: Any) -> Any:
-        """What the op defines of the results: singular vectors' signs are anyone's choice, for one."""
+        """The part of the results that the op defines: singular vectors' signs, for one, are anyone's choice."""
         if op.name in STATISTICS:
             dtype = sample.input.dtype
             results = tree_map(lambda t: t.to(dtype) if t.dtype == torch.float32 else t, results)

@@ -118,7 +118,7 @@ def describe(actual: torch.Tensor, expected: torch.Tensor, which: int) -> str:
 
 
 def differing(actual: list[torch.Tensor | None], expected: list[torch.Tensor | None]) -> tuple[str, list[int]]:
-    """What differs in kind, and of which results the values do."""
+    """A difference in kind, or the numbers of the results whose values differ."""
     if len(actual) != len(expected):
         return f"{len(actual)} results, not {len(expected)}", []
     wrong: list[int] = []
@@ -136,7 +136,7 @@ def differing(actual: list[torch.Tensor | None], expected: list[torch.Tensor | N
 
 
 def compare(call: Call, values: bool = True) -> str:
-    """What is wrong with the call on the device, "" where nothing is, or REFUSED. Without `values` only shapes and
+    """The fault of the call on the device, "" where there is none, or REFUSED. Without `values` only shapes and
     dtypes are compared.
     """
     before = torch.get_rng_state()

@@ -41,7 +41,7 @@ def read_list(path: Path = LIST) -> dict[str, str]:
 
 
 def judge(outcomes: Mapping[str, str], listed: Mapping[str, str], everything_of: str = "") -> Verdict:
-    """What became of the list in a run with these outcomes by id. Where all tests whose ids begin with `everything_of`
+    """Judges the list by a run with these outcomes by id. Where all tests whose ids begin with `everything_of`
     ran, so that one without an outcome does not exist, listed ones must be among them.
     """
     failed = [name for name, outcome in outcomes.items() if outcome == FAILED]

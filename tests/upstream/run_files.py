@@ -28,8 +28,8 @@ FILES = """
     test_reductions test_torch test_nn nn/test_pooling nn/test_embedding nn/test_convolution test_native_mha
     test_segment_reductions test_linalg test_spectral_ops
 """
-# What the names of the device's classes end in: PyTorch names those of a file by the slot, and, once making a class has
-# set the device up, by the device.
+# The names of the device's classes end in these: PyTorch names the classes of a file by the slot and, once making one
+# has set the device up, by the device.
 OURS = "PRIVATEUSE1 or OCL"
 GRACE = 60  # seconds that pytest has to write its report after it was told to stop
 STATUS_OK, STATUS_FAILED, STATUS_NONE = 0, 1, 5  # pytest's: no test at all is fine where -k chose
@@ -49,7 +49,7 @@ class FileRun:
 
 
 def command(file: str, options: argparse.Namespace, report: Path) -> list[str]:
-    # Neither the checkout's pytest.ini nor its conftest.py: they need plugins of PyTorch's CI.
+    # The checkout's pytest.ini and conftest.py are left out: they need plugins of PyTorch's CI.
     words = [sys.executable, "-m", "pytest", file, "-q", "-c", os.devnull, "--rootdir=.", "--noconftest",
              "-p", "no:cacheprovider", f"--junit-xml={report}", "--tb=short", "--disable-warnings", "-p", "dlbackend",
              "-p", "tv_shim",

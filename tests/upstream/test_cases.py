@@ -31,7 +31,7 @@ def test_sample(case):
 
 
 def compared(on_cpu, on_device, values=True):
-    """What compare() says of a call with these results."""
+    """compare() of a call with these results."""
 
     def call(copies):
         result = on_cpu if copies(torch.empty(1)).device.type == "cpu" else on_device

@@ -1,4 +1,4 @@
-"""What runs PyTorch's tests: the list, worker processes that end or hang, and the report of a folder like PyTorch's."""
+"""The runner of PyTorch's tests: the list, worker processes that end or hang, the report of a folder like PyTorch's."""
 
 import re
 import time

@@ -22,7 +22,7 @@ class Lost:
 
 
 class Worker:
-    """A process that works on one piece at a time. What it writes goes to the end of the file `log`."""
+    """A process that works on one piece at a time. Its output goes to the end of the file `log`."""
 
     def __init__(self, work: Callable[[Any], Any], log: str) -> None:
         self.pipe, other = FORK.Pipe()
@@ -45,7 +45,7 @@ class Worker:
         self.pipe.send(item)
 
     def result(self) -> Any:
-        """Of a worker that has answered or ended."""
+        """The result of a worker that has answered or ended."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):

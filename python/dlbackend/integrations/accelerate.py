@@ -61,7 +61,7 @@ PATCHES: dict[str, list[Patch]] = {
         Exchange(
             "PartialState._prepare_backend",
             'is_npu_available(): backend = "hccl"; distributed_type = DistributedType.MULTI_NPU',
-            # There is no type for ocl; for that of GPUs no more is done than for NPU's, but in set_device().
+            # There is no type for ocl. The type of GPUs does no more than the NPU's, except in set_device().
             names={"is_npu_available": "is_ocl_available", "MULTI_NPU": "MULTI_GPU"},
             texts={"hccl": "oclgloo"},
         ),

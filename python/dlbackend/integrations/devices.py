@@ -1,4 +1,4 @@
-"""Which devices other packages shall use when their users name none."""
+"""The devices that other packages shall use when their users name none."""
 
 from __future__ import annotations
 

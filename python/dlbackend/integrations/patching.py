@@ -1,9 +1,9 @@
 """The kinds of changes to other packages' functions.
 
 Most functions that list devices have a branch for Huawei's NPU, which is in PyTorch's slot for out-of-tree devices,
-as ocl is, and so is never there beside it: `elif is_npu_available(): return torch.device("npu")`. What ocl needs is
-that branch with its own name. So a function gets its own code with names and texts exchanged, in place: whoever has
-imported the function already has the changed one.
+as ocl is, and so is never there beside it: `elif is_npu_available(): return torch.device("npu")`. Ocl needs
+that branch with its own name. So a function gets its own code with names and texts exchanged, in place: modules that
+imported the function before have the changed one too.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Patch(Protocol):
 
     @property
     def upstream(self) -> str:
-        """What of the package's code the change is for."""
+        """The part of the package's code that the change is for."""
 
     def apply(self, module: types.ModuleType) -> None:
         """Makes the change. DoesNotFit where the module is another one than it was written for."""

@@ -180,8 +180,8 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return including_emulation and is_available()
 
 
-# What compiled code asks, torch.compile may ask once: as torch.compiler.assume_constant_result() would mark them, which
-# imports the compiler.
+# torch.compile may ask these questions of compiled code once: the functions are marked as
+# torch.compiler.assume_constant_result() would mark them, which imports the compiler.
 for _question in (device_count, is_available, is_bf16_supported):
     _question._dynamo_marked_constant = True  # type: ignore[attr-defined]
 

@@ -1,1 +1,1 @@
-"""What `python -m dlbackend` runs besides the tuner: info, doctor and cache."""
+"""The commands of `python -m dlbackend` besides tune: info, doctor, cache, validate and bench."""

@@ -78,7 +78,7 @@ def asked(name: str, worker: Worker, request: Mapping[str, Any]) -> dict[str, An
 
 
 def examine(worker: Worker, request: Mapping[str, Any], seconds: float) -> roofline.Roofline:
-    """What an ocl device did in a step of so many seconds, and what its rates allow. RuntimeError with its error."""
+    """The roofline of an ocl device in a step of so many seconds. RuntimeError with the worker's error."""
     return roofline.from_record(asked("roofline", worker, {**request, "examine": seconds})["roofline"])
 
 

@@ -3,7 +3,7 @@
 Two stores lie under the cache folder: programs (compiled kernels) and find (results of measuring solvers). Under them
 lie packs, read-only files with entries of both; beside them lies PoCL's own cache, which `info`, `clear` and `verify`
 cover. Everything here may run beside processes that use the stores: an entry that they remove meanwhile is left out,
-and one that is removed here is made again by whoever needs it.
+and processes that need one which was removed here make it again.
 """
 
 import argparse

@@ -54,7 +54,7 @@ def check_autoload() -> Iterator[Finding]:
 
 
 def _driver_hint() -> str:
-    """What explains that a library has no device, as far as files can tell."""
+    """Explains why a library has no device, as far as files can tell."""
     nvidia = glob.glob("/usr/lib*/libnvidia-opencl.so*") + glob.glob("/usr/lib/*/libnvidia-opencl.so*")
     if nvidia and not glob.glob("/etc/OpenCL/vendors/nvidia*"):
         line = f"echo {nvidia[0]} > /etc/OpenCL/vendors/nvidia.icd"

@@ -25,7 +25,7 @@ def _rates(index: int) -> str:
 
 
 def device_rows(index: int) -> list[tuple[str, str]]:
-    """What describes device `index`, in the order in which it is shown."""
+    """The properties of device `index`, in the order in which they are shown."""
     p = ocl.get_device_properties(index)
     return [
         (f"ocl:{index}", p.name),

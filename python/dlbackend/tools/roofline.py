@@ -1,4 +1,4 @@
-"""What a step's ops move and compute, the least time that a device's rates allow for it, and what each op took.
+"""The roofline of a step: what its ops move and compute, the least time that the device allows, and each op's time.
 
 The model is the roofline (Williams, Waterman, Patterson: Roofline, CACM 2009), op by op: an op takes at least as long
 as its operands and results take at the rate of copies through memory, and as its operations take at the peak of their
@@ -38,7 +38,7 @@ FUSED_ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
 
 @dataclass
 class Work:
-    """Of calls of one op: how many, bytes, operations, and seconds at least and in fact."""
+    """The calls of one op: their number, bytes, operations, and seconds at least and in fact."""
 
     calls: int = 0
     bytes: float = 0.0
@@ -71,13 +71,13 @@ def sum_of(works: Iterable[Work]) -> Work:
 
 
 def from_record(record: dict[str, Any]) -> Roofline:
-    """What another process found, the inverse of dataclasses.asdict()."""
+    """The roofline that another process found; the inverse of dataclasses.asdict()."""
     ops = {name: Work(**work) for name, work in record["ops"].items()}
     return Roofline(ops, record["launches"], record["idle"])
 
 
 def bytes_of(tensor: Tensor) -> int:
-    """Of the elements that are there: a dimension of stride 0 repeats one."""
+    """The size of the elements that are in memory: a dimension of stride 0 repeats one."""
     if tensor.layout != torch.strided:
         return sum(bytes_of(part) for part in (tensor._values(), tensor._indices())) if tensor.is_sparse else 0
     count = 1
@@ -100,7 +100,7 @@ def peak(rates: dict[str, Any], dtype: torch.dtype) -> float:
 
 
 def share_of_pairs(function: Any, args: Any, kwargs: Any, queries: int, keys: int) -> float:
-    """Of the pairs of a query and a key, those that attention computes: a causal query i has keys 0 to i."""
+    """The share of pairs of a query and a key that attention computes: a causal query i has keys 0 to i."""
     given = {argument.name: value for argument, value in zip(function._schema.arguments, args, strict=False)} | kwargs
     if not given.get("is_causal", False) or queries * keys == 0:
         return 1.0
@@ -109,7 +109,7 @@ def share_of_pairs(function: Any, args: Any, kwargs: Any, queries: int, keys: in
 
 
 def operations_of(name: str, function: Any, args: Any, kwargs: Any, out: Any) -> float:
-    """Of one call; 0 for ops that only move elements."""
+    """The operations of one call; 0 for ops that only move elements."""
     if name.startswith(FUSED_ATTENTION):
         backward = name != FUSED_ATTENTION
         query, key = args[backward].shape, args[backward + 1].shape

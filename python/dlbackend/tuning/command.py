@@ -37,7 +37,7 @@ def torchvision_net(name: str, batch: int, size: int, weights: str | None) -> tu
 
 
 def load_function(name: str) -> tuple[nn.Module, Any, Loss]:
-    """What `module:function` returns: (model, inputs), or (model, inputs, loss)."""
+    """Calls `module:function`, which returns (model, inputs) or (model, inputs, loss)."""
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:

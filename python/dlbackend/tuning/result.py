@@ -1,4 +1,4 @@
-"""What the tuner found out about a model on a device, as JSON, and making it happen again without tuning.
+"""The result of tuning a model on a device, as JSON; applying it makes the winner again without tuning.
 
     tuning = dlbackend.load_tuning("tuning.json")    # solver choices hold for this process from here on
     model = tuning.apply(model)                      # the winner's precision, layout and folding
@@ -184,7 +184,7 @@ class _Positive:
 
 _NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false", dict: "an object"}
 
-# What a field must be for _check(): a type, a tuple of the strings that it may be, a list of one shape for an array, a
+# Shapes of fields for _check(): a type, a tuple of the strings that it may be, a list of one shape for an array, a
 # dictionary of shapes for an object with at least these fields.
 _CONFIGURATION = {
     "precision": variant.PRECISIONS,
@@ -356,8 +356,8 @@ def restore_solvers() -> None:
 
 
 def load_environment() -> None:
-    """Loads at import the solver choices of the file that DLBACKEND_TUNING names. What is wrong with it is a warning,
-    so that torch works on; a foreign device is noticed when a device is first used.
+    """Loads at import the solver choices of the file that DLBACKEND_TUNING names. A fault in it is a warning, so
+    that torch works on; a foreign device is noticed when a device is first used.
     """
     path = environment.tuning()
     if not path:

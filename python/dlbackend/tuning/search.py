@@ -1,4 +1,4 @@
-"""Which configurations of a model are measured, in which order, and which of them win."""
+"""The search: it decides which configurations of a model are measured, in which order, and which of them win."""
 
 import itertools
 import time
@@ -63,7 +63,7 @@ class Search(Measurement):
         return self.cut
 
     def entry(self, configuration: Configuration) -> Entry | None:
-        """What is known of a configuration, measuring it when it is new. None when there is no time for it."""
+        """The entry of a configuration, which is measured when it is new. None when there is no time for it."""
         if configuration in self.entries:
             return self.entries[configuration]
         if self.entries and self.out_of_time():

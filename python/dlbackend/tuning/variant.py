@@ -380,8 +380,8 @@ def _bounds_of(model: nn.Module, node: fx.Node) -> tuple[float, float] | None:
 
 
 def apply_in_place(name: str, a: Any, b: Any) -> Any:
-    """What `a += b` and the like give, and do to a tensor; `name` is that of the function in module operator. Those
-    themselves would stand as `a += b` in a graph's code, and change a number that is read later on.
+    """Does to a tensor what `a += b` and the like do, and returns what they give; `name` is a function of operator.
+    That function itself would stand as `a += b` in a graph's code, and change a number that is read later on.
     """
     return getattr(operator, name)(a, b)
 

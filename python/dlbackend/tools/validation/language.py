@@ -27,7 +27,7 @@ def _loss(outputs: Any) -> Tensor:
 
 
 def _sizes(quick: bool) -> dict[str, Any]:
-    """What most configurations call alike."""
+    """The options that most configurations call alike."""
     width = 32 if quick else 256
     return {
         "vocab_size": VOCABULARY, "hidden_size": width, "intermediate_size": 2 * width,

@@ -1,4 +1,4 @@
-"""What became of a network, as a row of the table and as an entry of the JSON. docs/validation.md describes both."""
+"""The result of a network, as a row of the table and as an entry of the JSON. docs/validation.md describes both."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ from dlbackend.tools.validation.rule import Check, Comparison
 
 @dataclass
 class Result:
-    """What became of a network. It passes where every check does, no op ran on the CPU and nothing was raised."""
+    """The result of a network. It passes where every check does, no op ran on the CPU and nothing was raised."""
 
     name: str
     family: str
@@ -27,7 +27,7 @@ class Result:
         return not (self.error or self.fallbacks) and all(check.passed for check in self.checks)
 
     def worst(self, *what: str) -> Check | None:
-        """Of the checks of these quantities the one that uses most of what it is allowed; a NaN is worse than all."""
+        """The check of these quantities that uses most of what it is allowed; a NaN is worse than all."""
         checks = [check for check in self.checks if check.what in what]
         return max(checks, key=lambda check: (not check.passed, check.used), default=None)
 

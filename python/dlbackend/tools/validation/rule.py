@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from dlbackend.tools.training_worker import synchronize
 from dlbackend.tools.validation.runs import Comparable, Decisions, moved, tensors, without_dropout
 
-# Of the CPU's float32 error; and what both have beside: results are rounded to float32 themselves, about a thousand
-# times in a row through a deep network.
+# The device may have so many times the CPU's float32 error, and this much more: results are rounded to float32
+# themselves, about a thousand times in a row through a deep network.
 TIMES, FLOOR = 8.0, 2e-5
-# Of gradients where single units may decide otherwise, and of the decisions that are counted (Decisions).
+# The limit for gradients where single units may decide otherwise, and for the share of other decisions (Decisions).
 FLIPPED = 0.1
 GRADIENTS = ("input gradient", "gradients")
 RATE = 0.01  # of SGD
@@ -73,7 +73,7 @@ Vector = Sequence[Tensor]  # tensors that are compared together, as if they were
 
 @dataclass
 class Run:
-    """What one run computed. The tensors are the run's own, in its type and on its device: copies would be large."""
+    """The results of one run. The tensors are the run's own, in its type and on its device: copies would be large."""
 
     quantities: dict[str, list[Vector]]
     seconds: float
@@ -84,7 +84,7 @@ class Run:
 
 @dataclass
 class Errors:
-    """What is kept of a run in float32: how far each vector is from the truth, and what else is reported."""
+    """The part of a run in float32 that is kept: how far each vector is from the truth, and what else is reported."""
 
     of: dict[str, list[float]]
     seconds: float
@@ -223,7 +223,7 @@ def compare(stage: Stage, name: str, example: Example, device: torch.device, smo
     here = errors(run(CPU, torch.float32), truth)
     first = errors(run(device, torch.float32), truth)
     del truth
-    # What is timed runs once more: kernels are compiled, the CPU's threads are awake.
+    # The timed runs come after: kernels are compiled by then, and the CPU's threads are awake.
     cpu_seconds, seconds = (0.0, 0.0) if smooth else (run(where, torch.float32).seconds for where in (CPU, device))
     free_cached(device)
     checks = []
@@ -261,5 +261,5 @@ def check(stage: str, what: str, here: list[float], there: list[float], to_round
 
 
 def stages(example: Example) -> dict[str, Stage]:
-    """What is compared of a network, by name."""
+    """The stages in which a network is compared, by name."""
     return {"train": train, "eval": infer, **({"generate": generate} if example.generate else {})}

@@ -39,7 +39,7 @@ SMOOTH: dict[Function, Function] = {
     F.max_pool2d: _pooled(F.avg_pool2d),
     F.max_pool3d: _pooled(F.avg_pool3d),
 }
-# Of targets those that torchvision takes in float32 only; what is computed of them is of the type of the boxes.
+# torchvision takes these targets in float32 only; what it computes of them has the type of the boxes.
 ONE_TYPE = ("keypoints",)
 DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout}
 COMPARISONS = {
@@ -47,7 +47,7 @@ COMPARISONS = {
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
     for function in (getattr(torch, name), getattr(Tensor, name), getattr(Tensor, f"__{name}__"))
 }
-# Those that take a dimension: where among the arguments it stands.
+# Functions that take a dimension, and where it stands among their arguments.
 SELECTIONS: dict[Function, int] = {
     **dict.fromkeys((torch.topk, Tensor.topk), 2),
     **dict.fromkeys((torch.sort, Tensor.sort, torch.argsort, Tensor.argsort), 1),
@@ -68,10 +68,10 @@ def grouped_product(x: Tensor, weights: Tensor, offs: Tensor) -> Tensor:
 
 
 class Decisions:
-    """What float numbers decided in one run, for others to decide the same: comparisons, orders, boxes that are kept.
+    """The decisions of one run by float numbers, which others repeat: comparisons, orders, boxes that are kept.
 
     Where two numbers are equal but for rounding, each run would decide otherwise, and from there on compute something
-    else. Those that take part in the other runs still decide themselves, and it is counted how often they differ.
+    else. The other runs still decide for themselves too, and it is counted how often they differ.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Decisions:
 
     @property
     def share(self) -> float:
-        """Of the decisions, how many would have been others."""
+        """The share of decisions that would have been others."""
         return self.different / max(self.total, 1)
 
 

@@ -16,7 +16,7 @@ CLASSES = 10
 Options = Mapping[str, Any]
 Make = Callable[[str, bool], Example]
 
-# Those that the validation of dlprimitives' PyTorch backend runs, and one or two of every other family.
+# The networks that the validation of dlprimitives' PyTorch backend runs, and one or two of every other family.
 CLASSIFICATION = (
     "alexnet", "resnet18", "resnet50", "vgg16", "densenet161", "googlenet", "squeezenet1_0", "inception_v3",
     "shufflenet_v2_x1_0", "mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small", "resnext50_32x4d",
@@ -185,5 +185,5 @@ def family_of(name: str) -> str | None:
 
 
 def maker(family: str, name: str) -> Callable[[bool], Example]:
-    """What makes the network with what it is called with."""
+    """A function that makes the network and what it is called with."""
     return partial(FAMILIES[family][1], name)
