@@ -9,7 +9,7 @@ from typing import Any
 
 
 def install(torch: types.ModuleType) -> None:
-    """Has tensors of ocl say that they are on DLPack's device type for extensions (kDLExtDev). Others as before."""
+    """Has tensors of ocl say that they are on DLPack's device type for extensions (kDLExtDev); others do as before."""
     original = torch.Tensor.__dlpack_device__
     overridden = torch.overrides.has_torch_function_unary
 

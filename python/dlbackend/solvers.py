@@ -89,7 +89,7 @@ def tune(problem: str, device: int = 0) -> list[Solution]:
 
 def stats() -> dict[str, float]:
     """Counts of finding in this process: problems that the store knew ("hits") or not ("misses"), new sizes that
-    ran what a like one runs ("precedents"; when they come again, they are hits or misses), "searches" for something
+    ran what a similar one runs ("precedents"; when they come again, they are hits or misses), "searches" for something
     faster behind a problem's runs, solutions "measured", "verified" against the reference and "rejected" as
     wrong or failing, times a faster one was "swapped" in, and the seconds that callers waited for measuring
     ("benchmark_seconds").

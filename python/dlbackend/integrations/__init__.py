@@ -63,7 +63,7 @@ _warned: set[str] = set()
 
 class _WatchedSpec(ModuleSpec):
     """The spec of a module that is to be changed. Python's import system sets `_initializing` to False when it has
-    run a module: also one that is being run now, as that is whose `import torch` brought dlbackend.
+    run a module. That module may be running now: its own `import torch` may have brought dlbackend.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -100,7 +100,7 @@ def _watch(spec: ModuleSpec) -> None:
 
 
 def install() -> None:
-    """Changes the modules that are loaded, those that are being loaded when they are, and later ones."""
+    """Changes the modules that are loaded, and others, which may be loading now, once they are loaded."""
     if environment.integrations_turned_off():
         return
     sys.meta_path.insert(0, _Finder())

@@ -8,7 +8,7 @@ from dlbackend_autoload import other_accelerator
 
 
 def is_ocl_available(*_: object, **__: object) -> bool:
-    """Whether ocl is the accelerator of this process and has a device. Takes what such questions of packages take."""
+    """Whether ocl is the accelerator of this process and has a device. Takes any arguments, as packages pass them."""
     return torch._C._get_privateuse1_backend_name() == "ocl" and torch.get_device_module("ocl").is_available()
 
 
@@ -20,8 +20,8 @@ def good_devices() -> list[int]:
 
 
 def no_cuda() -> bool:
-    """Whether CUDA (or ROCm, which has its name) cannot be used here, so that what says "cuda" in other packages is
-    never meant. A torch that was built for CUDA, as PyPI's is, is no sign of a GPU.
+    """Whether CUDA (or ROCm, which has its name) cannot be used here, so that "cuda" in other packages is never
+    meant. A torch that was built for CUDA, as PyPI's is, is no sign of a GPU.
     """
     return other_accelerator(torch) != "cuda"
 

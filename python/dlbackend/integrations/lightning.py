@@ -159,7 +159,7 @@ def tells_of_ocl(log_device_info: Callable[[Any], None]) -> Callable[[Any], None
 
 
 def of_connector(name: str) -> list[Patch]:
-    """For the class that turns a Trainer's or Fabric's arguments into devices, strategy and precision."""
+    """Patches of the class that turns a Trainer's or Fabric's arguments into devices, strategy and precision."""
     return [
         Wrap(f"{name}._choose_auto_accelerator", 'XLA, MPS, CUDA.is_available(); else "cpu"', ocl_not_cpu),
         Wrap(f"{name}._choose_gpu_accelerator_backend", "MPS, CUDA; else raise", ocl_for_gpu),
@@ -170,7 +170,7 @@ def of_connector(name: str) -> list[Patch]:
 
 
 def of_ddp(method: str) -> list[Patch]:
-    """For the method that wraps a net for distributed training."""
+    """Patches of the method that wraps a net for distributed training."""
     upstream = "torch.cuda.stream(torch.cuda.Stream()) if device_ids is not None"
     return [Exchange(f"DDPStrategy.{method}", upstream, names={"cuda": "ocl"}, only_if=no_cuda)]
 

@@ -54,7 +54,7 @@ class Supply:
 
 
 def _on(device: int) -> torch.device:
-    """The device that comm.py means by an index; by -1 the CPU."""
+    """The device of an index as comm.py uses it; -1 is the CPU."""
     return torch.device("cpu") if device < 0 else torch.device("ocl", device)
 
 
@@ -84,7 +84,7 @@ def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> 
 
 
 def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
-    """The tensor on each device; itself where it is there."""
+    """The tensor on each device; the tensor itself on its own device."""
     return [tensor.to(_on(device), non_blocking=True) for device in devices]
 
 

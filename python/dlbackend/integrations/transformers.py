@@ -21,7 +21,7 @@ def of_npu(target: str, upstream: str) -> Patch:
 
 
 class _Cuda:
-    """In place of torch.cuda: the default stream of any accelerator's device."""
+    """Stands in for torch.cuda: the default stream of any accelerator's device."""
 
     @staticmethod
     def default_stream(device: torch.device) -> Any:
@@ -29,7 +29,7 @@ class _Cuda:
 
 
 class _TorchOfAnyDevice:
-    """In place of torch, with the above as its `cuda`."""
+    """Stands in for torch, with the above as its `cuda`."""
 
     cuda = _Cuda
 

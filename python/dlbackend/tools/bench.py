@@ -60,7 +60,7 @@ class Worker:
 
 
 def alternate(workers: Mapping[str, Worker], request: Mapping[str, Any], rounds: int) -> dict[str, list[Times]]:
-    """The times of each worker in each round, in which they take turns. RuntimeError with what one of them says."""
+    """The times of each worker in each round, in which they take turns. RuntimeError with the error of one of them."""
     times: dict[str, list[Times]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():

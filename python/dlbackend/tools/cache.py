@@ -230,7 +230,7 @@ def import_pack(args: argparse.Namespace) -> int:
         print(f"{args.file}: {'; '.join(pack.faults()) or 'no entries'}", file=sys.stderr)
         return 1
     counts = dict.fromkeys(("new", "there already", "damaged"), 0)
-    # Without the packs under them: what is imported shall be there without them.
+    # The stores are opened without the packs under them: imported entries must be there without packs.
     by_kind = {
         store.kind: _C.DiskCache(store.kind, store.folder, store.max_bytes, store.max_entries)
         for store in (_C.program_cache(), _C.find_cache())

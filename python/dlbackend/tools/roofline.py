@@ -29,7 +29,7 @@ from dlbackend import _C, ocl, solvers
 from dlbackend.backend import fp32_precision_here
 
 PREFIX = "roofline "
-# Ops that read of their first tensor no more than what they return.
+# Ops that read no more of their first tensor than they return.
 GATHERS = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather", "aten::take"}
 # Ops that write without reading what was there.
 OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::bernoulli_"}

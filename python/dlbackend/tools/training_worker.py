@@ -107,7 +107,7 @@ def training_step(
 
 
 def prepare_device(name: str, threads: int) -> torch.device:
-    """The device, computing in float32 and with what it has for networks whose sizes stay the same."""
+    """The device, set to compute in float32 and to tune itself for networks whose sizes stay the same."""
     if name.startswith("ocl"):
         importlib.import_module("dlbackend")
     device = torch.device(name)

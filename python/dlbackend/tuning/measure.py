@@ -194,8 +194,8 @@ def accuracy_of(found: list[torch.Tensor], expected: list[torch.Tensor]) -> Json
 
 
 def _errors(difference: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:
-    """Largest difference over the largest value, and relative L2 norm. Infinite where what is wanted is zero, or not
-    finite, and not met.
+    """Largest difference over the largest value, and relative L2 norm. Infinite where the wanted result is zero or
+    not finite, and the result is another.
     """
     if not difference.any():  # true also of results that are all zero, or empty
         return 0.0, 0.0

@@ -14,8 +14,8 @@ WINNER, SLOWEST, OTHER = "tab:green", "tab:red", "tab:gray"
 
 
 def draw(title: str, measured: list[Json], winner: Json, slowest: Json, path: Path) -> None:
-    """Draws configurations, entries of the tuning's JSON, of which two are named, in the format of the path's ending.
-    ImportError without matplotlib.
+    """Draws the times of configurations, which are entries of a tuning's JSON, and of the layers of two of them. The
+    path's ending names the format. ImportError without matplotlib.
     """
     layers = _layers(winner, slowest)
     heights = [0.3 * len(measured) + 1, 0.35 * len(layers) + 1]

@@ -101,8 +101,8 @@ class Tuning:
 
     def load_solvers(self) -> None:
         """Makes this process take the winner's solvers for the problems that were tuned, before what its own store
-        knows. Opens no driver; on other devices it has no effect. ValueError for what is no record: none of them holds
-        then.
+        knows. Opens no driver; on other devices it has no effect. ValueError where one is no record; then none of them
+        holds.
         """
         try:
             for key, text in self.data["records"].items():
@@ -142,7 +142,7 @@ class Tuning:
         return "\n".join(lines)
 
     def not_offered(self) -> list[tuple[str, str, str]]:
-        """Knob, value and reason of what was not tried."""
+        """Knob, value and reason of all that was not tried."""
         return [
             (knob, value, why)
             for knob, found in self.data["knobs"].items()
@@ -227,7 +227,7 @@ _REPLAYED = {"winner": _Positive, "slowest": _Positive}
 
 
 def _check(value: object, shape: object, where: str) -> None:
-    """ValueError, naming the field, where `value` has not the shape."""
+    """Raises ValueError, which names the field, where `value` does not have the shape."""
     if isinstance(shape, _Nullable):
         if value is not None:
             _check(value, shape.shape, where)
@@ -265,8 +265,8 @@ def _check_object(value: object, shape: "dict[str, object] | _Mapping", where: s
 
 
 def _is_a(value: object, kind: type) -> bool:
-    """isinstance() as JSON sees it: integers are numbers, true and false are not. Strings must have a UTF-8 form, which
-    half a surrogate pair has not.
+    """isinstance() as JSON sees it: integers are numbers, true and false are not. Strings must have a UTF-8 form;
+    half a surrogate pair has none.
     """
     if kind is str:
         return isinstance(value, str) and value == value.encode(errors="ignore").decode()

@@ -15,7 +15,7 @@ GENERATED = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
 
 
 def import_transformers() -> types.ModuleType:
-    """transformers, without what it says about options of generate()."""
+    """transformers, silent about options of generate()."""
     module = importlib.import_module("transformers")
     module.logging.set_verbosity_error()
     return module

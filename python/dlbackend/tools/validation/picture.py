@@ -11,7 +11,7 @@ LEAST, MOST = 1e-3, 1e2  # shares of the allowed error that can be told apart in
 
 
 def _share(result: Result) -> float:
-    """The largest; what raised, or is no number, has none and gets the longest bar."""
+    """The largest share. A network that raised, or a NaN, has none and gets the longest bar."""
     worst = max((check.used if check.used == check.used else MOST for check in result.checks), default=MOST)
     return min(max(worst, LEAST), MOST) if not result.error else MOST
 

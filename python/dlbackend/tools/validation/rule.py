@@ -79,7 +79,7 @@ class Run:
     seconds: float
     jumps: int
     different: float = 0.0
-    own: dict[str, float] = field(default_factory=dict)  # errors of steps from what the run itself had before them
+    own: dict[str, float] = field(default_factory=dict)  # errors that are known without the truth
 
 
 @dataclass
@@ -145,7 +145,7 @@ def train(example: Example, device: torch.device, dtype: torch.dtype, mode: Comp
     """One training step with SGD."""
     model = without_dropout(copy.deepcopy(example.model)).to(device=device, dtype=dtype).train()
     inputs = moved(example.inputs if example.training_inputs is None else example.training_inputs, device, dtype)
-    # Targets stand in the second place of what torchvision's detection takes; nobody asks for their gradients.
+    # Targets stand in the second place of what torchvision's detection takes; their gradients are not compared.
     pictures = [x for x in tensors(inputs[0] if isinstance(inputs, tuple) else inputs) if x.is_floating_point()]
     for picture in pictures:
         picture.requires_grad_()

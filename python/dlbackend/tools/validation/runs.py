@@ -108,8 +108,8 @@ class Decisions:
 
 
 class Comparable(TorchFunctionMode):
-    """While it is active, dropout lets everything through, and what else is random is drawn on the CPU in one order.
-    In float64, what networks convert to float32 whatever they are given stays exact.
+    """While it is active, dropout lets everything through, and other random numbers are drawn on the CPU in one order.
+    In float64, tensors that a network always converts to float32 stay exact.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ def tensors(structure: Any) -> list[Tensor]:
 
 
 def moved(structure: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Copies of the tensors in a structure, the floating ones in this type, but those that are taken in one only."""
+    """Copies of the tensors in a structure, the floating ones in this type unless they are taken in one type only."""
 
     def move(path: tuple[Any, ...], leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -185,7 +185,7 @@ def moved(structure: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
-    """Attention takes its dropout as a number, and the others may as well be off: each device draws its own."""
+    """Turns dropout off: attention takes it as a number, and each device would draw its own."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
