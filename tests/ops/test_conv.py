@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from common import assert_layout_as_on_cpu
 
 import dlbackend  # noqa: F401  (registers the device where it is not installed)
 
@@ -72,6 +73,24 @@ def check(case, transposed, channels_last, dtype=torch.float32):
         assert error < TOLERANCE[dtype], f"{name}: {error}"
     if channels_last and len(size) > 1:
         assert got[0].is_contiguous(memory_format=format_)
+
+
+@pytest.mark.parametrize("conv", [F.conv2d, F.conv_transpose2d])
+@pytest.mark.parametrize("weight_last", [False, True])
+@pytest.mark.parametrize("input_last", [False, True])
+def test_results_and_gradients_have_the_layout_of_the_cpu(conv, input_last, weight_last):
+    """All are channels last where the input or the weight is."""
+
+    def both(x, w):
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        y = conv(x, w)
+        return y.detach(), *torch.autograd.grad(y, (x, w), torch.ones_like(y))
+
+    formats = [torch.channels_last if last else torch.contiguous_format for last in (input_last, weight_last)]
+    x, w = (
+        torch.randn(4, 4, 5, 6)[..., -n:, -n:].contiguous(memory_format=f) for n, f in zip((5, 3), formats, strict=True)
+    )
+    assert_layout_as_on_cpu(both, x, w)
 
 
 @pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels_last"])

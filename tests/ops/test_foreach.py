@@ -142,6 +142,31 @@ def test_alpha_and_tensor_operand(dtype):
     torch.testing.assert_close([t.cpu() for t in actual], list(expected))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_are_those_of_the_op_alone(dtype):
+    """A number that the lists' dtype has not is rounded to it, or not, as by the op for one tensor."""
+    a, b = to_device(make(dtype)), to_device(make(dtype, seed=1))
+    numbers = [0.1, 3.14, -0.7, 1e-3, 2.5, 1.001, -3.3]
+    for name in ("add", "sub", "mul", "div", "pow", "clamp_min", "clamp_max"):
+        op = getattr(torch, name)
+        x = [t.abs() for t in a] if name == "pow" else a
+        lists, one = getattr(torch, f"_foreach_{name}")(x, numbers), getattr(torch, f"_foreach_{name}")(x, 3.14)
+        for i, (t, number) in enumerate(zip(x, numbers, strict=True)):
+            assert lists[i].equal(op(t, number)), (name, number)
+            assert one[i].equal(op(t, 3.14)), name
+    for name in ("add", "sub"):
+        for t, u, result in zip(a, b, getattr(torch, f"_foreach_{name}")(a, b, alpha=3.14), strict=True):
+            assert result.equal(getattr(torch, name)(t, u, alpha=3.14)), name
+
+
+def test_bool_refuses_numbers_as_clamp_does():
+    a = to_device(make(torch.bool))
+    for name in ("clamp_min", "clamp_max", "maximum", "minimum"):
+        for number in (True, [True] * len(a)):
+            with pytest.raises(NotImplementedError, match="clamp"):
+                getattr(torch, f"_foreach_{name}")(a, number)
+
+
 @pytest.mark.parametrize("name", ["addcmul", "addcdiv"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.complex64])
 def test_addc(name, dtype):

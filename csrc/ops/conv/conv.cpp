@@ -265,7 +265,7 @@ Tensor input_grad(const Tensor& grad, const Tensor& input, const Tensor& weight,
 Tensor weight_grad(const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
                    IntArrayRef padding, IntArrayRef dilation, bool transposed, int64_t groups) {
   const Tensor result =
-      new_tensor(weight.sizes(), weight.scalar_type(), weight.device(), format_of(weight, weight));
+      new_tensor(weight.sizes(), weight.scalar_type(), weight.device(), format_of(input, weight));
   if (result.numel() == 0) return result;
   if (grad.numel() == 0 || input.numel() == 0) return result.zero_();
   const Tensor &x = transposed ? grad : input, &y = transposed ? input : grad;

@@ -11,6 +11,7 @@
 
 #include "ops/foreach/foreach.h"
 #include "ops/pointwise/rows.h"
+#include "runtime/tensor.h"
 
 namespace dlb {
 namespace {
@@ -64,16 +65,24 @@ const codegen::PointwiseOp* op_of(const BinaryRow& row, at::ArrayRef<TensorList>
                                   Scalars scalars = {}) {
   const bool complex_pow = std::string_view(row.op) == "pow" && lists[0][0].is_complex();
   for (const c10::Scalar& scalar : scalars)  // the slow route raises, or computes by another row
-    if ((row.refuses_bool && scalar.isBoolean()) || (complex_pow && has_own_power(scalar))) return nullptr;
+    if ((row.refuses_bool && scalar.isBoolean()) || (complex_pow && has_own_power(scalar)) ||
+        (row.checks_scalars && lists[0][0].scalar_type() == at::kBool))
+      return nullptr;
   const codegen::PointwiseOp* op = fast_op(codegen::find_pointwise(row.op), row.float_result, lists, scalars);
   if (op && row.checks_scalars)
     for (const c10::Scalar& scalar : scalars) check_scalar_fits(scalar, lists[0][0].scalar_type());
   return op;
 }
 
+// A number as the op alone takes it as its second operand beside tensors of `self`'s dtype.
+c10::Scalar number_of(const codegen::PointwiseOp& op, const c10::Scalar& value, TensorList self) {
+  return op.exact_number ? value : rounded_to(value, self[0].scalar_type());
+}
+
 // Adds alpha where the row's op takes it.
-void add_alpha(MultiTensor& call, const codegen::PointwiseOp* op, const c10::Scalar& alpha = 1) {
-  if (op->scalars > 0) call.scalar(alpha);
+void add_alpha(MultiTensor& call, const codegen::PointwiseOp* op, TensorList self,
+               const c10::Scalar& alpha = 1) {
+  if (op->scalars > 0) call.scalar(op->rounded_scalars ? rounded_to(alpha, self[0].scalar_type()) : alpha);
 }
 
 template <size_t I>
@@ -82,7 +91,9 @@ struct WithScalar {
   static auto setup(TensorList self, const c10::Scalar& scalar) {
     at::native::check_foreach_api_restrictions(self);
     const codegen::PointwiseOp* op = op_of(row, {self}, scalar);
-    return std::pair(op, [=, &scalar](MultiTensor& call) { call.value(scalar), add_alpha(call, op); });
+    return std::pair(op, [=, &scalar](MultiTensor& call) {
+      call.value(number_of(*op, scalar, self)), add_alpha(call, op, self);
+    });
   }
   static Tensors functional(TensorList self, const c10::Scalar& scalar) {
     const auto [op, fill] = setup(self, scalar);
@@ -100,7 +111,11 @@ struct WithScalars {
   static auto setup(TensorList self, Scalars scalars) {
     at::native::check_foreach_api_restrictions(self, scalars);
     const codegen::PointwiseOp* op = op_of(row, {self}, scalars);
-    return std::pair(op, [=](MultiTensor& call) { call.values(scalars), add_alpha(call, op); });
+    return std::pair(op, [=](MultiTensor& call) {
+      c10::SmallVector<c10::Scalar, 64> numbers;
+      for (const c10::Scalar& scalar : scalars) numbers.push_back(number_of(*op, scalar, self));
+      call.values(numbers), add_alpha(call, op, self);
+    });
   }
   static Tensors functional(TensorList self, Scalars scalars) {
     const auto [op, fill] = setup(self, scalars);
@@ -121,7 +136,7 @@ struct WithList {
     at::native::check_foreach_api_restrictions(self, other);
     const codegen::PointwiseOp* op = op_of(row, {self, other});
     if (op) (at::native::alpha_check(self[0].scalar_type(), alpha), ...);
-    return std::pair(op, [=](MultiTensor& call) { call.input(other), add_alpha(call, op, alpha...); });
+    return std::pair(op, [=](MultiTensor& call) { call.input(other), add_alpha(call, op, self, alpha...); });
   }
   static Tensors functional(TensorList self, TensorList other, Alpha... alpha) {
     const auto [op, fill] = setup(self, other, alpha...);
@@ -151,8 +166,9 @@ struct WithTensor {
                       keeps_dtype(self, other);
     const codegen::PointwiseOp* op = fits ? op_of(row, {self}) : nullptr;
     if (op) (at::native::alpha_check(self[0].scalar_type(), alpha), ...);
-    return std::pair(
-        op, [=, &other](MultiTensor& call) { call.single_or_value(other), add_alpha(call, op, alpha...); });
+    return std::pair(op, [=, &other](MultiTensor& call) {
+      call.single_or_value(other), add_alpha(call, op, self, alpha...);
+    });
   }
   static Tensors functional(TensorList self, const at::Tensor& other, Alpha... alpha) {
     const auto [op, fill] = setup(self, other, alpha...);
@@ -171,7 +187,11 @@ Tensors scalar_pow_list(const c10::Scalar& self, TensorList exponent) {
   const c10::DeviceGuard guard(exponent[0].device());
   Tensors result;
   for (const at::Tensor& t : exponent) result.push_back(at::empty_like(t));
-  MultiTensor(*op, exponent[0].scalar_type()).output(result).value(self).input(exponent).run();
+  MultiTensor(*op, exponent[0].scalar_type())
+      .output(result)
+      .value(rounded_to(self, exponent[0].scalar_type()))
+      .input(exponent)
+      .run();
   return result;
 }
 
