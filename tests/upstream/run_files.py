@@ -27,6 +27,10 @@ FILES = """
     test_view_ops test_shape_ops test_indexing test_scatter_gather_ops test_sort_and_select test_type_promotion
     test_reductions test_torch test_nn nn/test_pooling nn/test_embedding nn/test_convolution test_native_mha
     test_segment_reductions test_linalg test_spectral_ops
+    test_optim test_modules test_foreach test_transformers test_sparse test_sparse_csr test_unary_ufuncs
+    test_binary_ufuncs test_tensor_creation_ops test_autograd test_ops_gradients test_ops_fwd_gradients
+    test_nestedtensor test_masked test_serialization functorch/test_vmap functorch/test_eager_transforms nn/test_dropout
+    nn/test_multihead_attention
 """
 # The names of the device's classes end in these: PyTorch names the classes of a file by the slot and, once making one
 # has set the device up, by the device.
@@ -52,7 +56,7 @@ def command(file: str, options: argparse.Namespace, report: Path) -> list[str]:
     # The checkout's pytest.ini and conftest.py are left out: they need plugins of PyTorch's CI.
     words = [sys.executable, "-m", "pytest", file, "-q", "-c", os.devnull, "--rootdir=.", "--noconftest",
              "-p", "no:cacheprovider", f"--junit-xml={report}", "--tb=short", "--disable-warnings", "-p", "dlbackend",
-             "-p", "tv_shim",
+             "-p", "tv_shim", "-p", "for_device",
              "-n", str(options.jobs), "--max-worker-restart=10000",
              f"--timeout={options.test_timeout:g}", "--timeout-method=thread",
              "-k", f"({OURS}) and ({options.k})" if options.k else OURS]  # fmt: skip
@@ -63,7 +67,11 @@ def environment(jobs: int) -> dict[str, str]:
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     # The working directory is another one: an entry of PYTHONPATH may be relative. tv_shim is there for what PyTorch's
     # testing modules import, torchvision, whose compiled part need not fit this torch.
-    given = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(ROOT / "tests/nets")]
+    given = [
+        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+        str(ROOT / "tests/nets"),
+        str(ROOT / "tests/upstream"),
+    ]
     path = os.pathsep.join(map(os.path.abspath, filter(None, given)))
     defaults = {"OMP_NUM_THREADS": threads, "DLBACKEND_RATES": "derived"}
     # Workers must collect tests in the same order, which for PyTorch's depends on sets of strings.

@@ -84,7 +84,17 @@ class TestOnNoDevice(TestCase):
     def test_never(self):
         raise AssertionError
 
+class TestOfCPUAndCUDA(TestCase):
+    def test_there(self, device):
+        self.assertEqual(torch.ones(2, device=device).device.type, "ocl")
+
+class TestOfCUDA(TestCase):
+    def test_never(self, device):
+        raise AssertionError
+
 instantiate_device_type_tests(TestSome, globals())
+instantiate_device_type_tests(TestOfCPUAndCUDA, globals(), only_for=("cpu", "cuda"))
+instantiate_device_type_tests(TestOfCUDA, globals(), only_for="cuda")
 """
 
 
@@ -99,7 +109,7 @@ def test_files_of_a_checkout(tmp_path):
     assert done.returncode == 1, done.stderr
     row = re.search(r"^test_some.py +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) ", done.stdout, re.MULTILINE)
     assert row is not None, done.stdout
-    assert row.groups() == ("1", "0", "2", "0", "2", "0"), done.stdout
+    assert row.groups() == ("2", "0", "2", "0", "2", "0"), done.stdout
     assert "new failure: test_some.py::TestSomePRIVATEUSE1::test_crash_ocl" in done.stdout
     fine = run_python(*arguments, "--any-version", "-k", "fine")
     assert fine.returncode == 0, fine.stdout
