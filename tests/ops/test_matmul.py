@@ -179,6 +179,20 @@ def test_zero_sizes():
     assert torch.bmm(torch.empty(0, 2, 3, device="ocl"), torch.empty(0, 3, 4, device="ocl")).shape == (0, 2, 4)
 
 
+@pytest.mark.parametrize("fn", [torch.dot, torch.vdot])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_zeros_without_memory(fn, dtype):
+    x, zeros = make((3,), dtype).to("ocl"), torch._efficientzerotensor((3,), dtype=dtype, device="ocl")
+    for result in (fn(x, zeros), fn(zeros, x)):
+        assert result.dtype == dtype
+        assert result.clone().item() == 0
+    # Derivatives of products with a tensor that has none: d(x·ones) / dx.
+    a = x.real
+    gradient, tangent = torch.func.jvp(torch.func.grad(lambda x: fn(torch.ones_like(x), x)), (a,), (a,))
+    assert gradient.tolist() == [1, 1, 1]
+    assert tangent.tolist() == [0, 0, 0]
+
+
 def test_nan_and_infinity():
     a, b = make((4, 5)), make((5, 6))
     a[0, 0], b[2, 3] = float("nan"), float("inf")

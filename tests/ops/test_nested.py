@@ -1,6 +1,7 @@
 """Strided nested tensors, and the fused attention and encoder layers of eval mode, against the CPU."""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -174,7 +175,7 @@ def test_attention():
 
 def test_errors():
     _, net = lists(6)
-    with pytest.raises(RuntimeError, match="normalized_shape"):
+    with pytest.raises(RuntimeError, match="The shape at dimension 0 of normalized_shape"):
         nn.functional.layer_norm(net, (5,))
     with pytest.raises(RuntimeError, match="contiguous"):
         nn.functional.layer_norm(net.transpose(1, 2), (6,))
@@ -211,5 +212,25 @@ def test_jagged_and_padded():
         kept = torch.cat([torch.arange(n) < length for n in (2, 0, 5, 1)])
         assert_near(back, values.double() * kept[:, None])
     assert to_jagged(actual, [offsets.to(DEVICE)], 8).cpu().equal(values)
+    wholes = values.mul(100).to(torch.int64)
+    for dtype in (torch.int64, torch.uint8):  # infinities are the ends of what the dtype can hold
+        cast = wholes.to(dtype)
+        for padding, value in ((math.inf, torch.iinfo(dtype).max), (-math.inf, torch.iinfo(dtype).min), (7.0, 7)):
+            for length in (0, 6):
+                actual = to_padded(cast.to(DEVICE), [offsets.to(DEVICE)], [length], padding).cpu()
+                assert actual.dtype == dtype
+                expected = torch.full((4, length, 3), value, dtype=dtype)
+                for row, (first, last) in enumerate(itertools.pairwise(offsets.tolist())):
+                    expected[row, : last - first] = cast[first : min(last, first + length)]
+                assert actual.equal(expected)
     with pytest.raises(RuntimeError, match="offsets"):
         to_padded(values.to(DEVICE), [offsets.to(DEVICE)[:0]], [3], 0.0)
+
+
+def test_derivatives_that_are_for_nested_tensors():
+    cpu, nested = lists(3, requires_grad=True)
+    for more in ((), (True,)):  # an op of PyTorch's own tests
+        for x in (cpu, nested):
+            x.grad = None
+            torch._test_autograd_multiple_dispatch(x, *more).backward(x.detach())
+        assert_nested(nested.grad, cpu.grad)

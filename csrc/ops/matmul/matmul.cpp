@@ -1,6 +1,7 @@
 // Matrix products: mm, addmm, bmm, baddbmm, addbmm, addmv, addr, dot, vdot. Everything else (matmul, linear,
 // einsum, mv) reaches these.
 #include <ATen/core/op_registration/adaption.h>
+#include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/ops/addbmm_native.h>
 #include <ATen/ops/addmm_meta.h>
 #include <ATen/ops/addmv_meta.h>
@@ -146,6 +147,8 @@ Tensor dot_product(const char* op, const Tensor& self, const Tensor& other) {
   TORCH_CHECK(self.numel() == other.numel(), "inconsistent tensor size, expected tensor [", self.numel(),
               "] and src [", other.numel(), "] to have the same number of elements, but got ", self.numel(),
               " and ", other.numel(), " elements respectively");
+  // PyTorch lets these two have zeros without memory, which forward-mode derivatives make.
+  if (self._is_zerotensor() || other._is_zerotensor()) return at::_efficientzerotensor({}, self.options());
   const Tensor out = at::empty({}, self.options());
   product_into(op, out.view({1, 1}), self.unsqueeze(0), other.unsqueeze(1), Tensor(), 0, 1);
   return out;

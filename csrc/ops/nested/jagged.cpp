@@ -1,6 +1,7 @@
 // Conversions between padded and jagged batches: values of all rows one after the other, row i from
 // offsets[i] to offsets[i + 1]. Nested tensors of the jagged layout, which are made of dense ones in Python,
 // are padded by them.
+#include <ATen/Dispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/searchsorted.h>
@@ -29,6 +30,18 @@ void check_offsets(const Tensor& offsets, const Tensor& values, const char* op) 
               offsets.device());
 }
 
+// `padding` as a number of `type`: for integers PyTorch gives infinities, which stand for the largest and the
+// smallest.
+at::Scalar in_range_of(at::ScalarType type, double padding) {
+  if (!at::isIntegralType(type, /*includeBool=*/false)) return padding;
+  return AT_DISPATCH_INTEGRAL_TYPES(type, "_jagged_to_padded_dense_forward", [&]() -> at::Scalar {
+    using Limits = std::numeric_limits<scalar_t>;
+    if (padding >= static_cast<double>(Limits::max())) return Limits::max();
+    if (padding <= static_cast<double>(Limits::lowest())) return Limits::lowest();
+    return padding;
+  });
+}
+
 // values [total, ...] to [rows, length, ...], rows cut off or filled with `padding`.
 Tensor to_padded(const Tensor& values, at::TensorList offsets, at::IntArrayRef lengths, double padding) {
   TORCH_CHECK(offsets.size() == lengths.size(),
@@ -42,11 +55,12 @@ Tensor to_padded(const Tensor& values, at::TensorList offsets, at::IntArrayRef l
   const int64_t rows = begins.size(0) - 1, length = lengths[0];
   std::vector<int64_t> sizes = values.sizes().vec();
   sizes[0] = rows, sizes.insert(sizes.begin() + 1, length);
-  if (values.size(0) == 0 || rows == 0 || length == 0) return at::full(sizes, padding, values.options());
+  const at::Scalar fill = in_range_of(values.scalar_type(), padding);
+  if (values.size(0) == 0 || rows == 0 || length == 0) return at::full(sizes, fill, values.options());
   const Tensor place = begins.narrow(0, 0, rows).unsqueeze(1).add(at::arange(length, begins.options()));
   const Tensor outside = place.ge(begins.narrow(0, 1, rows).unsqueeze(1));
   const Tensor padded = values.index_select(0, place.masked_fill(outside, 0).view({-1})).view(sizes);
-  return padded.masked_fill(expand_after(outside, padded), padding);
+  return padded.masked_fill(expand_after(outside, padded), fill);
 }
 
 // The inverse: [rows, length, ...] to [total, ...], zeros where a row is longer than `length`. Without a

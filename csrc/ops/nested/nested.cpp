@@ -33,6 +33,8 @@ constexpr const char* kOfTheCpu[] = {
     "_safe_softmax",
     "_softmax",
     "_softmax_backward_data",
+    "_test_autograd_multiple_dispatch.fullcoverage",
+    "_test_autograd_multiple_dispatch.ntonly",
     "_to_copy",
     "abs",
     "abs_",
@@ -124,8 +126,8 @@ int64_t check_layer_norm(const at::Tensor& input, at::IntArrayRef shape) {
   for (size_t i = 0; i < shape.size(); ++i) {
     const auto here = nested->opt_size(static_cast<int64_t>(i) - static_cast<int64_t>(shape.size()));
     TORCH_CHECK(here.has_value(), "normalized_shape extends into irregular dimensions for the nested tensor");
-    TORCH_CHECK(*here == shape[i], "normalized_shape ", shape, " does not match the input, whose size is ",
-                *here, " there");
+    TORCH_CHECK(*here == shape[i], "The shape at dimension ", i, " of normalized_shape ", shape,
+                " does not match the input, whose size is ", *here, " there");
     size *= shape[i];
   }
   return size;
