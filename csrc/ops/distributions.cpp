@@ -1,5 +1,6 @@
 // Random distributions whose parameters are tensors: gamma, Dirichlet, Poisson, binomial. The numbers come
 // from csrc/kernels/random/rejection.cl.
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
@@ -117,7 +118,8 @@ at::Tensor binomial(const at::Tensor& count, const at::Tensor& prob, Gen generat
               count.scalar_type());
   TORCH_CHECK(count.device() == prob.device(), "Expected count and prob on one device, but found ",
               count.device(), " and ", prob.device());
-  return sampled("dlb_binomial", {count, prob.expand(count.sizes())}, generator, [](auto&) {});
+  const auto sizes = at::infer_size(count.sizes(), prob.sizes());
+  return sampled("dlb_binomial", {count.expand(sizes), prob.expand(sizes)}, generator, [](auto&) {});
 }
 
 }  // namespace

@@ -83,6 +83,8 @@ def test_ends():
     result = torch.binomial(n.to(DEVICE), p.to(DEVICE)).cpu()
     assert result[[0, 1, 2, 4]].tolist() == [0, 0, 5, 0]
     assert result[3].isnan()
+    of_both = torch.binomial(torch.tensor([2.0, 3, 4], device=DEVICE), torch.tensor([[0.0], [1.0]], device=DEVICE))
+    assert of_both.tolist() == [[0, 0, 0], [2, 3, 4]]
     for dtype in (torch.float16, torch.bfloat16):
         assert (torch._standard_gamma(filled(0.01, dtype, 1000)) > 0).all()
         assert torch.poisson(filled(3.0, dtype, 100)).dtype == dtype
