@@ -65,9 +65,11 @@ int64_t choose_backend(const Tensor& query, const Tensor& key, const Tensor& val
   const auto& context = at::globalContext();
   if (context.userEnabledOverrideableSDP() && is_fusible(query, key, value, mask, enable_gqa))
     return static_cast<int64_t>(at::SDPBackend::overrideable);
+  // It begins with what PyTorch says where no backend is allowed, and where none of the allowed ones can.
   TORCH_CHECK(context.userEnabledMathSDP(),
-              "No available kernel. Aborting execution. ocl has the backends OVERRIDEABLE, for 4-dimensional "
-              "float32, float16 and bfloat16 tensors with heads of 16 to 256 elements, and MATH.");
+              "No viable backend for scaled_dot_product_attention was found. No available kernel. Aborting "
+              "execution. ocl has the backends OVERRIDEABLE, for 4-dimensional float32, float16 and bfloat16 "
+              "tensors with heads of 16 to 256 elements, and MATH.");
   return static_cast<int64_t>(at::SDPBackend::math);
 }
 

@@ -217,6 +217,8 @@ def test_backends():
     for backends in ([SDPBackend.EFFICIENT_ATTENTION], [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
         with sdpa_kernel(backends), pytest.raises(RuntimeError, match="No available kernel"):
             F.scaled_dot_product_attention(q, q, q)
+    with sdpa_kernel([SDPBackend.ERROR]), pytest.raises(RuntimeError, match="No viable backend"):
+        F.scaled_dot_product_attention(q, q, q)
 
 
 def test_what_is_left_to_the_math_path():
