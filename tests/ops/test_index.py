@@ -116,6 +116,14 @@ def test_nonzero_shapes() -> None:
     check_same(lambda x: (torch.nonzero_static(x, size=100, fill_value=-1), torch.nonzero_static(x, size=3)), mask)
 
 
+def test_nonzero_has_the_strides_of_the_cpu() -> None:
+    mask = torch.rand(3, 4, 5) > 0.5
+    out = torch.empty(0, dtype=torch.long, device=DEVICE)
+    for found in (mask.to(DEVICE).nonzero(), torch.nonzero(mask.to(DEVICE), out=out)):
+        assert found.stride() == mask.nonzero().stride()
+        assert torch.equal(found.cpu(), mask.nonzero())
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_write(dtype: torch.dtype) -> None:
     x, s = values((5, 6, 7), dtype), values((7, 6, 7), dtype, 1)

@@ -99,7 +99,8 @@ at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
   const c10::DeviceGuard guard(self.device());
   const Runs runs(self);
   const int64_t total = runs.total();
-  at::native::resize_output(out, {total, self.dim()});
+  // As on the CPU one dimension's coordinates lie together, so that taking one of them needs no copy.
+  if (at::native::resize_output(out, {total, self.dim()})) out.as_strided_(out.sizes(), {1, total});
   write_coordinates(runs, out, self.sizes(), total);
   return out;
 }
