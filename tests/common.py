@@ -46,6 +46,12 @@ def away_from_zero(*size: int) -> torch.Tensor:
     return torch.empty(size).uniform_(0.5, 2) * (torch.randint(2, size) * 2 - 1)
 
 
+def mostly_zero(*shape: int, dtype: torch.dtype = torch.float32, density: float = 0.3) -> torch.Tensor:
+    """A dense CPU tensor that is mostly zero."""
+    x = torch.randn(shape) * 3 * (torch.rand(shape) < density)
+    return torch.complex(x, x.flip(0)).to(dtype) if dtype.is_complex else x.to(dtype)
+
+
 def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
     """The same values contiguous, transposed in memory, a slice with an offset, channels-last where it has one."""
     found = {"contiguous": x.contiguous()}

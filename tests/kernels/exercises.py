@@ -574,6 +574,9 @@ def sparse() -> None:
     a = (rand(9, 7) * (rand(9, 7) > 0)).to_sparse()
     torch.sparse.mm(a, rand(7, 70))
     torch.mv(a.to_sparse_csr(), rand(7))
+    torch.triangular_solve(rand(7, 3), rand(7, 7).tril().to_sparse_csr(), upper=False)
+    csr = a.to_sparse_csr()
+    torch.sparse_csr_tensor(csr.crow_indices(), csr.col_indices(), csr.values(), csr.shape, check_invariants=True)
 
 
 def ranges() -> None:
@@ -745,6 +748,8 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "sort/gpu_rows.cl": sorting,
     "sort/gpu_select.cl": selection,
     "sparse/product.cl": sparse,
+    "sparse/solve.cl": sparse,
+    "sparse/validate.cl": sparse,
     "upsample/planes.cl": resizing,
     "upsample/resample.cl": resampling,
     "upsample/resample_table.cl": resampling,

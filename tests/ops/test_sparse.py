@@ -6,6 +6,7 @@ import io
 import pytest
 import torch
 from common import DEVICE, assert_near
+from common import mostly_zero as matrix
 from torch import nn
 
 import dlbackend
@@ -19,12 +20,6 @@ def none_on_the_cpu():
     dlbackend.reset_fallback_report()
     yield
     assert dlbackend.fallback_report() == {}
-
-
-def matrix(*shape: int, dtype: torch.dtype = torch.float32, density: float = 0.3) -> torch.Tensor:
-    """A dense CPU tensor that is mostly zero."""
-    x = torch.randn(shape) * 3 * (torch.rand(shape) < density)
-    return torch.complex(x, x.flip(0)).to(dtype) if dtype.is_complex else x.to(dtype)
 
 
 def repeated(dense_dims: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -155,8 +150,9 @@ def test_products_and_sums_of_two_sparse_matrices(dtype, layout):
     torch.testing.assert_close((dense_c.to(DEVICE) + a).cpu(), dense_c + dense_a)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         a @ c
-    with pytest.raises(RuntimeError, match="is not supported"):
-        a + dense_c.to(DEVICE)
+    if layout == torch.sparse_coo:
+        with pytest.raises(RuntimeError, match="is not supported"):
+            a + dense_c.to(DEVICE)
 
 
 def test_products_of_sparse_matrices_have_gradients_and_may_be_empty():
@@ -328,13 +324,114 @@ def test_index_select_refuses_as_the_cpu_does():
                 x.to(device).index_select(dim, torch.tensor(index, device=device))
 
 
-def test_rest_runs_on_the_cpu():
-    a, b = matrix(5, 6).to_sparse(), torch.randn(6, 4)
-    with pytest.warns(UserWarning, match="runs on the CPU"):
-        actual = torch.hspmm(a.to(DEVICE), b.to(DEVICE))
-    assert_same(actual, torch.hspmm(a, b))
-    assert set(dlbackend.fallback_report()) == {"aten::hspmm"}
-    dlbackend.reset_fallback_report()
+def test_nothing_that_the_cpu_has_a_kernel_for_runs_there():
+    rest = set()
+    for layout in ("Sparse", "SparseCsr"):
+        names = torch._C._dispatch_get_registrations_for_dispatch_key(layout + "CPU")
+        own = layout + "PrivateUse1"
+        rest |= {name for name in names if not torch._C._dispatch_has_kernel_for_dispatch_key(name, own)}
+    assert rest == {"aten::is_pinned", "aten::_pin_memory"}  # of memory of the host
+
+
+def test_products_of_which_only_rows_are_there():
+    a, b, c = repeated(), torch.randn(6, 4), matrix(5, 4).to_sparse()
+    x, y, z = (t.to(DEVICE) for t in (a, b, c))
+    actual, expected = torch.hspmm(x, y), torch.hspmm(a, b)
+    assert actual.sparse_dim() == expected.sparse_dim() == 1
+    assert torch.equal(actual.indices().cpu(), expected.coalesce().indices())
+    assert_same(actual, expected)
+    assert_same(torch.hspmm(x, y, out=torch.hspmm(z, y[:4, :2].contiguous())), expected)
+    assert_same(torch.sspaddmm(z, x, y, beta=2, alpha=3), torch.sspaddmm(c, a, b, beta=2, alpha=3))
+    nothing = torch.zeros(5, 6).to_sparse()
+    assert_same(torch.hspmm(nothing.to(DEVICE), y), torch.hspmm(nothing, b))
+    for device in ("cpu", DEVICE):
+        with pytest.raises(RuntimeError, match=r"hspmm|match"):
+            torch.hspmm(a.to(device), b[:3].to(device))
+
+
+def test_floor_division():
+    x = repeated(dtype=torch.int64)
+    assert_same(x.to(DEVICE) // 2, x // 2)
+    assert_same(x.to(DEVICE).floor_divide_(2), x.clone().floor_divide_(2))
+
+
+def gradient(function, x: torch.Tensor, device: str) -> torch.Tensor:
+    """That of the sum of what the function gives for a COO tensor, dense."""
+    x = x.detach().to(device).requires_grad_()
+    function(x).to_dense().sum().backward()
+    assert x.grad is not None
+    return x.grad.to_dense().cpu()
+
+
+def test_gradients_of_tensors_that_are_not_coalesced():
+    """An index that is there twice has the gradient once."""
+    x = torch.sparse_coo_tensor([[0, 0, 1], [0, 0, 1]], [1.0, 2.0, 3.0], (2, 2))
+    grad = gradient(lambda a: torch.sparse.mm(a, a.detach()), x, DEVICE)
+    assert grad.tolist() == [[3, 0], [0, 3]]
+    assert gradient(lambda a: torch.sparse.sum(a, dim=0), x, DEVICE).tolist() == [[1, 0], [0, 1]]
+    other, dense = repeated().detach(), torch.randn(5, 6)
+    for function in (
+        lambda a: torch.sparse.mm(a, other.to(a.device).t()),
+        lambda a: torch.sparse.mm(other.to(a.device).t(), a),
+        lambda a: torch.sparse.mm(a, dense.to(a.device).t()),
+        lambda a: torch.sparse.sum(a, dim=1),
+        lambda a: torch.sparse.sum(a * 2),
+        lambda a: dense.to(a.device) + a,
+        lambda a: a.sparse_mask(other.to(a.device)),
+        lambda a: other.to(a.device).sparse_mask(a.detach()) + a,
+        lambda a: a.coalesce() * 3,
+    ):
+        x = repeated()
+        torch.testing.assert_close(gradient(function, x, DEVICE), gradient(function, x, "cpu"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("dense_dims", [(), (3,)])
+def test_mask_projection(dense_dims, accumulate):
+    """The elements of the tensor stay as they are, by number and order; those that the mask has not become zero."""
+    mask, few = repeated(dense_dims), matrix(5, 6, *dense_dims).to_sparse(2)
+    for x in (repeated(dense_dims), few):
+        for by in (mask, few):
+            actual, expected = (
+                t._sparse_mask_projection(m, accumulate) for t, m in ((x.to(DEVICE), by.to(DEVICE)), (x, by))
+            )
+            assert torch.equal(actual._indices().cpu(), x._indices())
+            assert_same(actual, expected)
+
+
+def test_sums_in_place_do_not_grow():
+    x = torch.randn(10).to_sparse()
+    net = x.to(DEVICE)
+    for _ in range(3):
+        net.add_(net)
+    assert net.is_coalesced()
+    assert net._nnz() == 10
+    assert_same(net, x * 8)
+    total, addend = repeated((3,)).to(DEVICE), repeated((3,))
+    expected = total.to_dense().cpu() + 5 * addend.to_dense()
+    for _ in range(5):
+        total.add_(addend.to(DEVICE))
+    assert total._nnz() <= 30 + 40
+    torch.testing.assert_close(total.to_dense().cpu(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_embeddings_accumulate_in_bounded_memory():
+    net = nn.Embedding(7, 2, sparse=True).to(DEVICE)
+    index = torch.tensor([3, 5, 3], device=DEVICE)
+    for _ in range(10):
+        net(index).sum().backward()
+    assert net.weight.grad._nnz() <= 7
+    assert net.weight.grad.to_dense()[:, 0].tolist() == [0, 0, 0, 20, 0, 10, 0]
+
+
+@pytest.mark.parametrize("shapes", [((5, 6), (2, 5, 6)), ((1, 6), (5, 6)), ((5, 1), (3, 5, 6)), ((5, 6), (5, 1))])
+def test_products_with_dense_tensors_that_broadcast(shapes):
+    x, dense = matrix(*shapes[0], density=0.6).to_sparse(), torch.randn(shapes[1])
+    for a, b in ((x, dense), (dense, x)):
+        actual = a.to(DEVICE) * b.to(DEVICE)
+        assert actual.is_sparse
+        # The CPU's product of a tensor that broadcasts from one row or column lacks elements.
+        torch.testing.assert_close(actual.to_dense().cpu(), x.to_dense() * dense)
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr])
@@ -356,4 +453,3 @@ def test_from_rows_to_columns():
     assert torch.equal(found.to_dense().cpu(), x)
     for part in (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values):
         assert torch.equal(part(found).cpu(), part(expected))
-    dlbackend.reset_fallback_report()  # it is the CPU that converts

@@ -16,4 +16,29 @@ typedef struct {
 } SparseProduct;
 ASSERT_SIZE(SparseProduct, 88);
 
+// sparse/validate.cl. Offsets are in elements.
+typedef struct {
+  dlb_long compressed, plain, found;  // offsets
+  dlb_long batches, lines, size, nnz;
+} SparseValidate;
+ASSERT_SIZE(SparseValidate, 56);
+
+// Rules that compressed indices may break, by the order in which they are told of.
+enum {
+  SPARSE_PLAIN_BOUNDS = 1,  // a plain index is outside of the dimension
+  SPARSE_FIRST = 2,         // the first line does not begin at 0
+  SPARSE_LAST = 4,          // the last line does not end at nnz
+  SPARSE_STEPS = 8,         // a line has fewer elements than none, or more than there are places
+  SPARSE_ORDER = 16         // the plain indices of a line do not ascend
+};
+
+// sparse/solve.cl. Offsets and strides are in elements.
+typedef struct {
+  dlb_long row_begin, column, a, x;  // offsets
+  dlb_long rows, columns;            // of x
+  dlb_long x_row, x_column;
+  dlb_int upper, unit;
+} SparseSolve;
+ASSERT_SIZE(SparseSolve, 72);
+
 PARAMS_END

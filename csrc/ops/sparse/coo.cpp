@@ -3,13 +3,16 @@
 // CPU.
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_sparse_broadcast_to.h>
 #include <ATen/ops/_to_sparse_native.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 #include <torch/library.h>
 
 #include "ops/common/cpu_kernels.h"
@@ -34,6 +37,9 @@ constexpr const char* kOfTheCpu[] = {
     "_to_dense",
     "_to_sparse",
     "_to_sparse.sparse_dim",
+    "_to_sparse_bsc",
+    "_to_sparse_bsr",
+    "_to_sparse_csc",
     "_to_sparse_csr",
     "_values",
     "abs",
@@ -86,6 +92,9 @@ constexpr const char* kOfTheCpu[] = {
     "floor",
     "floor.out",
     "floor_",
+    "floor_divide",
+    "floor_divide.out",
+    "floor_divide_.Tensor",
     "frac",
     "frac.out",
     "frac_",
@@ -178,15 +187,6 @@ void check_like(const Tensor& a, const Tensor& b, const char* op) {
               a.device(), " and ", b.device());
 }
 
-// `out` becomes what `result` is; it keeps its dtype, into which the result's must be castable.
-Tensor& write(const Tensor& result, Tensor& out) {
-  TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
-              " can't be cast to the desired output type ", out.scalar_type());
-  out.resize_as_(result);
-  out.copy_(result);
-  return out._coalesced_(result.is_coalesced());
-}
-
 // dense + alpha * other, in place where `out` is `dense`.
 Tensor& add_to_dense(Tensor& out, const Tensor& dense, const Tensor& other, const c10::Scalar& alpha) {
   check_like(dense, other, "add");
@@ -219,9 +219,13 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alph
   };
   const Tensor b = parts(other);
   const Tensor scaled = alpha.equal(1) ? b._values() : b._values().mul(alpha);
-  return write(make(at::cat({self._indices(), b._indices()}, 1),
-                    at::cat({self._values().to(common), scaled.to(common)}, 0), self.sizes(), false),
-               out);
+  const Tensor sum = make(at::cat({self._indices(), b._indices()}, 1),
+                          at::cat({self._values().to(common), scaled.to(common)}, 0), self.sizes(), false);
+  // As on the CPU a sum of coalesced tensors is coalesced. One of others is when it has more elements than
+  // there are places for, or sums in place would grow with each addend.
+  const auto places = self.sizes().slice(0, static_cast<size_t>(self.sparse_dim()));
+  const bool all = self.is_coalesced() && b.is_coalesced();
+  return write(all || sum._nnz() > c10::multiply_integers(places) ? coalesce(sum) : sum, out);
 }
 
 // Elements that both have. The values of the products are of the dtype that `self`'s and `other`'s give.
@@ -250,10 +254,9 @@ Tensor product_of(const Tensor& sparse, const Tensor& other) {
                 sparse.sparse_dim(), " and ", other.sparse_dim(), ", are not supported");
     return intersection(sparse, other);
   }
-  TORCH_CHECK(at::infer_size(sparse.sizes(), other.sizes()) == sparse.sizes(),
-              "mul: a dense tensor of shape ", other.sizes(), " does not broadcast to the sparse one's, ",
-              sparse.sizes());
-  const Tensor dense = other.expand(sparse.sizes());
+  const auto sizes = at::infer_size(sparse.sizes(), other.sizes());
+  if (sparse.sizes() != sizes) return product_of(at::_sparse_broadcast_to(sparse, sizes), other);
+  const Tensor dense = other.expand(sizes);
   const Tensor factors =
       sparse.sparse_dim() ? dense.index(index_list(sparse._indices())) : dense.unsqueeze(0);
   return make(sparse._indices(), at::mul(sparse._values(), factors), sparse.sizes(), sparse.is_coalesced());
@@ -290,16 +293,28 @@ Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
               mask.is_coalesced());
 }
 
+// The elements of `self`, as zeros those that `mask` has not, and otherwise, where matches accumulate, each
+// multiplied by how often it is in the mask: the gradient of sparse_mask.
 Tensor mask_projection(const Tensor& self, const Tensor& mask, bool accumulate_matches) {
-  return sparse_mask(self, accumulate_matches ? mask.coalesce() : mask);
+  check_like(self, mask, "_sparse_mask_projection");
+  const auto ones = [&](const Tensor& t) {
+    return make(t._indices(), at::ones({t._nnz()}, t._indices().options()),
+                self.sizes().slice(0, static_cast<size_t>(t.sparse_dim())), t.is_coalesced());
+  };
+  const Tensor values = self._values(), counts = sparse_mask(ones(mask).coalesce(), ones(self))._values();
+  std::vector<int64_t> broadcast(static_cast<size_t>(values.dim()), 1);
+  broadcast[0] = values.size(0);
+  const Tensor factors = (accumulate_matches ? counts : counts.ne(0)).view(broadcast);
+  return make(self._indices().clone(), values.mul(factors).to(values.scalar_type()), self.sizes(),
+              self.is_coalesced());
 }
 
-// The gradient of sum(dim): that of the reduced tensor, at the elements of `self`.
+// The gradient of sum(dim): that of the reduced tensor, at the elements of `self`, each once.
 Tensor sum_backward(const Tensor& grad, const Tensor& self, at::IntArrayRef dims) {
   std::vector<int64_t> kept = self.sizes().vec();
   for (const int64_t dim : dims) kept[static_cast<size_t>(at::maybe_wrap_dim(dim, self.dim()))] = 1;
   const Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).reshape(kept).expand(self.sizes());
-  return sparse_mask(dense, self);
+  return sparse_mask(dense, self.coalesce());
 }
 
 }  // namespace

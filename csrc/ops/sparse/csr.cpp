@@ -1,7 +1,7 @@
-// Sparse CSR tensors: what they are made of and converted to. As for COO, ops that only handle indices and
-// values are PyTorch's own for the CPU.
+// Sparse compressed tensors (CSR, CSC, BSR, BSC): what they are made of, and sums. As for COO, ops that only
+// handle indices and values are PyTorch's own for the CPU.
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/ops/_convert_indices_from_coo_to_csr_meta.h>
-#include <ATen/ops/_convert_indices_from_csr_to_coo.h>
 #include <ATen/ops/_convert_indices_from_csr_to_coo_meta.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_to_sparse_bsc_native.h>
@@ -10,8 +10,8 @@
 #include <ATen/ops/_to_sparse_csr_native.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/result_type.h>
 #include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sparse_mask_native.h>
 #include <torch/library.h>
 
 #include "ops/common/cpu_kernels.h"
@@ -29,14 +29,14 @@ constexpr const char* kOfTheCpu[] = {
     "_conj_physical",
     "_nnz",
     "_to_dense",
-    "_to_sparse",
     "_to_sparse.sparse_dim",
-    "_to_sparse_bsc",
-    "_to_sparse_bsr",
+    "_to_sparse_csc",
     "_to_sparse_csr",
     "abs",
     "abs.out",
     "abs_",
+    "add.Tensor",
+    "add_.Tensor",
     "angle",
     "angle.out",
     "asin",
@@ -93,7 +93,10 @@ constexpr const char* kOfTheCpu[] = {
     "log1p.out",
     "log1p_",
     "mul.Scalar",
+    "mul.Tensor",
+    "mul.out",
     "mul_.Scalar",
+    "mul_.Tensor",
     "neg",
     "neg.out",
     "neg_",
@@ -110,6 +113,7 @@ constexpr const char* kOfTheCpu[] = {
     "round_",
     "row_indices",
     "select.int",
+    "select_copy.int",
     "sgn",
     "sgn.out",
     "sgn_",
@@ -129,6 +133,7 @@ constexpr const char* kOfTheCpu[] = {
     "sqrt.out",
     "sqrt_",
     "sum",
+    "sum.dim_IntList",
     "tan",
     "tan.out",
     "tan_",
@@ -177,57 +182,36 @@ Tensor& csr_to_coo(const Tensor& begins, const Tensor& columns, bool out_int32, 
   return out;
 }
 
-// The values of `self`, dense or sparse, at the elements of `mask`.
+// A dense tensor's values at the elements of `mask`, without a dense mask as in PyTorch's own.
 Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
-  TORCH_CHECK(mask.layout() == at::kSparseCsr, "sparse_mask(): expected a mask in CSR layout, got ",
-              mask.layout());
-  TORCH_CHECK(self.sizes() == mask.sizes(), "sparse_mask(): operands have incompatible sizes; self has size ",
-              self.sizes(), " but mask has size ", mask.sizes());
-  TORCH_CHECK_NOT_IMPLEMENTED(mask.dim() == 2,
-                              "sparse_mask(): batches of CSR matrices are not supported on ocl");
-  const Tensor dense = self.layout() == at::kStrided ? self : self.to_dense();
-  const Tensor columns = mask.col_indices();
-  const Tensor rows = at::_convert_indices_from_csr_to_coo(mask.crow_indices(), columns).select(0, 0);
-  const c10::List<std::optional<Tensor>> places({rows.to(at::kLong), columns.to(at::kLong)});
-  return at::_sparse_compressed_tensor_unsafe(mask.crow_indices(), columns, dense.index(places), mask.sizes(),
-                                              self.options().layout(at::kSparseCsr));
+  if (self.layout() != at::kStrided || self.sizes() != mask.sizes() ||
+      !at::sparse_csr::is_sparse_compressed(mask))
+    return at::native::sparse_mask_sparse_compressed(self, mask);
+  const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(mask);
+  const Tensor values = self.index(index_list(as_coo(mask)._indices())).view(mask.values().sizes());
+  return at::_sparse_compressed_tensor_unsafe(compressed.clone(), plain.clone(), values, mask.sizes(),
+                                              values.options().layout(mask.layout()));
 }
 
-// Sums and products by elements are those of COO tensors.
-Tensor as_coo(const Tensor& t) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      t.layout() == at::kSparseCsr || t.layout() == at::kStrided || t.layout() == at::kSparse,
-      "of sparse compressed tensors only CSR matrices have sums and products on ocl, not ", t.layout(),
-      ": to_sparse() gives a COO tensor");
-  TORCH_CHECK_NOT_IMPLEMENTED(t.layout() != at::kSparseCsr || t.dim() == 2,
-                              "batches of CSR matrices have no sums and products on ocl");
-  return t.layout() == at::kSparseCsr ? t.to_sparse() : t;
-}
-Tensor as_csr(const Tensor& t) {
-  return t.coalesce().to_sparse_csr();
-}
-
-Tensor mul(const Tensor& self, const Tensor& other) {
-  const bool swapped = self.dim() == 0;
-  const Tensor &matrix = swapped ? other : self, &number = swapped ? self : other;
-  if (matrix.layout() == at::kSparseCsr && number.dim() == 0)
-    return at::_sparse_compressed_tensor_unsafe(matrix.crow_indices(), matrix.col_indices(),
-                                                matrix.values().mul(number), matrix.sizes(),
-                                                matrix.options().dtype(at::result_type(self, other)));
-  return as_csr(as_coo(self).mul(as_coo(other)));
-}
-
-Tensor csr_add(const Tensor& self, const Tensor& other, const c10::Scalar& alpha) {
-  TORCH_CHECK(self.layout() != at::kSparseCsr || other.layout() == at::kSparseCsr,
-              "add(sparse_csr, dense) is not supported. Use add(dense, sparse_csr) instead.");
-  const Tensor sum = at::add(as_coo(self), as_coo(other), alpha);
-  return sum.is_sparse() ? as_csr(sum) : sum;
-}
-
-Tensor& csr_add_(Tensor& self, const Tensor& other, const c10::Scalar& alpha) {
-  if (self.layout() == at::kStrided) return self.add_(as_coo(other), alpha);
-  const Tensor sum = csr_add(self, other, alpha);
-  return self.resize_as_sparse_(sum).copy_(sum);
+// Of two sparse tensors the sum is that of COO ones, and has the layout of `out`. Of a sparse and a dense one
+// it is dense, and alpha multiplies the sparse one in either place, as on the CPU.
+Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alpha, Tensor& out) {
+  TORCH_CHECK(self.sizes() == other.sizes(),
+              "torch.add: Expected input tensors to have the same shape, but got tensor `self` with shape ",
+              self.sizes(), " and tensor `other` with shape ", other.sizes());
+  const bool both = self.layout() != at::kStrided && other.layout() != at::kStrided;
+  TORCH_CHECK((out.layout() == at::kStrided) != both, "add: the sum of tensors of layouts ", self.layout(),
+              " and ", other.layout(), " needs a ", both ? "sparse" : "dense", " out tensor, got ",
+              out.layout());
+  if (!both) {
+    if (self.layout() == at::kStrided) return at::add_out(out, self, as_coo(other), alpha);
+    return at::add_out(out, other, as_coo(self), alpha);
+  }
+  if (at::sparse_csr::is_sparse_compressed(self) && at::sparse_csr::is_sparse_compressed(other) &&
+      at::sparse_csr::is_sparse_compressed(out) &&
+      at::sparse_csr::only_sparse_compressed_add_trivial_cases(self, other, alpha, out))
+    return out;
+  return write(as_layout_of(at::add(as_coo(self), as_coo(other), alpha), out), out);
 }
 
 }  // namespace
@@ -235,9 +219,7 @@ Tensor& csr_add_(Tensor& self, const Tensor& other, const c10::Scalar& alpha) {
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   for (const char* name : kOfTheCpu)
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&Cpu::as_it_is>());
-  m.impl("add.Tensor", csr_add);
-  m.impl("add_.Tensor", csr_add_);
-  m.impl("mul.Tensor", mul);
+  m.impl("add.out", add_out);
   m.impl("sparse_mask", sparse_mask);
 }
 

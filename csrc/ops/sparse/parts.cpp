@@ -76,16 +76,16 @@ Tensor row_begins(const Tensor& sorted_rows, int64_t rows) {
   return at::searchsorted(sorted_rows.contiguous(), at::arange(rows + 1, sorted_rows.options()));
 }
 
-void product(const Tensor& row_begin, const Tensor& column, const Tensor& values, const Tensor& b,
-             const Tensor& c, bool adds) {
+void product(const Rows& rows, const Tensor& maybe_lazy, const Tensor& c, bool adds) {
   if (c.numel() == 0) return;
+  const Tensor b = maybe_lazy.resolve_conj().resolve_neg();
   const auto type = dtype_of(c.scalar_type(), "sparse product");
   Stream& stream = current_stream(c.device().index());
   check_device_supports(stream.device(), type, "sparse product");
-  const Tensor dense_column = column.contiguous(), dense_values = values.contiguous();
-  const Buffer begin = buffer_of(row_begin), to = buffer_of(c);
+  const Tensor column = rows.column.contiguous(), values = rows.values.contiguous();
+  const Buffer begin = buffer_of(rows.begin), to = buffer_of(c);
   const auto or_begin = [&](const Tensor& t) { return t.numel() ? buffer_of(t) : begin; };
-  const Buffer at_column = or_begin(dense_column), a = or_begin(dense_values), from = or_begin(b);
+  const Buffer at_column = or_begin(column), a = or_begin(values), from = or_begin(b);
   params::SparseProduct p{};
   p.row_begin = begin.offset, p.column = at_column.offset, p.a = a.offset, p.b = from.offset, p.c = to.offset;
   p.columns = c.size(1), p.b_row = b.stride(0), p.b_column = b.stride(1);
@@ -98,19 +98,6 @@ void product(const Tensor& row_begin, const Tensor& column, const Tensor& values
   fetch_kernel(stream.device(), "sparse/product.cl", "dlb_sparse_product", codegen::compute_type(type),
                {type}, codegen::class_of(type) == codegen::DClass::Complex ? "-DIS_COMPLEX" : "")
       .launch(stream.queue(), range, begin.mem, at_column.mem, a.mem, from.mem, to.mem, p);
-}
-
-void scaled_product(const Tensor& row_begin, const Tensor& column, const Tensor& values, const Tensor& b,
-                    const Tensor& d, const c10::Scalar& beta, const c10::Scalar& alpha, const Tensor& c) {
-  const bool adds = !beta.equal(0);
-  if (adds) {
-    if (!c.is_same(d)) c.copy_(d);
-    if (!beta.equal(1)) c.mul_(beta);
-  }
-  const bool floats = c.is_floating_point() || c.is_complex();
-  TORCH_CHECK(floats || (alpha.isIntegral(true) && beta.isIntegral(true)),
-              "For integral input tensors, argument alpha must not be a floating point number.");
-  product(row_begin, column, alpha.equal(1) ? values : values.mul(alpha), b, c, adds);
 }
 
 }  // namespace dlb::sparse

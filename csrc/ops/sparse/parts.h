@@ -23,6 +23,15 @@ at::Tensor coalesce(const at::Tensor& self);
 // is one.
 std::pair<at::Tensor, at::Tensor> find(const at::Tensor& flat, const at::Tensor& among);
 
+// The COO tensor of a sparse one of any layout.
+at::Tensor as_coo(const at::Tensor& sparse);
+
+// The tensor of the layout of `like`, and of its blocks, that a COO tensor is.
+at::Tensor as_layout_of(const at::Tensor& coo, const at::Tensor& like);
+
+// `out` becomes what `result` is, of the same layout; it keeps its dtype.
+at::Tensor& write(const at::Tensor& result, at::Tensor& out);
+
 // Where each of `rows` rows begins in sorted row indices [nnz], and the end: [rows + 1].
 at::Tensor row_begins(const at::Tensor& sorted_rows, int64_t rows);
 
@@ -30,15 +39,23 @@ at::Tensor row_begins(const at::Tensor& sorted_rows, int64_t rows);
 // other: for each its row's place among the chosen, and its own among the elements. Waits for the device.
 std::pair<at::Tensor, at::Tensor> expand(const at::Tensor& begins, const at::Tensor& chosen);
 
-// c = a @ b, or c += a @ b, for a as rows of elements: row_begin [m + 1], column [nnz], values [nnz] of c's
-// dtype; b [k, n] and c [m, n] of any strides.
-void product(const at::Tensor& row_begin, const at::Tensor& column, const at::Tensor& values,
-             const at::Tensor& b, const at::Tensor& c, bool adds);
+// A matrix as rows of elements, of which row r has those from begin[r] to begin[r + 1].
+struct Rows {
+  at::Tensor begin;   // int64 [rows + 1]
+  at::Tensor column;  // int64 [elements], in no order within a row
+  at::Tensor values;  // [elements]
+};
 
-// c = beta * d + alpha * a @ b for such an a. c may be d. As in dense products, beta 0 ignores what is in d.
-void scaled_product(const at::Tensor& row_begin, const at::Tensor& column, const at::Tensor& values,
-                    const at::Tensor& b, const at::Tensor& d, const c10::Scalar& beta,
-                    const c10::Scalar& alpha, const at::Tensor& c);
+// That of a sparse matrix of any layout. A batch of matrices [.., m, k] is one matrix with them along its
+// diagonal, [.. * m, .. * k].
+Rows rows_of(const at::Tensor& matrix);
+
+// The row of each of `count` elements [count] that are in rows which begin at these places [rows + 1].
+at::Tensor rows_of_elements(const at::Tensor& begin, int64_t count);
+
+// c = a @ b, or c += a @ b, for all of one dtype; b [k, n] and c [m, n] of any strides, c not lazily
+// conjugated.
+void product(const Rows& a, const at::Tensor& b, const at::Tensor& c, bool adds);
 
 // The product of two COO matrices of one dtype, coalesced. Waits for the device, which says how many elements
 // it has.

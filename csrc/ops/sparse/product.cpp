@@ -1,9 +1,13 @@
-// Products of sparse COO and CSR matrices with dense ones.
+// Products of sparse matrices of any layout with dense ones, and with each other.
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/_convert_indices_from_csr_to_coo.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/unique_consecutive.h>
 #include <torch/library.h>
 
 #include "ops/sparse/parts.h"
@@ -14,28 +18,13 @@ namespace {
 using at::Tensor;
 using c10::Scalar;
 
-// A sparse matrix as rows of elements.
-struct Rows {
-  Tensor begin, column, values;
-};
-
-Rows rows_of(const Tensor& matrix) {
-  if (matrix.layout() == at::kSparseCsr)
-    return {matrix.crow_indices().to(at::kLong).contiguous(), matrix.col_indices().to(at::kLong),
-            matrix.values()};
-  TORCH_CHECK(matrix.is_sparse() && matrix.sparse_dim() == 2 && matrix.dense_dim() == 0,
-              "addmm: expected a sparse matrix with two sparse dimensions and no dense one as mat1, found ",
-              matrix.sparse_dim(), " sparse and ", matrix.dense_dim(), " dense ones");
-  const Tensor a = matrix.coalesce(), indices = a._indices();
-  return {row_begins(indices.select(0, 0), a.size(0)), indices.select(0, 1), a._values()};
+bool is_dense(const Tensor& t) {
+  return t.layout() == at::kStrided;
 }
 
 void check_matrices(const Tensor& a, const Tensor& b, const char* op) {
-  TORCH_CHECK(a.dim() == 2 && b.dim() == 2, op, ": 2-D matrices expected, got ", a.dim(), "-D and ", b.dim(),
-              "-D tensors");
-  TORCH_CHECK(b.layout() == at::kStrided, op, ": only a sparse mat1 and a dense mat2 are supported, mat2 is ",
-              b.layout());
-  TORCH_CHECK(a.layout() != at::kStrided, op, ": expected a sparse mat1, but it is dense");
+  TORCH_CHECK(a.dim() == 2, op, ": mat1 must be a matrix, got ", a.dim(), "-D tensor");
+  TORCH_CHECK(b.dim() == 2, op, ": mat2 must be a matrix, got ", b.dim(), "-D tensor");
   TORCH_CHECK(a.size(1) == b.size(0), op, ": mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x",
               a.size(1), " and ", b.size(0), "x", b.size(1), ")");
   TORCH_CHECK(a.scalar_type() == b.scalar_type(), op, ": expected mat1 and mat2 of one dtype, but they are ",
@@ -44,31 +33,73 @@ void check_matrices(const Tensor& a, const Tensor& b, const char* op) {
               a.device(), " and ", b.device());
 }
 
+// Of numbers that are not integers integers have no multiple.
+void check_factors(at::ScalarType type, const Scalar& beta, const Scalar& alpha) {
+  TORCH_CHECK(at::isFloatingType(type) || at::isComplexType(type) ||
+                  (alpha.isIntegral(true) && beta.isIntegral(true)),
+              "For integral input tensors, argument alpha must not be a floating point number.");
+}
+
+// c = beta * addend, which may be c, for a product to be added to. As in dense products, beta 0 ignores what
+// is in the addend: then c is left alone, and nothing is to be added to.
+bool begin_sum(const Tensor& addend, const Scalar& beta, const Tensor& c) {
+  if (beta.equal(0)) return false;
+  if (!c.is_same(addend)) c.copy_(addend);
+  if (!beta.equal(1)) c.mul_(beta);
+  return true;
+}
+
+Rows scaled(const Rows& a, const Scalar& alpha) {
+  return alpha.equal(1) ? a : Rows{a.begin, a.column, a.values.mul(alpha)};
+}
+
+// beta * addend + alpha * a @ b of sparse a and b, COO unless the addend is dense.
+Tensor sparse_sum(const Tensor& addend, const Tensor& a, const Tensor& b, const Scalar& beta,
+                  const Scalar& alpha) {
+  const Tensor product = sparse_product(as_coo(a), as_coo(b));
+  if (beta.equal(0)) return product.mul(alpha);  // nothing of the addend counts then, not even NaN
+  const Tensor scaled = (is_dense(addend) ? addend.expand(product.sizes()) : as_coo(addend)).mul(beta);
+  return at::add(scaled, product, alpha);
+}
+
 Tensor& addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
                   const Scalar& alpha, Tensor& out) {
   check_matrices(mat1, mat2, "addmm");
-  TORCH_CHECK(self.layout() == at::kStrided && out.layout() == at::kStrided,
-              "addmm: with a dense mat2 the sum and the result are dense");
-  const Tensor d = self.expand({mat1.size(0), mat2.size(1)});
-  TORCH_CHECK(d.scalar_type() == mat1.scalar_type() && out.scalar_type() == mat1.scalar_type(),
+  TORCH_CHECK(self.scalar_type() == mat1.scalar_type() && out.scalar_type() == mat1.scalar_type(),
               "addmm: expected all tensors of dtype ", mat1.scalar_type());
-  at::native::resize_output(out, d.sizes());
-  const Rows a = rows_of(mat1);
-  scaled_product(a.begin, a.column, a.values, mat2, d, beta, alpha, out);
-  return out;
+  check_factors(mat1.scalar_type(), beta, alpha);
+  if (!is_dense(mat1) && !is_dense(mat2)) {
+    const Tensor sum = sparse_sum(self, mat1, mat2, beta, alpha);
+    return write(is_dense(sum) ? sum : as_layout_of(sum, out), out);
+  }
+  TORCH_CHECK(is_dense(self) && is_dense(out),
+              "addmm: the sum with a product of a sparse and a dense matrix is dense, but self is ",
+              self.layout(), " and the result ", out.layout());
+  const std::vector<int64_t> sizes{mat1.size(0), mat2.size(1)};
+  const Tensor addend = out.is_same(self) ? out : self.expand(sizes);
+  TORCH_CHECK(addend.sizes() == sizes, "addmm: expected self of shape ", at::IntArrayRef(sizes),
+              " to be added to in place, but it has ", addend.sizes());
+  at::native::resize_output(out, sizes);
+  const bool lazy = out.is_conj() || out.is_neg();
+  const Tensor c = lazy ? at::empty(sizes, out.options()) : out;
+  const bool adds = begin_sum(addend, beta, c);
+  if (is_dense(mat2))
+    product(scaled(rows_of(mat1), alpha), mat2, c, adds);
+  else
+    product(scaled(rows_of(mat2.t()), alpha), mat1.t(), c.t(), adds);
+  return lazy ? out.copy_(c) : out;
 }
 
 Tensor addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
              const Scalar& alpha) {
-  if (mat1.layout() != at::kStrided && mat2.layout() != at::kStrided) {
-    const Tensor product = at::mm(mat1, mat2);
-    if (beta.toComplexDouble() != 0.) return at::add(self.mul(beta), product, alpha);
-    // Nothing of `self` counts then, not even NaN.
-    const Tensor scaled = product.mul(alpha);
-    return self.layout() == at::kStrided ? scaled.to_dense() : scaled;
+  if (is_dense(mat1) || is_dense(mat2)) {
+    Tensor out = at::empty({0}, self.options().layout(at::kStrided));
+    return addmm_out(self, mat1, mat2, beta, alpha, out);
   }
-  Tensor out = at::empty({0}, mat2.options());
-  return addmm_out(self, mat1, mat2, beta, alpha, out);
+  check_matrices(mat1, mat2, "addmm");
+  check_factors(mat1.scalar_type(), beta, alpha);
+  const Tensor sum = sparse_sum(self, mat1, mat2, beta, alpha);
+  return is_dense(sum) ? sum : as_layout_of(sum, self);
 }
 
 Tensor& addmm_(Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
@@ -76,58 +107,48 @@ Tensor& addmm_(Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scala
   return addmm_out(self, mat1, mat2, beta, alpha, self);
 }
 
-// The transposed of a sparse matrix as rows of elements.
-Rows transposed_rows_of(const Tensor& matrix) {
-  return rows_of((matrix.is_sparse() ? matrix : matrix.to_sparse()).t());
-}
-
 Tensor& mm_out(const Tensor& mat1, const Tensor& mat2, Tensor& out) {
-  if (mat1.layout() == at::kStrided && mat2.layout() != at::kStrided) {  // gradients of CSR matrices need it
-    check_matrices(mat2.t(), mat1.t(), "mm");
-    at::native::resize_output(out, {mat1.size(0), mat2.size(1)});
-    const Rows b = transposed_rows_of(mat2);
-    product(b.begin, b.column, b.values, mat1.t(), out.t(), false);
-    return out;
-  }
   check_matrices(mat1, mat2, "mm");
-  at::native::resize_output(out, {mat1.size(0), mat2.size(1)});
-  const Rows a = rows_of(mat1);
-  product(a.begin, a.column, a.values, mat2, out, false);
-  return out;
+  if (is_dense(out)) at::native::resize_output(out, {mat1.size(0), mat2.size(1)});
+  return addmm_out(out, mat1, mat2, 0, 1, out);
 }
 
+// Of two compressed matrices PyTorch makes a CSR one.
 Tensor csr_mm(const Tensor& mat1, const Tensor& mat2) {
-  if (mat1.layout() == at::kSparseCsr && mat2.layout() == at::kSparseCsr)
-    return sparse_product(mat1.to_sparse(), mat2.to_sparse()).to_sparse_csr();
-  Tensor out = at::empty({0}, mat2.options().layout(at::kStrided));
+  if (!is_dense(mat1) && !is_dense(mat2)) {
+    check_matrices(mat1, mat2, "mm");
+    return sparse_product(as_coo(mat1), as_coo(mat2)).to_sparse_csr();
+  }
+  Tensor out = at::empty({0}, mat1.options().layout(at::kStrided));
   return mm_out(mat1, mat2, out);
 }
 
 Tensor& addmv_out(const Tensor& self, const Tensor& matrix, const Tensor& vector, const Scalar& beta,
                   const Scalar& alpha, Tensor& out) {
   TORCH_CHECK(vector.dim() == 1, "addmv: expected a vector, got a ", vector.dim(), "-D tensor");
+  TORCH_CHECK(is_dense(vector) && !is_dense(matrix),
+              "addmv: expected a sparse matrix and a dense vector, got ", matrix.layout(), " and ",
+              vector.layout());
   const Tensor column = vector.unsqueeze(1);
   check_matrices(matrix, column, "addmv");
+  check_factors(matrix.scalar_type(), beta, alpha);
   at::native::resize_output(out, {matrix.size(0)});
-  const Rows a = rows_of(matrix);
-  scaled_product(a.begin, a.column, a.values, column, self.expand({matrix.size(0)}).unsqueeze(1), beta, alpha,
-                 out.unsqueeze(1));
+  const bool adds = begin_sum(out.is_same(self) ? out : self.expand({matrix.size(0)}), beta, out);
+  product(scaled(rows_of(matrix), alpha), column, out.unsqueeze(1), adds);
   return out;
 }
 
-// All matrices of a batch as one, whose columns are those of all second factors, one after the other.
 Tensor& bmm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
-  TORCH_CHECK(self.is_sparse() && self.sparse_dim() == 3 && self.dense_dim() == 0 && mat2.dim() == 3 &&
-                  mat2.layout() == at::kStrided,
+  TORCH_CHECK(!is_dense(self) && self.dim() == 3 && mat2.dim() == 3 && is_dense(mat2),
               "bmm_sparse: expected a sparse batch of matrices and a dense one");
   TORCH_CHECK(self.size(0) == mat2.size(0), "bmm_sparse: 'self.size(0)' and 'mat2.size(0)' must match");
   TORCH_CHECK(self.size(2) == mat2.size(1), "bmm_sparse: 'self.size(2)' and 'mat2.size(1)' must match");
+  TORCH_CHECK(self.scalar_type() == mat2.scalar_type(), "bmm_sparse: expected self and mat2 of one dtype, ",
+              "but they are ", self.scalar_type(), " and ", mat2.scalar_type());
   at::native::resize_output(out, {self.size(0), self.size(1), mat2.size(2)});
-  const Tensor a = self.coalesce(), indices = a._indices();
-  const Tensor batch = indices.select(0, 0), rows = indices.select(0, 1).add(batch, self.size(1));
   const Tensor dense = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());
-  product(row_begins(rows, self.size(0) * self.size(1)), indices.select(0, 2).add(batch, self.size(2)),
-          a._values(), mat2.reshape({-1, mat2.size(2)}), dense.view({-1, mat2.size(2)}), false);
+  if (out.numel() > 0)
+    product(rows_of(self), mat2.reshape({-1, mat2.size(2)}), dense.view({-1, mat2.size(2)}), false);
   if (!dense.is_same(out)) out.copy_(dense);
   return out;
 }
@@ -137,22 +158,36 @@ Tensor bmm(const Tensor& self, const Tensor& mat2) {
   return bmm_out(self, mat2, out);
 }
 
-// beta * self + alpha * (mat1 @ mat2) at the elements of self, a CSR matrix.
+// beta * self + alpha * (mat1 @ mat2) at the elements of self, a CSR matrix or a batch of them.
 Tensor& sampled_addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
                           const Scalar& alpha, Tensor& out) {
   TORCH_CHECK(self.layout() == at::kSparseCsr && out.layout() == at::kSparseCsr,
               "sampled_addmm: Expected self and out to have sparse csr layout");
-  TORCH_CHECK(mat1.layout() == at::kStrided && mat2.layout() == at::kStrided,
-              "sampled_addmm: Expected mat1 and mat2 to be dense");
-  TORCH_CHECK(self.dim() == 2 && mat1.dim() == 2 && mat2.dim() == 2 && mat1.size(1) == mat2.size(0) &&
-                  self.size(0) == mat1.size(0) && self.size(1) == mat2.size(1),
+  TORCH_CHECK(is_dense(mat1) && is_dense(mat2), "sampled_addmm: Expected mat1 and mat2 to be dense");
+  const auto batch = [](const Tensor& t) { return t.sizes().slice(0, static_cast<size_t>(t.dim()) - 2); };
+  TORCH_CHECK(mat1.dim() >= 2 && mat2.dim() >= 2 && batch(mat1) == batch(mat2) &&
+                  batch(mat1) == batch(self) && mat1.size(-1) == mat2.size(-2) &&
+                  self.size(-2) == mat1.size(-2) && self.size(-1) == mat2.size(-1),
               "sampled_addmm: the shapes of self, mat1 and mat2 do not fit: ", self.sizes(), ", ",
               mat1.sizes(), ", ", mat2.sizes());
+  TORCH_CHECK(mat1.scalar_type() == mat2.scalar_type() && self.scalar_type() == mat1.scalar_type(),
+              "sampled_addmm: Expected mat1, mat2 and self to have the same dtype, but got ",
+              mat1.scalar_type(), ", ", mat2.scalar_type(), " and ", self.scalar_type());
   if (!out.is_same(self)) out.resize_as_sparse_(self).copy_(self);
-  const Tensor row =
-      at::_convert_indices_from_csr_to_coo(self.crow_indices(), self.col_indices()).select(0, 0);
-  const Tensor sums = mat1.index_select(0, row).mul(mat2.t().index_select(0, self.col_indices())).sum(1);
-  out.values().mul_(beta).add_(sums, alpha);
+  Tensor values = out.values();
+  if (values.numel() == 0) return out;
+  const Rows at = rows_of(self);
+  const int64_t inner = mat1.size(-1);
+  const Tensor row = rows_of_elements(at.begin, at.column.size(0));
+  const Tensor sums = mat1.reshape({-1, inner})
+                          .index_select(0, row)
+                          .mul(mat2.mT().reshape({-1, inner}).index_select(0, at.column))
+                          .sum(1)
+                          .view(values.sizes());
+  if (beta.equal(0))
+    values.copy_(sums.mul(alpha));
+  else
+    values.mul_(beta).add_(sums, alpha);
   return out;
 }
 
@@ -160,6 +195,42 @@ Tensor sampled_addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
                      const Scalar& alpha) {
   Tensor out = self.clone();
   return sampled_addmm_out(out, mat1, mat2, beta, alpha, out);
+}
+
+// The rows of a product that are not zero, as a COO tensor of one sparse and one dense dimension. Waits for
+// the device, which says how many there are.
+Tensor hspmm(const Tensor& mat1, const Tensor& mat2) {
+  check_matrices(mat1, mat2, "hspmm");
+  TORCH_CHECK(mat1.is_sparse() && mat1.sparse_dim() == 2 && mat1.dense_dim() == 0 && is_dense(mat2),
+              "hspmm: expected a COO matrix mat1 and a dense matrix mat2, got ", mat1.layout(), " and ",
+              mat2.layout());
+  const Tensor a = mat1.coalesce();
+  const auto [rows, group, counts] =
+      at::unique_consecutive(a._indices().select(0, 0), /*return_inverse=*/false, /*return_counts=*/true);
+  const Tensor values = at::empty({rows.size(0), mat2.size(1)}, mat2.options());
+  product({at::constant_pad_nd(counts.cumsum(0), {1, 0}), a._indices().select(0, 1), a._values()}, mat2,
+          values, false);
+  return make(rows.unsqueeze(0), values, {mat1.size(0), mat2.size(1)}, true);
+}
+
+Tensor& hspmm_out(const Tensor& mat1, const Tensor& mat2, Tensor& out) {
+  return write(hspmm(mat1, mat2), out);
+}
+
+// beta * self + alpha * mat1 @ mat2 as a COO matrix, with all elements of the rows of mat1 that are not zero.
+Tensor& sspaddmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
+                     const Scalar& alpha, Tensor& out) {
+  TORCH_CHECK(self.is_sparse() && self.sparse_dim() == 2 && self.dense_dim() == 0,
+              "sspaddmm: expected a COO matrix, got ", self.layout());
+  const Tensor product = hspmm(mat1, mat2), rows = product._indices().select(0, 0);
+  TORCH_CHECK(self.sizes() == product.sizes(), "sspaddmm: expected self of shape ", product.sizes(),
+              ", but it has ", self.sizes());
+  const Tensor columns = at::arange(mat2.size(1), rows.options());
+  const Tensor indices = at::stack({rows.repeat_interleave(mat2.size(1)), columns.repeat({rows.size(0)})});
+  return write(
+      make(at::cat({self._indices(), indices}, 1),
+           at::cat({self._values().mul(beta), product._values().mul(alpha).flatten()}), self.sizes(), false),
+      out);
 }
 
 }  // namespace
@@ -171,6 +242,9 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("mm.out", mm_out);
   m.impl("bmm", bmm);
   m.impl("bmm.out", bmm_out);
+  m.impl("hspmm", hspmm);
+  m.impl("hspmm.out", hspmm_out);
+  m.impl("sspaddmm.out", sspaddmm_out);
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
@@ -180,6 +254,8 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   m.impl("mm", csr_mm);
   m.impl("mm.out", mm_out);
   m.impl("addmv.out", addmv_out);
+  m.impl("bmm", bmm);
+  m.impl("bmm.out", bmm_out);
   m.impl("sparse_sampled_addmm", sampled_addmm);
   m.impl("sparse_sampled_addmm.out", sampled_addmm_out);
 }
