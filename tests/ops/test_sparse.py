@@ -424,6 +424,27 @@ def test_gradients_of_embeddings_accumulate_in_bounded_memory():
     assert net.weight.grad.to_dense()[:, 0].tolist() == [0, 0, 0, 20, 0, 10, 0]
 
 
+def test_sums_with_nothing_have_the_dense_dimensions_of_the_other():
+    x, zeros = repeated((3,)), torch.sparse_coo_tensor(size=(5, 6, 3))
+    for a, b in ((x, zeros), (zeros, x)):
+        actual, expected = torch.add(a.to(DEVICE), b.to(DEVICE), alpha=2), torch.add(a, b, alpha=2)
+        assert (actual.sparse_dim(), actual._nnz()) == (expected.sparse_dim(), expected._nnz())
+        assert_same(actual, expected)
+
+
+def test_products_of_sparse_tensors_that_broadcast():
+    x, y = repeated((3,)), repeated((1,))
+    assert_same(x.to(DEVICE) * y.to(DEVICE), x * y)
+    number = torch.sparse_coo_tensor(torch.zeros(0, 3), [1.0, 2.0, 3.0], ())
+    factor = torch.tensor(2.0).to_sparse()
+    for a, b in ((number, factor), (factor, number), (number, x), (x, factor)):
+        actual, expected = a.to(DEVICE) * b.to(DEVICE), a * b
+        assert actual._nnz() == expected._nnz()
+        assert_same(actual, expected)
+    with pytest.raises(RuntimeError, match="sizes"):
+        x.to(DEVICE) * torch.zeros(2, 6, 3).to_sparse(2).to(DEVICE)
+
+
 @pytest.mark.parametrize("shapes", [((5, 6), (2, 5, 6)), ((1, 6), (5, 6)), ((5, 1), (3, 5, 6)), ((5, 6), (5, 1))])
 def test_products_with_dense_tensors_that_broadcast(shapes):
     x, dense = matrix(*shapes[0], density=0.6).to_sparse(), torch.randn(shapes[1])

@@ -283,8 +283,13 @@ def test_batched_products(layout):
 
 def test_batched_sampled_product():
     where, a, b = batch(torch.sparse_csr, 2, 4, 6).to_sparse_csr(), torch.randn(2, 4, 3), torch.randn(2, 3, 6)
-    expected = torch.sparse.sampled_addmm(where, a, b, beta=0.5, alpha=2)
-    assert_is(torch.sparse.sampled_addmm(where.to(DEVICE), a.to(DEVICE), b.to(DEVICE), beta=0.5, alpha=2), expected)
+    for by in (where, where[0]):  # one matrix counts for the whole batch
+        expected = torch.sparse.sampled_addmm(by, a, b, beta=0.5, alpha=2)
+        assert_is(torch.sparse.sampled_addmm(by.to(DEVICE), a.to(DEVICE), b.to(DEVICE), beta=0.5, alpha=2), expected)
+    nothing = torch.sparse.sampled_addmm(
+        where.to(DEVICE), *(torch.ones(2, n, m, device=DEVICE) for n, m in ((4, 0), (0, 6)))
+    )
+    near(nothing, where.to_dense())
 
 
 def test_products_of_two_layouts():

@@ -7,6 +7,7 @@
 #include <ATen/ops/_to_sparse_native.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/result_type.h>
@@ -189,6 +190,10 @@ void check_like(const Tensor& a, const Tensor& b, const char* op) {
 
 // dense + alpha * other, in place where `out` is `dense`.
 Tensor& add_to_dense(Tensor& out, const Tensor& dense, const Tensor& other, const c10::Scalar& alpha) {
+  TORCH_CHECK(dense.sizes() == other.sizes(),
+              "add: expected 'self' and 'other' to have same size, but self has size ", dense.sizes(),
+              " while other has size ", other.sizes(),
+              " (sums of dense and sparse tensors do not broadcast)");
   check_like(dense, other, "add");
   const at::ScalarType common = at::result_type(dense, other);
   TORCH_CHECK(c10::canCast(common, out.scalar_type()), "Can't convert result type ", common, " to output ",
@@ -213,14 +218,17 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alph
   const at::ScalarType common = at::result_type(self, other);
   TORCH_CHECK(c10::canCast(common, out.scalar_type()), "result type ", common,
               " can't be cast to the desired output type ", out.scalar_type());
-  // As many dense dimensions as in both.
-  const auto parts = [&](const Tensor& t) {
-    return t.sparse_dim() == self.sparse_dim() ? t : t.to_dense().to_sparse(self.sparse_dim());
+  const auto scaled_values = [&](const Tensor& t) {
+    return (alpha.equal(1) ? t._values() : t._values().mul(alpha)).to(common);
   };
-  const Tensor b = parts(other);
-  const Tensor scaled = alpha.equal(1) ? b._values() : b._values().mul(alpha);
+  if (other._nnz() == 0) return write(self, out);
+  if (self._nnz() == 0)
+    return write(make(other._indices(), scaled_values(other), other.sizes(), other.is_coalesced()), out);
+  // As many dense dimensions as in both.
+  const Tensor b =
+      other.sparse_dim() == self.sparse_dim() ? other : other.to_dense().to_sparse(self.sparse_dim());
   const Tensor sum = make(at::cat({self._indices(), b._indices()}, 1),
-                          at::cat({self._values().to(common), scaled.to(common)}, 0), self.sizes(), false);
+                          at::cat({self._values().to(common), scaled_values(b)}, 0), self.sizes(), false);
   // As on the CPU a sum of coalesced tensors is coalesced. One of others is when it has more elements than
   // there are places for, or sums in place would grow with each addend.
   const auto places = self.sizes().slice(0, static_cast<size_t>(self.sparse_dim()));
@@ -228,19 +236,28 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alph
   return write(all || sum._nnz() > c10::multiply_integers(places) ? coalesce(sum) : sum, out);
 }
 
-// Elements that both have. The values of the products are of the dtype that `self`'s and `other`'s give.
+// Elements that both have, of as many sparse dimensions; dense ones broadcast. The values of the products are
+// of the dtype that `self`'s and `other`'s give.
 Tensor intersection(const Tensor& self, const Tensor& other) {
+  const auto split = static_cast<size_t>(self.sparse_dim());
+  TORCH_CHECK(self.sparse_dim() == other.sparse_dim() &&
+                  self.sizes().slice(0, split) == other.sizes().slice(0, split),
+              "mul: expected sizes of 'self' and 'other' to match in sparse dimensions, but they are ",
+              self.sizes(), " and ", other.sizes(), " with ", self.sparse_dim(), " and ", other.sparse_dim(),
+              " sparse ones");
   const Tensor a = self.coalesce(), b = other.coalesce();
-  if (a._nnz() == 0 || b._nnz() == 0)
-    return make(a._indices().narrow(1, 0, 0),
-                at::mul(a._values().narrow(0, 0, 0), b._values().narrow(0, 0, 0)), self.sizes(), true);
-  const auto [place, found] =
-      find(flat_indices(a._indices(), a.sizes()), flat_indices(b._indices(), b.sizes()));
-  const Tensor kept = found.nonzero().squeeze(1);
-  return make(
-      a._indices().index_select(1, kept),
-      at::mul(a._values().index_select(0, kept), b._values().index_select(0, place.index_select(0, kept))),
-      self.sizes(), true);
+  const bool none = a._nnz() == 0 || b._nnz() == 0;
+  Tensor kept = at::empty({0}, a._indices().options()), place = kept;
+  if (!none) {
+    const auto [places, found] =
+        find(flat_indices(a._indices(), a.sizes()), flat_indices(b._indices(), b.sizes()));
+    kept = found.nonzero().squeeze(1);
+    place = places.index_select(0, kept);
+  }
+  const Tensor values = at::mul(a._values().index_select(0, kept), b._values().index_select(0, place));
+  std::vector<int64_t> sizes = self.sizes().slice(0, split).vec();
+  sizes.insert(sizes.end(), values.sizes().begin() + 1, values.sizes().end());
+  return make(a._indices().index_select(1, kept), values, sizes, true);
 }
 
 Tensor product_of(const Tensor& sparse, const Tensor& other) {
@@ -249,9 +266,6 @@ Tensor product_of(const Tensor& sparse, const Tensor& other) {
     return make(sparse._indices(), at::mul(sparse._values(), factor), sparse.sizes(), sparse.is_coalesced());
   }
   if (other.is_sparse()) {
-    check_like(sparse, other, "mul");
-    TORCH_CHECK(sparse.sparse_dim() == other.sparse_dim(), "mul: sparse tensors of different sparse_dim, ",
-                sparse.sparse_dim(), " and ", other.sparse_dim(), ", are not supported");
     return intersection(sparse, other);
   }
   const auto sizes = at::infer_size(sparse.sizes(), other.sizes());
@@ -263,9 +277,11 @@ Tensor product_of(const Tensor& sparse, const Tensor& other) {
 }
 
 Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
-  return write(self.is_sparse() && (self.dim() > 0 || !other.is_sparse()) ? product_of(self, other)
-                                                                          : product_of(other, self),
-               out);
+  // Numbers are factors; of two sparse ones that of fewer elements.
+  const bool both = self.is_sparse() && other.is_sparse();
+  const bool swap =
+      both ? self.dim() == 0 && (other.dim() > 0 || self._nnz() < other._nnz()) : !self.is_sparse();
+  return write(swap ? product_of(other, self) : product_of(self, other), out);
 }
 
 // The values of `self`, dense or sparse, at the elements of `mask`.

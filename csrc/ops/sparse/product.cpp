@@ -1,6 +1,7 @@
 // Products of sparse matrices of any layout with dense ones, and with each other.
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/_sparse_csr_tensor_unsafe.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -158,15 +159,32 @@ Tensor bmm(const Tensor& self, const Tensor& mat2) {
   return bmm_out(self, mat2, out);
 }
 
+// A CSR matrix as often as the batch asks for.
+Tensor repeated(const Tensor& matrix, at::IntArrayRef batch) {
+  if (batch.empty() || matrix.dim() != 2) return matrix;
+  const auto wide = [&](const Tensor& t) {
+    std::vector<int64_t> sizes = batch.vec();
+    sizes.push_back(t.size(0));
+    return t.expand(sizes).contiguous();
+  };
+  std::vector<int64_t> sizes = batch.vec();
+  sizes.insert(sizes.end(), matrix.sizes().begin(), matrix.sizes().end());
+  return at::_sparse_csr_tensor_unsafe(wide(matrix.crow_indices()), wide(matrix.col_indices()),
+                                       wide(matrix.values()), sizes, matrix.options());
+}
+
 // beta * self + alpha * (mat1 @ mat2) at the elements of self, a CSR matrix or a batch of them.
-Tensor& sampled_addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
+Tensor& sampled_addmm_out(const Tensor& addend, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
                           const Scalar& alpha, Tensor& out) {
-  TORCH_CHECK(self.layout() == at::kSparseCsr && out.layout() == at::kSparseCsr,
+  TORCH_CHECK(addend.layout() == at::kSparseCsr && out.layout() == at::kSparseCsr,
               "sampled_addmm: Expected self and out to have sparse csr layout");
   TORCH_CHECK(is_dense(mat1) && is_dense(mat2), "sampled_addmm: Expected mat1 and mat2 to be dense");
   const auto batch = [](const Tensor& t) { return t.sizes().slice(0, static_cast<size_t>(t.dim()) - 2); };
-  TORCH_CHECK(mat1.dim() >= 2 && mat2.dim() >= 2 && batch(mat1) == batch(mat2) &&
-                  batch(mat1) == batch(self) && mat1.size(-1) == mat2.size(-2) &&
+  TORCH_CHECK(mat1.dim() >= 2 && mat2.dim() >= 2,
+              "sampled_addmm: Expected mat1 and mat2 to be matrices, got ", mat1.dim(), "-D and ", mat2.dim(),
+              "-D tensors");
+  const Tensor self = repeated(addend, batch(mat1));
+  TORCH_CHECK(batch(mat1) == batch(mat2) && batch(mat1) == batch(self) && mat1.size(-1) == mat2.size(-2) &&
                   self.size(-2) == mat1.size(-2) && self.size(-1) == mat2.size(-1),
               "sampled_addmm: the shapes of self, mat1 and mat2 do not fit: ", self.sizes(), ", ",
               mat1.sizes(), ", ", mat2.sizes());
@@ -177,11 +195,10 @@ Tensor& sampled_addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& 
   Tensor values = out.values();
   if (values.numel() == 0) return out;
   const Rows at = rows_of(self);
-  const int64_t inner = mat1.size(-1);
   const Tensor row = rows_of_elements(at.begin, at.column.size(0));
-  const Tensor sums = mat1.reshape({-1, inner})
+  const Tensor sums = mat1.flatten(0, -2)
                           .index_select(0, row)
-                          .mul(mat2.mT().reshape({-1, inner}).index_select(0, at.column))
+                          .mul(mat2.mT().flatten(0, -2).index_select(0, at.column))
                           .sum(1)
                           .view(values.sizes());
   if (beta.equal(0))
@@ -193,8 +210,8 @@ Tensor& sampled_addmm_out(const Tensor& self, const Tensor& mat1, const Tensor& 
 
 Tensor sampled_addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
                      const Scalar& alpha) {
-  Tensor out = self.clone();
-  return sampled_addmm_out(out, mat1, mat2, beta, alpha, out);
+  Tensor out = at::empty({0, 0}, self.options());
+  return sampled_addmm_out(self, mat1, mat2, beta, alpha, out);
 }
 
 // The rows of a product that are not zero, as a COO tensor of one sparse and one dense dimension. Waits for
