@@ -437,6 +437,8 @@ def test_products_of_sparse_tensors_that_broadcast():
     assert_same(x.to(DEVICE) * y.to(DEVICE), x * y)
     number = torch.sparse_coo_tensor(torch.zeros(0, 3), [1.0, 2.0, 3.0], ())
     factor = torch.tensor(2.0).to_sparse()
+    with torch.sparse.check_sparse_tensor_invariants():
+        assert_same(number.to(DEVICE) * torch.ones(2, 3, device=DEVICE), number * torch.ones(2, 3))
     for a, b in ((number, factor), (factor, number), (number, x), (x, factor)):
         actual, expected = a.to(DEVICE) * b.to(DEVICE), a * b
         assert actual._nnz() == expected._nnz()

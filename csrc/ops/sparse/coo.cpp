@@ -269,7 +269,8 @@ Tensor product_of(const Tensor& sparse, const Tensor& other) {
     return intersection(sparse, other);
   }
   const auto sizes = at::infer_size(sparse.sizes(), other.sizes());
-  if (sparse.sizes() != sizes) return product_of(at::_sparse_broadcast_to(sparse, sizes), other);
+  if (sparse.sizes() != sizes)  // what broadcasts calls numbers coalesced
+    return product_of(at::_sparse_broadcast_to(sparse.dim() ? sparse : sparse.coalesce(), sizes), other);
   const Tensor dense = other.expand(sizes);
   const Tensor factors =
       sparse.sparse_dim() ? dense.index(index_list(sparse._indices())) : dense.unsqueeze(0);
