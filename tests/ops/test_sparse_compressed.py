@@ -231,7 +231,7 @@ def test_sparse_mask(layout):
 
 
 @pytest.mark.parametrize("function", [torch._sparse_csr_sum, torch._sparse_csr_prod])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.float16, torch.complex64], ids=str)
 def test_reductions(function, dtype):
     for dense in (matrix(5, 7), torch.zeros(5, 7), torch.zeros(0, 7)):
         x = (dense * 2).to(dtype).to_sparse_csr()

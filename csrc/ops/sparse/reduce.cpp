@@ -4,7 +4,10 @@
 #include <ATen/ops/_convert_indices_from_csr_to_coo.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe.h>
 #include <ATen/ops/_unique2.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
@@ -17,9 +20,21 @@ using at::Tensor;
 
 enum class Reduce { kSum, kProduct };
 
+// The product in each group, of numbers that index_reduce does not take: each group is a row of a matrix,
+// which is filled up with ones. Waits for the device, which says how long the longest is.
+Tensor complex_products(const Tensor& values, const Tensor& of, int64_t groups) {
+  if (groups == 0) return values;
+  const auto [sorted, order] = at::sort(of, /*stable=*/true, 0, false);
+  const Tensor begin = row_begins(sorted, groups);
+  const Tensor rank = at::arange(of.size(0), of.options()).sub(begin.index_select(0, sorted));
+  Tensor rows = at::ones({groups, begin.diff().max().item<int64_t>()}, values.options());
+  return rows.index_put_({sorted, rank}, values.index_select(0, order)).prod(1);
+}
+
 // What is in each of `groups` groups, of which `of` [elements] has the numbers.
 template <Reduce Kind>
 Tensor reduced(const Tensor& values, const Tensor& of, int64_t groups) {
+  if (Kind == Reduce::kProduct && values.is_complex()) return complex_products(values, of, groups);
   const bool half = values.scalar_type() == at::kHalf || values.scalar_type() == at::kBFloat16;
   const Tensor wide = half ? values.to(at::kFloat) : values;
   const Tensor begin = at::full({groups}, Kind == Reduce::kSum ? 0 : 1, wide.options());
