@@ -25,15 +25,15 @@ Tensor flatten_indices(const Tensor& indices, at::IntArrayRef sizes) {
 
 void check_blocks(const Tensor& self, at::IntArrayRef block, const std::optional<int64_t>& dense_dim,
                   c10::Layout layout) {
-  const auto check = [&](bool right, const auto&... what) {
-    TORCH_CHECK(right, "conversion from ", self.layout(), " to ", layout, ": ", what...);
-  };
-  check(self.dim() == 2 + self.dense_dim(), "batched inputs are not supported");
-  check(block.size() == 2, "blocksize needs to be a tuple of size 2, but got ", block.size());
-  check(block[0] > 0 && block[1] > 0, "blocksize needs to be positive, but got ", block);
-  check(self.size(0) % block[0] == 0 && self.size(1) % block[1] == 0, "tensor sparse size (", self.size(0),
-        ",", self.size(1), ") must be divisible by given blocksize (", block[0], ",", block[1], ")");
-  check(!dense_dim, "the dense_dim argument is not supported");
+  TORCH_CHECK(self.dim() == 2 + self.dense_dim(), "conversion from ", self.layout(), " to ", layout,
+              " for batched inputs is not supported");
+  TORCH_CHECK(block.size() == 2, "blocksize needs to be a tuple of size 2, but got ", block.size());
+  TORCH_CHECK(block[0] > 0 && block[1] > 0, "blocksize needs to be positive, but got ", block);
+  TORCH_CHECK(self.size(0) % block[0] == 0 && self.size(1) % block[1] == 0, "tensor sparse size (",
+              self.size(0), ",", self.size(1), ") must be divisible by given blocksize (", block[0], ",",
+              block[1], ")");
+  TORCH_CHECK(!dense_dim, "conversion from ", self.layout(), " to ", layout,
+              " with dense_dim argument given is not supported");
 }
 
 // Waits for the device, which says how many blocks there are.
