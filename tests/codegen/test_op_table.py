@@ -33,6 +33,13 @@ def test_ids_are_unique_identifiers():
     assert [row["id"] for row in ROWS] == sorted(BY_ID)
 
 
+# Ops for all devices, which look up the device's kernel alone.
+BY_STUB = {
+    "aten::kaiser_window", "aten::kaiser_window.beta", "aten::kaiser_window.periodic", "aten::ldexp.Tensor",
+    "aten::ldexp.out", "aten::ldexp_",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
 def test_rows_are_complete(row):
     assert row["kind"] in ("pointwise", "multi_tensor", "reduce", "scan")
@@ -53,7 +60,7 @@ def test_rows_are_complete(row):
 def test_overloads_are_registered():
     registered = set(torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"))
     named = {overload for row in ROWS for overload in row["overloads"]}
-    assert named <= registered
+    assert named - registered == BY_STUB
     parts = [row["id"] for row in ROWS if not row["overloads"]]
     assert parts == ["norm_apply", "norm_apply_backward"]
 

@@ -244,3 +244,15 @@ def test_launches_of_a_batch_norm(shape, background_at_rest, estimates_alone):
     y = forward()
     assert launched(lambda: torch.autograd.grad(y, inputs, grad, retain_graph=True)) == passes + rest
     assert launched(lambda: forward(training=False)) == rest
+
+
+def test_batch_norm_without_an_update():
+    x, w, mean, var = torch.randn(3, 4, 5), torch.randn(4), torch.randn(4), torch.rand(4) + 0.5
+    expected = torch.ops.aten._batch_norm_no_update(
+        x.double(), w.double(), None, mean.double(), var.double(), 0.1, 1e-5
+    )
+    on_device = [t.to(DEVICE) for t in (x, w, mean, var)]
+    actual = torch.ops.aten._batch_norm_no_update(*on_device[:2], None, *on_device[2:], 0.1, 1e-5)
+    assert_near(actual[0], expected[0])
+    assert [t.shape for t in actual[1:]] == [t.shape for t in expected[1:]]
+    assert torch.equal(on_device[2].cpu(), mean)

@@ -168,3 +168,8 @@ def test_int4_product():
     actual = torch._weight_int4pack_mm(x.to(DEVICE), packed, group, parameters.to(DEVICE))
     scale, zero = (parameters[..., i].t().repeat_interleave(group, 1).double() for i in (0, 1))
     assert_near(actual, x.double() @ ((q - 8) * scale + zero).t(), 10)
+
+
+def test_elements_of_less_than_a_byte_are_refused_by_name():
+    with pytest.raises(NotImplementedError, match=r"QUInt4x2.*use a dtype of a byte, or the CPU"):
+        torch.quantize_per_tensor(torch.rand(4, device=DEVICE), 0.1, 0, torch.quint4x2)

@@ -109,3 +109,41 @@ def test_gradients():
                  lambda v: torch.igammac(torch.full_like(v, 2), v), lambda v: torch.polygamma(2, v))  # fmt: skip
     for function in functions:
         same_as_cpu(lambda v, f=function: torch.func.grad(lambda w: f(w * 0.6).sum())(v), x, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_kaiser_window(dtype):
+    """The largest beta overflows the functions that the window is a quotient of, which is 1 in the middle."""
+    tolerance = {torch.float32: 1e-6, torch.float16: 1e-3, torch.float64: 1e-14}[dtype]
+    for length in (0, 1, 2, 5, 12):
+        for periodic in (True, False):
+            for beta in (0.0, 12.0, -3.0, 100.0):
+                actual = torch.kaiser_window(length, periodic, beta, dtype=dtype, device=DEVICE)
+                expected = torch.kaiser_window(length, periodic, beta, dtype=torch.float64)
+                torch.testing.assert_close(actual.cpu().double(), expected, rtol=3 * tolerance, atol=tolerance)
+    assert torch.kaiser_window(5, device=DEVICE).dtype == torch.get_default_dtype()
+    assert torch.kaiser_window(5, False, 800.0, device=DEVICE)[2] == 1
+    out = torch.empty(8, dtype=dtype, device=DEVICE)
+    assert torch.ops.aten.kaiser_window.beta_out(8, True, 4.0, out=out) is out
+    torch.testing.assert_close(
+        out.cpu().double(), torch.kaiser_window(8, True, 4.0, dtype=torch.float64), rtol=3 * tolerance, atol=tolerance
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.bfloat16], ids=str)
+def test_ldexp_where_the_power_alone_is_no_number(dtype):
+    x = torch.tensor([1, 1, 1.2, 1.5, INF, NAN, 3, -0.0, 0.75]).to(dtype)
+    most = torch.finfo(dtype).max
+    x = torch.cat([x, torch.tensor([most, torch.finfo(dtype).smallest_normal], dtype=dtype)])
+    powers = torch.tensor([20, -20, 2000, -2000, -5, 4, -24, 3, 2**31 - 1, -1, 1])
+    for exponent in (torch.int64, torch.int32):
+        n = powers.to(exponent)
+        assert_same_bits(torch.ldexp(x.to(DEVICE), n.to(DEVICE)), torch.ldexp(x, n))
+    assert_same_bits(x.to(DEVICE)[:2].ldexp_(powers[:2].to(DEVICE)), torch.ldexp(x[:2], powers[:2]))
+    with pytest.raises(NotImplementedError):
+        torch.ldexp(x.to(DEVICE), (powers > 0).to(DEVICE))
+
+
+def assert_same_bits(actual, expected):
+    assert actual.dtype == expected.dtype
+    assert torch.equal(actual.cpu().nan_to_num(nan=123.0), expected.nan_to_num(nan=123.0))

@@ -141,6 +141,14 @@ Four with_update(const Tensor& input, const OptionalTensor& weight, const Option
       forward(input, value(weight), value(bias), running_mean, running_var, true, momentum, eps);
   return {y, mean, rstd, at::empty({0}, input.options().dtype(at::kByte))};
 }
+// PyTorch's own would call the CPU's kernel.
+Four no_update(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+               const OptionalTensor& running_mean, const OptionalTensor& running_var, double momentum,
+               double eps) {
+  auto [y, mean, rstd] =
+      native_batch_norm(input, weight, bias, running_mean, running_var, false, momentum, eps);
+  return {y, mean, rstd, at::empty({0}, input.options().dtype(at::kByte))};
+}
 
 // The out= forms, which PyTorch does not make of the others.
 using ThreeRefs = std::tuple<Tensor&, Tensor&, Tensor&>;
@@ -200,6 +208,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_native_batch_norm_legit", legit);
   m.impl("_native_batch_norm_legit.no_stats", legit_no_stats);
   m.impl("_batch_norm_with_update", with_update);
+  m.impl("_batch_norm_no_update", no_update);
   m.impl("batch_norm_backward", new_backward);
 }
 

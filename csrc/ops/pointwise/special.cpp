@@ -1,5 +1,7 @@
 // Special functions: Bessel's, the gamma function's kin, orthogonal polynomials. The functions are those of
 // csrc/kernels/common/math.
+#include <ATen/native/BinaryOps.h>
+#include <ATen/native/UnaryOps.h>
 #include <ATen/ops/mvlgamma_native.h>
 
 #include <cmath>
@@ -106,9 +108,42 @@ std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tenso
   return {mantissa, exponent};
 }
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise, {{kTrigamma, "polygamma.out", "float"},
-                                                                     {kPolygamma, "polygamma.out", "float"},
-                                                                     {kFrexp, "frexp.Tensor_out", "fixed"}});
+// The exponent is an integer of any type beside a floating point number; what no result survives is clamped.
+constexpr codegen::PointwiseOp kLdexp =
+    float_op("ldexp", "ldexp(x0, (int)fmin(fmax(x1, C(-4096.0)), C(4096.0)))");
+
+void ldexp_kernel(at::TensorIteratorBase& iter) {
+  TORCH_CHECK_NOT_IMPLEMENTED(iter.dtype(2) != at::kBool, "\"ldexp\" not implemented for 'Bool'");
+  if (has_kernel(kLdexp, iter.dtype(1), iter.device(0)))
+    run_pointwise(kLdexp, iter, iter.dtype(1));
+  else
+    call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&>(
+        "aten::ldexp", "out", iter.tensor(1), iter.tensor(2), const_cast<at::Tensor&>(iter.tensor(0)));
+}
+
+// Of sample numbers x0: I0(s1 sqrt(1 - x^2)) / I0(s1) with x from -1 to 1, where neither overflows.
+constexpr codegen::PointwiseOp kKaiserWindow =
+    float_op("kaiser_window",
+             "T x = x0 * s0 - C(1.0); T t = s1 * sqrt(fmax(C(1.0) - x * x, C(0.0))); "
+             "y0 = dlb_bessel_i0e(t) / dlb_bessel_i0e(s1) * dlb_exp(fabs(t) - fabs(s1));",
+             nullptr, 2);
+
+void kaiser_window_kernel(at::TensorIteratorBase& iter, int64_t length, double beta) {
+  if (has_kernel(kKaiserWindow, iter.dtype(0), iter.device(0)))
+    run_pointwise(kKaiserWindow, iter, iter.dtype(0), {2.0 / static_cast<double>(length - 1), beta});
+  else
+    call_cpu_fallback<at::Tensor&, int64_t, bool, double, at::Tensor&>(
+        "aten::kaiser_window", "beta_out", length, /*periodic=*/false, beta,
+        const_cast<at::Tensor&>(iter.tensor(0)));
+}
+
+const codegen::RegisterOps kRegistered(
+    codegen::RowKind::Pointwise,
+    {{kTrigamma, "polygamma.out", "float"},
+     {kPolygamma, "polygamma.out", "float"},
+     {kFrexp, "frexp.Tensor_out", "fixed"},
+     {kLdexp, "ldexp.Tensor ldexp.out ldexp_", "first"},
+     {kKaiserWindow, "kaiser_window kaiser_window.periodic kaiser_window.beta", "fixed"}});
 
 }  // namespace
 
@@ -123,3 +158,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 }  // namespace dlb
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(ldexp_stub, &dlb::ldexp_kernel)
+REGISTER_PRIVATEUSE1_DISPATCH(kaiser_window_stub, &dlb::kaiser_window_kernel)
+}  // namespace at::native

@@ -48,8 +48,8 @@ Tensor integers_of(const Tensor& quantized) {
   const at::ScalarType type = at::toUnderlying(quantized.scalar_type());
   TORCH_CHECK_NOT_IMPLEMENTED(
       quantized.scalar_type() != at::kQUInt4x2 && quantized.scalar_type() != at::kQUInt2x4,
-      "ocl: quantized tensors of less than a byte an element are not supported, dtype ",
-      quantized.scalar_type());
+      "ocl: quantized tensors of less than a byte an element, dtype ", quantized.scalar_type(),
+      ", are not supported; use a dtype of a byte, or the CPU");
   return at::empty({0}, at::device(quantized.device()).dtype(type))
       .set_(quantized.storage(), quantized.storage_offset(), quantized.sizes(), quantized.strides());
 }
@@ -90,6 +90,13 @@ void quantize_channels(const Tensor& values, Tensor& quantized, const Tensor& sc
 }
 void dequantize_tensor(const Tensor& quantized, Tensor& values, double scale, int64_t zero_point) {
   run(kDequantize, values, {integers_of(quantized)}, {scale, zero_point});
+}
+// Elements of less than a byte, which integers_of() refuses.
+void quantize_sub_byte(const Tensor& values, Tensor& quantized, float scale, float zero_point) {
+  quantize_tensor(values, quantized, scale, static_cast<int64_t>(zero_point));
+}
+void dequantize_sub_byte(const Tensor& quantized, Tensor& values, float scale, float zero_point) {
+  dequantize_tensor(quantized, values, scale, static_cast<int64_t>(zero_point));
 }
 void dequantize_channels(const Tensor& quantized, Tensor& values, const Tensor& scales,
                          const Tensor& zero_points, int64_t axis) {
@@ -185,4 +192,6 @@ REGISTER_PRIVATEUSE1_DISPATCH(quantize_tensor_per_channel_float_qparams_stub,
 REGISTER_PRIVATEUSE1_DISPATCH(dequantize_tensor_per_tensor_affine_stub, &dlb::dequantize_tensor)
 REGISTER_PRIVATEUSE1_DISPATCH(dequantize_tensor_per_channel_affine_stub, &dlb::dequantize_channels)
 REGISTER_PRIVATEUSE1_DISPATCH(dequantize_tensor_per_channel_float_qparams_stub, &dlb::dequantize_channels)
+REGISTER_PRIVATEUSE1_DISPATCH(quantize_tensor_per_tensor_affine_sub_byte_stub, &dlb::quantize_sub_byte)
+REGISTER_PRIVATEUSE1_DISPATCH(dequantize_tensor_per_tensor_affine_sub_byte_stub, &dlb::dequantize_sub_byte)
 }  // namespace at::native
