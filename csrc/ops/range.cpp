@@ -295,6 +295,9 @@ at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> o
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("arange.start_out", arange_out);
   m.impl("range.out", range_out);
+  m.impl("range.out_", [](const c10::Scalar& start, const c10::Scalar& end, at::Tensor& out) -> at::Tensor& {
+    return range_out(start, end, 1, out);
+  });
   m.impl("linspace.out", linspace_out);
   m.impl("logspace.out", logspace_out);
   m.impl("eye.out", eye_out);

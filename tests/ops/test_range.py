@@ -68,3 +68,9 @@ def test_linspace_of_integers(dtype):
     for start, stop, steps in [(0, 10, 7), (0, 100, 13), (3, 97, 29), (1, 11, 9), (120, 5, 47)]:
         wanted = torch.linspace(start, stop, steps, dtype=dtype)
         assert torch.equal(torch.linspace(start, stop, steps, dtype=dtype, device=DEVICE).cpu(), wanted)
+
+
+def test_range_without_a_step() -> None:
+    for kind in (torch.float32, torch.int64):
+        out = torch.empty(0, dtype=kind, device=DEVICE)
+        assert torch.ops.aten.range.out_(-1, 3, out=out).tolist() == [-1, 0, 1, 2, 3]

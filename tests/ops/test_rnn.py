@@ -88,3 +88,26 @@ def test_only_one_gradient():
     """The cell state's gradient alone, and the hidden state's alone."""
     for pick in (1, 2):
         compare(torch.nn.LSTM(5, 7), lambda m, x, pick=pick: [flat(m(x))[pick]], torch.randn(4, 3, 5))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_batch_sizes_on_the_device(kind):
+    """PyTorch's kernels of packed sequences read them as the CPU's memory."""
+    reference = getattr(torch.nn, kind)(3, 4)
+    module = type_copy(reference).to(DEVICE)
+    packed = pack_padded_sequence(torch.rand(5, 2, 3), torch.tensor([5, 3]))
+    expected = reference(packed)[0].data
+    state = torch.zeros(1, 2, 4, device=DEVICE)
+    function = {"LSTM": torch._VF.lstm, "GRU": torch._VF.gru, "RNN": torch._VF.rnn_tanh}[kind]
+    sizes = packed.batch_sizes.to(DEVICE)
+    start = (state, state) if kind == "LSTM" else state
+    actual = function(packed.data.to(DEVICE), sizes, start, module._flat_weights, True, 1, 0.0, True, False)[0]
+    assert_near(actual.detach(), expected.detach().double(), TOLERANCE)
+    expected.sum().backward()
+    actual.sum().backward()
+    assert_near(module.weight_hh_l0.grad, reference.weight_hh_l0.grad.double(), TOLERANCE)
+    padded, _ = torch._VF._pad_packed_sequence(actual, sizes, False, 0.0, 5)
+    assert padded.shape == (5, 2, 4)
+    with torch.inference_mode():
+        padded, _ = torch._VF._pad_packed_sequence(actual.detach().clone(), sizes, False, 0.0, 5)
+    assert padded[3:, 1].count_nonzero() == 0

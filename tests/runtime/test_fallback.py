@@ -183,3 +183,21 @@ def test_tensors_of_two_devices_are_refused_but_for_lengths():
     scores, targets = torch.randn(10, 2, 5, device=DEVICE).log_softmax(-1), torch.tensor([[1, 2], [2, 3]])
     loss = torch.nn.functional.ctc_loss(scores, targets.to(DEVICE), torch.tensor([10, 9]), torch.tensor([2, 2]))
     assert loss.isfinite()
+
+
+def test_kernels_for_all_devices_that_read_the_memory_of_the_cpu():
+    """Without a registration these crash."""
+    x = torch.rand(9)
+    scale = torch.ops.aten.choose_qparams_optimized(x.to(DEVICE), 9, 2, 0.1, 8)
+    expected = torch.ops.aten.choose_qparams_optimized(x, 9, 2, 0.1, 8)
+    assert [t.item() for t in scale] == [t.item() for t in expected]
+    engine = torch.quasirandom.SobolEngine(3)
+    quasi, state = engine.quasi.clone(), engine.sobolstate
+    there = torch.ops.aten._sobol_engine_ff_(quasi.to(DEVICE), 5, state.to(DEVICE), 3, 0)
+    assert there.device.type == "ocl"
+    assert there.cpu().equal(torch.ops.aten._sobol_engine_ff_(quasi, 5, state, 3, 0))
+    assert "aten::_sobol_engine_ff_" in dlbackend.fallback_report()
+    with pytest.raises(NotImplementedError, match="call it with tensors on the CPU"):
+        torch.ops.aten.fbgemm_pack_gemm_matrix_fp16(torch.rand(4, 4, device=DEVICE))
+    shape = torch.tensor([3, 3], device=DEVICE)
+    assert torch.ops.aten._reshape_from_tensor(x.to(DEVICE), shape).cpu().equal(x.view(3, 3))
