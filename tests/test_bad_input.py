@@ -161,6 +161,12 @@ CALLS = {
         torch.gather(torch.ones(4, device=d), 0, indices([0] * 4, d), out=one_place(4, device=d))
     ),
     "a product in one place": lambda d: torch.mm(*2 * [torch.ones(4, 4, device=d)], out=one_place(4, 4, device=d)),
+    "slopes of another dtype": lambda d: (
+        torch.ops.aten._prelu_kernel(torch.ones(2, device=d), torch.ones(2, device=d).double())
+    ),
+    "a factor that is no matrix": lambda d: (
+        torch.ops.aten._cholesky_solve_helper(torch.ones(1, device=d), torch.ones((), device=d), True)
+    ),
     "weights of another dtype": lambda d: (
         F.nll_loss(torch.ones(2, 3, device=d), torch.tensor([0, 1], device=d), torch.ones(3, device=d).double())
     ),
@@ -257,3 +263,27 @@ def test_a_kernel_that_does_not_build():
     with pytest.raises(RuntimeError, match="no_such_variable"):  # remembered, not built again
         pointwise("x0 + no_such_variable", x)
     assert dlbackend.kernel_stats()["launches"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("grad", "stride", "groups", "said"),
+    [
+        ((1, 2, 3, 3), [0, 0], 1, "stride must be positive"),
+        ((1, 2, 3, 3), [1], 1, "of 2 elements"),
+        ((1, 2, 3, 3), [1, 1], 0, "groups"),
+        ((1, 2, 3, 3), [1, 1], 2, "channels"),
+        ((1, 2, 3, 2), [1, 1], 1, r"gradient of size \[1, 2, 3, 3\]"),
+    ],
+)
+def test_gradients_of_a_convolution_that_there_is_not(grad, stride, groups, said):
+    """Calls that PyTorch's own code would not let through."""
+    x, w = torch.ones(1, 2, 5, 5, device=DEVICE), torch.ones(2, 2, 3, 3, device=DEVICE)
+    backward = torch.ops.aten.convolution_backward_overrideable
+    with pytest.raises(RuntimeError, match=said):
+        backward(torch.ones(grad, device=DEVICE), x, w, stride, [0, 0], [1, 1], False, [0, 0], groups, [True] * 3)
+
+
+def test_statistics_of_what_has_no_channels():
+    x = torch.ones((), device=DEVICE)
+    with pytest.raises(RuntimeError, match="2 or more dimensions"):
+        torch.ops.aten.batch_norm_backward_elemt(x, x, x, x, None, x, x, x)

@@ -1,5 +1,6 @@
 // The three ops that all of torch.fft, stft and istft are made of.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -72,6 +73,13 @@ void transform(const Tensor& in, const Tensor& out, int64_t dim, int64_t n, fft:
   fft::run(p, operands, stream);
 }
 
+// torch.fft's functions pass dimensions counted from the first; others that call these ops need not.
+at::DimVector wrapped(const Tensor& self, IntArrayRef dims) {
+  at::DimVector result(dims.begin(), dims.end());
+  at::maybe_wrap_dims(result, self.dim());
+  return result;
+}
+
 void check_type(const Tensor& t, const char* op, bool complex) {
   const auto type = t.scalar_type();
   TORCH_CHECK(complex ? t.is_complex() : t.is_floating_point(), op, " expects a ",
@@ -140,8 +148,9 @@ Tensor writable(const Tensor& out, const Tensor& self, IntArrayRef sizes, at::Sc
   return plain ? out : empty_like_of(out, sizes, type);
 }
 
-Tensor& complex_out(const Tensor& self, IntArrayRef dims, int64_t normalization, bool forward, Tensor& out) {
+Tensor& complex_out(const Tensor& self, IntArrayRef given, int64_t normalization, bool forward, Tensor& out) {
   check_type(self, "_fft_c2c", true);
+  const at::DimVector dims = wrapped(self, given);
   const Tensor target = writable(out, self, self.sizes(), self.scalar_type());
   transform_complex(self, target, dims, scale_of(normalization, self.sizes(), dims), forward);
   if (!target.is_same(out)) out.copy_(target);
@@ -150,7 +159,7 @@ Tensor& complex_out(const Tensor& self, IntArrayRef dims, int64_t normalization,
 
 Tensor fft_c2c(const Tensor& self, c10::SymIntArrayRef dims, int64_t normalization, bool forward) {
   check_type(self, "_fft_c2c", true);
-  const auto sorted = sorted_by_stride(self, C10_AS_INTARRAYREF_SLOW(dims));
+  const auto sorted = sorted_by_stride(self, wrapped(self, C10_AS_INTARRAYREF_SLOW(dims)));
   if (sorted.empty()) return self.clone();
   Tensor out = new_result(self, self.sizes(), self.scalar_type(), sorted);
   transform_complex(self, out, sorted, scale_of(normalization, self.sizes(), sorted), forward);
@@ -181,8 +190,9 @@ c10::SmallVector<int64_t, 6> from_real_sizes(const Tensor& self, IntArrayRef dim
   return with_size(self.sizes(), dims.back(), onesided ? n / 2 + 1 : n);
 }
 
-Tensor fft_r2c(const Tensor& self, IntArrayRef dims, int64_t normalization, bool onesided) {
+Tensor fft_r2c(const Tensor& self, IntArrayRef given, int64_t normalization, bool onesided) {
   check_type(self, "_fft_r2c", false);
+  const at::DimVector dims = wrapped(self, given);
   const auto sizes = from_real_sizes(self, dims, onesided);
   const auto sorted = sorted_by_stride(self, dims, true);
   Tensor out = new_result(self, sizes, c10::toComplexType(self.scalar_type()), sorted);
@@ -190,8 +200,10 @@ Tensor fft_r2c(const Tensor& self, IntArrayRef dims, int64_t normalization, bool
   return out;
 }
 
-Tensor& fft_r2c_out(const Tensor& self, IntArrayRef dims, int64_t normalization, bool onesided, Tensor& out) {
+Tensor& fft_r2c_out(const Tensor& self, IntArrayRef given, int64_t normalization, bool onesided,
+                    Tensor& out) {
   check_type(self, "_fft_r2c", false);
+  const at::DimVector dims = wrapped(self, given);
   const Tensor target =
       writable(out, self, from_real_sizes(self, dims, onesided), c10::toComplexType(self.scalar_type()));
   transform_from_real(self, target, dims, scale_of(normalization, self.sizes(), dims));
@@ -211,19 +223,21 @@ Tensor but_last(const Tensor& self, IntArrayRef dims, int64_t n) {
   return from;
 }
 
-Tensor fft_c2r(const Tensor& self, IntArrayRef dims, int64_t normalization, c10::SymInt last_dim_size) {
+Tensor fft_c2r(const Tensor& self, IntArrayRef given, int64_t normalization, c10::SymInt last_dim_size) {
   check_type(self, "_fft_c2r", true);
+  const at::DimVector dims = wrapped(self, given);
   const int64_t n = last_dim_size.guard_int(__FILE__, __LINE__);
   const Tensor from = but_last(self, dims, n);
   Tensor out = new_result(from, with_size(self.sizes(), dims.back(), n),
-                          c10::toRealValueType(self.scalar_type()), dims.slice(dims.size() - 1));
+                          c10::toRealValueType(self.scalar_type()), IntArrayRef(dims).slice(dims.size() - 1));
   transform(from, out, dims.back(), n, fft::kToReal, true, scale_of(normalization, out.sizes(), dims));
   return out;
 }
 
-Tensor& fft_c2r_out(const Tensor& self, IntArrayRef dims, int64_t normalization, c10::SymInt last_dim_size,
+Tensor& fft_c2r_out(const Tensor& self, IntArrayRef given, int64_t normalization, c10::SymInt last_dim_size,
                     Tensor& out) {
   check_type(self, "_fft_c2r", true);
+  const at::DimVector dims = wrapped(self, given);
   const int64_t n = last_dim_size.guard_int(__FILE__, __LINE__);
   const Tensor from = but_last(self, dims, n);
   const Tensor target =

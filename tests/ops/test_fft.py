@@ -197,3 +197,15 @@ for dtype in (torch.complex64, torch.complex128):
 """
     done = fresh_python(code, DLBACKEND_VECTOR_FLOATS="4")
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_dimensions_counted_from_the_last():
+    x = torch.randn(3, 8)
+    aten = torch.ops.aten
+    near(aten._fft_r2c(x.to(DEVICE), [-1], 0, True), torch.fft.rfft(x.double()), 8)
+    out = torch.empty(0, dtype=torch.complex64, device=DEVICE)
+    near(aten._fft_r2c.out(x.to(DEVICE), [-1], 0, True, out=out), torch.fft.rfft(x.double()), 8)
+    near(aten._fft_c2c(x.to(DEVICE, torch.complex64), [-2], 0, True), torch.fft.fft(x.double(), dim=0), 3)
+    near(aten._fft_c2r(torch.fft.rfft(x).to(DEVICE), [-1], 2, 8), x.double(), 8)
+    with pytest.raises(IndexError, match="out of range"):
+        aten._fft_r2c(x.to(DEVICE), [2], 0, True)

@@ -234,3 +234,13 @@ def test_derivatives_that_are_for_nested_tensors():
             x.grad = None
             torch._test_autograd_multiple_dispatch(x, *more).backward(x.detach())
         assert_nested(nested.grad, cpu.grad)
+
+
+def test_sizes_of_padded_tensors_are_checked():
+    padded, sizes = torch.rand(2, 3, 4), torch.tensor([[2, 4], [3, 1]])
+    expected = torch.ops.aten._nested_from_padded(padded, sizes)
+    for there in (sizes, sizes.to(DEVICE)):
+        actual = torch.ops.aten._nested_from_padded(padded.to(DEVICE), there)
+        assert all(a.cpu().equal(e) for a, e in zip(actual.unbind(), expected.unbind(), strict=True))
+    with pytest.raises(RuntimeError, match="a row of int64 sizes"):
+        torch.ops.aten._nested_from_padded(padded.to(DEVICE), sizes[0])

@@ -158,12 +158,38 @@ void check_tensors(const char* op, const Tensor& first, std::initializer_list<co
   }
 }
 
+// What at::convolution() has checked, for other callers. The bias may be undefined.
+void check_parameters(const char* op, const Tensor& input, const Tensor& weight, const Tensor& bias,
+                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                      IntArrayRef output_padding, int64_t groups) {
+  TORCH_CHECK(weight.dim() == input.dim(), op, ": expected a weight of ", input.dim(),
+              " dimensions, as the input's, but got ", weight.dim());
+  const auto spatial = static_cast<size_t>(input.dim() - 2);
+  for (const IntArrayRef list : {stride, padding, dilation, output_padding})
+    TORCH_CHECK(list.size() == spatial, op, ": expected stride, padding, dilation and output_padding of ",
+                spatial, " elements");
+  TORCH_CHECK(groups > 0 && weight.size(0) % groups == 0, op, ": expected groups to divide ", weight.size(0),
+              ", but got ", groups);
+  const int64_t in = transposed ? weight.size(0) : weight.size(1) * groups,
+                out = transposed ? weight.size(1) * groups : weight.size(0);
+  TORCH_CHECK(input.size(1) == in, op, ": given groups=", groups, " and weight of size ", weight.sizes(),
+              ", expected input", input.sizes(), " to have ", in, " channels");
+  TORCH_CHECK(!bias.defined() || (bias.dim() == 1 && bias.size(0) == out), op, ": expected a bias of ", out,
+              " elements, but got ", bias.sizes());
+  for (size_t i = 0; i < spatial; i++) {
+    TORCH_CHECK(dilation[i] > 0, "dilation should be greater than zero, but got ", dilation);
+    TORCH_CHECK(stride[i] > 0 && padding[i] >= 0, op, ": stride must be positive and padding not negative");
+    const auto d = static_cast<int64_t>(2 + i);
+    TORCH_CHECK(transposed || input.size(d) + 2 * padding[i] > dilation[i] * (weight.size(d) - 1), op,
+                ": the kernel can't be larger than the padded input");
+  }
+}
+
 at::DimVector output_sizes(const Tensor& input, const Tensor& weight, IntArrayRef stride, IntArrayRef padding,
                            IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
                            int64_t groups) {
   at::DimVector sizes{input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
   for (int64_t i = 0; i < input.dim() - 2; i++) {
-    TORCH_CHECK(dilation[i] > 0, "dilation should be greater than zero, but got ", dilation);
     TORCH_CHECK(!transposed || output_padding[i] < stride[i] || output_padding[i] < dilation[i],
                 "output padding must be smaller than either stride or dilation, but got output_padding: ",
                 output_padding, " stride: ", stride, " dilation: ", dilation);
@@ -185,6 +211,8 @@ Tensor convolution_within(const Tensor& input, const Tensor& weight, const std::
                           bool constant = false) {
   const Tensor bias = bias_option && bias_option->defined() ? bias_option->contiguous() : Tensor();
   check_tensors("convolution", input, {&weight, &bias});
+  check_parameters("convolution", input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                   groups);
   const Tensor output =
       new_tensor(output_sizes(input, weight, stride, padding, dilation, transposed, output_padding, groups),
                  input.scalar_type(), input.device(), format_of(input, weight));
@@ -208,38 +236,15 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
                             groups, {});
 }
 
-// What at::convolution() checks before it calls convolution().
-void check_parameters(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
-  const char* const op = "convolution_bounded";
-  check_tensors(op, input, {&weight});
-  TORCH_CHECK(weight.dim() == input.dim(), op, ": expected a weight of ", input.dim(),
-              " dimensions, as the input's, but got ", weight.dim());
-  const auto spatial = static_cast<size_t>(input.dim() - 2);
-  TORCH_CHECK(stride.size() == spatial && padding.size() == spatial && dilation.size() == spatial, op,
-              ": expected stride, padding and dilation of ", spatial, " elements");
-  TORCH_CHECK(groups > 0 && weight.size(0) % groups == 0 && input.size(1) == weight.size(1) * groups, op,
-              ": given groups=", groups, " and weight of size ", weight.sizes(), ", expected input",
-              input.sizes(), " to have ", weight.size(1) * groups, " channels");
-  if (bias && bias->defined())
-    TORCH_CHECK(bias->dim() == 1 && bias->size(0) == weight.size(0), op, ": expected a bias of ",
-                weight.size(0), " elements, but got ", bias->sizes());
-  for (size_t i = 0; i < spatial; i++) {
-    TORCH_CHECK(stride[i] > 0 && dilation[i] > 0 && padding[i] >= 0, op,
-                ": stride and dilation must be positive, padding not negative");
-    const int64_t size = input.size(2 + i) + 2 * padding[i], reach = dilation[i] * (weight.size(2 + i) - 1);
-    TORCH_CHECK(weight.size(2 + i) > 0 && size > reach, op,
-                ": the kernel can't be larger than the padded input");
-  }
-}
-
 // convolution() with its results brought to [low, high]: a ReLU or the like in the kernel. Without autograd.
 // With `constant_weight`, what a solver makes of the weight is kept for as long as the weight has its memory
 // and its version.
 Tensor convolution_bounded(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                            IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups,
                            double low, double high, bool constant_weight) {
-  check_parameters(input, weight, bias, stride, padding, dilation, groups);
+  for (const int64_t size : weight.sizes())
+    TORCH_CHECK(size > 0, "convolution_bounded: expected a weight with elements, but got one of size ",
+                weight.sizes());
   TORCH_CHECK(low <= high, "convolution_bounded: low (", low, ") must not be above high (", high, ")");
   const std::vector<int64_t> none(stride.size(), 0);
   if (is_float_storage(input.scalar_type()))
@@ -280,6 +285,12 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
                                                         bool transposed, IntArrayRef output_padding,
                                                         int64_t groups, std::array<bool, 3> output_mask) {
   check_tensors("convolution_backward", input, {&weight, &grad});
+  check_parameters("convolution_backward", input, weight, {}, stride, padding, dilation, transposed,
+                   output_padding, groups);
+  const at::DimVector sizes =
+      output_sizes(input, weight, stride, padding, dilation, transposed, output_padding, groups);
+  TORCH_CHECK(grad.sizes() == sizes, "convolution_backward: expected a gradient of size ", sizes,
+              ", but got ", grad.sizes());
   std::tuple<Tensor, Tensor, Tensor> grads;
   if (output_mask[0])
     std::get<0>(grads) = input_grad(grad, input, weight, stride, padding, dilation, transposed, groups);

@@ -89,6 +89,13 @@ Tensor lower_factor(const Tensor& factor, bool upper) {
 }
 
 Tensor cholesky_solve_helper(const Tensor& self, const Tensor& factor, bool upper) {
+  TORCH_CHECK(self.dim() >= 2 && factor.dim() >= 2,
+              "cholesky_solve: expected matrices or batches of them, but got ", self.sizes(), " and ",
+              factor.sizes());
+  at::native::linearSolveCheckInputs(self, factor, "cholesky_solve");
+  TORCH_CHECK(self.sizes().slice(0, self.dim() - 2) == factor.sizes().slice(0, factor.dim() - 2),
+              "cholesky_solve: expected as many matrices of both, but got ", self.sizes(), " and ",
+              factor.sizes());
   Tensor result = column_major_copy(self);
   if (result.numel() != 0) solve_cholesky(lower_factor(factor, upper), collapse(result));
   return result;

@@ -163,6 +163,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
           mask[1] ? dweight.view(shape) : dweight, mask[2] ? dbias.view(shape) : dbias};
 }
 
+// PyTorch's own takes the sizes, which the host reads, for what they should be.
+at::Tensor from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool transform) {
+  TORCH_CHECK(sizes.dim() == 2 && sizes.scalar_type() == at::kLong,
+              "_nested_from_padded: expected a row of int64 sizes for each tensor, but got ",
+              sizes.scalar_type(), " of size ", sizes.sizes());
+  return at::native::nested_from_padded_generic(padded, sizes.cpu(), transform);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
@@ -173,7 +181,7 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_nested_from_padded", at::native::nested_from_padded_generic);
+  m.impl("_nested_from_padded", from_padded);
   m.impl("_nested_view_from_buffer", at::native::_nested_view_from_buffer);
   m.impl("_nested_tensor_from_mask", at::native::NestedTensor_nested_tensor_from_mask);
   m.impl("_nested_tensor_from_mask_left_aligned",

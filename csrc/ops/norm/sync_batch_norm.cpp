@@ -22,9 +22,13 @@ at::Tensor widened(const at::Tensor& tensor, const at::Tensor& input) {
   return tensor.to(statistics_dtype(input));
 }
 
+void check_channels(const at::Tensor& input) {
+  TORCH_CHECK(input.dim() >= 2, "batch_norm: expected an input of 2 or more dimensions, got ", input.dim());
+}
+
 // All dimensions but that of the channels.
 std::vector<int64_t> other_dims(const at::Tensor& input) {
-  TORCH_CHECK(input.dim() >= 2, "batch_norm: expected an input of 2 or more dimensions, got ", input.dim());
+  check_channels(input);
   std::vector<int64_t> dims{0};
   for (int64_t dim = 2; dim < input.dim(); ++dim) dims.push_back(dim);
   return dims;
@@ -32,6 +36,7 @@ std::vector<int64_t> other_dims(const at::Tensor& input) {
 
 // A value for each channel, as it broadcasts against the input.
 at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
+  check_channels(input);
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = values.numel();
   return widened(values, input).view(shape);

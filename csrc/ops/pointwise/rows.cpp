@@ -13,7 +13,13 @@ at::TensorIterator build_iterator(Promote promote, Inputs inputs, at::Tensor& ou
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(!may_overlap).allow_cpu_scalars(true).add_output(out);
   for (const at::Tensor* input : inputs) config.add_const_input(*input);
-  if (promote == Promote::Fixed) return config.check_all_same_dtype(true).build();
+  if (promote == Promote::Fixed) {
+    // With a result to make the iterator takes other dtypes for a mistake of its caller.
+    for (const at::Tensor* input : inputs)
+      TORCH_CHECK(input->scalar_type() == inputs[0]->scalar_type(), "Found dtype ", input->scalar_type(),
+                  " but expected ", inputs[0]->scalar_type());
+    return config.check_all_same_dtype(true).build();
+  }
   config.promote_inputs_to_common_dtype(true);
   if (gives_bool(promote)) {
     // Comparisons write any dtype into out= tensors, and make bool ones.
