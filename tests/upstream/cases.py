@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,7 +143,13 @@ def called(op: Any, first: Any, args: Any, kwargs: Any) -> Any:
     return function(first, *args, **kwargs)
 
 
-def op_call(op: Any, kind: str, sample: Any) -> Call:
+def spaced(t: torch.Tensor) -> torch.Tensor:
+    """Room for such a result in every second element."""
+    return t.new_zeros((*t.shape, 2))[..., 0]
+
+
+def op_call(op: Any, kind: str, sample: Any, room: Callable[[torch.Tensor], torch.Tensor] = spaced) -> Call:
+    """`room` makes what a result is written to by out=."""
     arguments = (sample.input, sample.args, sample.kwargs)
 
     def defined(results: Any) -> Any:
@@ -164,18 +170,13 @@ def op_call(op: Any, kind: str, sample: Any) -> Call:
         results = called(op, first, args, kwargs)
         if kind != "out":
             return tensors(defined(results))
-        out = tree_map(spaced, results)
+        out = tree_map(room, results)
         op(first, *args, **kwargs, out=out)
         # PyTorch's CPU kernels of narrow_copy and avg_pool3d write to a strided tensor as if it were dense.
         on_cpu = all(t is None or t.device.type == "cpu" for t in tensors(results))
         return tensors(defined(results if on_cpu else out))
 
     return call
-
-
-def spaced(t: torch.Tensor) -> torch.Tensor:
-    """Room for such a result in every second element."""
-    return t.new_zeros((*t.shape, 2))[..., 0]
 
 
 def all_strided(sample: Any) -> bool:

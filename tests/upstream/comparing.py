@@ -24,27 +24,37 @@ TOLERANCES = {**TOLERANCE, torch.complex64: TOLERANCE[torch.float32]}
 REFUSED = "refused"  # the CPU takes no such call, so that there is nothing to compare with
 
 
-def copied(t: torch.Tensor, device: str) -> torch.Tensor:
-    """A copy there with the same strides, offset and gaps, for which a gradient is asked as for the original."""
+Storages = dict[tuple[int, torch.dtype], torch.Tensor]
+
+
+def copied(t: torch.Tensor, device: str, storages: Storages | None = None) -> torch.Tensor:
+    """A copy there with the same strides, offset and gaps, for which a gradient is asked as for the original. Tensors
+    that share memory do so there as well, where the same `storages` are given with them.
+    """
     source = t.detach()
     if t.layout != torch.strided or t.is_conj() or t.is_neg() or t.numel() == 0:
         copy = source.clone() if device == "cpu" else source.to(DEVICE)
     else:
         # as_strided() may read what lies between the elements and before them.
         whole = source.as_strided((source.untyped_storage().nbytes() // source.itemsize,), (1,), 0)
-        there = whole.clone() if device == "cpu" else whole.to(DEVICE)
-        copy = there.as_strided(source.shape, source.stride(), source.storage_offset())
+        storages = {} if storages is None else storages
+        key = (source.untyped_storage().data_ptr(), source.dtype)
+        if key not in storages:
+            storages[key] = whole.clone() if device == "cpu" else whole.to(DEVICE)
+        copy = storages[key].as_strided(source.shape, source.stride(), source.storage_offset())
     return copy.requires_grad_(t.requires_grad)
 
 
 def copies(value: Any, device: str, dtypes: dict[torch.dtype, torch.dtype] | None = None) -> Any:
     """The same arguments for a call on the device; `dtypes` says which ones other dtypes shall stand for."""
     dtypes = dtypes or {}
+    storages: Storages = {}
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             wanted = dtypes.get(leaf.dtype, leaf.dtype)
-            return copied(leaf.detach().to(wanted).requires_grad_(leaf.requires_grad), device)
+            source = leaf.detach().to(wanted).requires_grad_(leaf.requires_grad)
+            return copied(source, device, storages if wanted == leaf.dtype else None)
         if isinstance(leaf, torch.dtype):
             return dtypes.get(leaf, leaf)
         if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -60,7 +60,7 @@ class Worker:
 
 
 def run_all(
-    items: Sequence[Any], work: Callable[[Any], Any], jobs: int, timeout: float, log: str = os.devnull
+    items: Iterable[Any], work: Callable[[Any], Any], jobs: int, timeout: float, log: str = os.devnull
 ) -> Iterator[tuple[int, Any]]:
     """Pairs of an item's number and what `work(item)` returned, or Lost, in the order in which they are done. This
     process must not have opened a device or started threads. `timeout` is the seconds that one item may take.
