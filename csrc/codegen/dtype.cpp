@@ -73,35 +73,6 @@ std::string convert(DType from, DType to, const std::string& e) {
   return e;
 }
 
-// Complex arithmetic on (real, imaginary) pairs. Division scales by the larger part (Smith's algorithm, CACM
-// 1962). Powers are defined by the logarithm, of 0 too, as in C: its powers by exponents of negative real
-// part are infinite, and by 0 and imaginary numbers NaN.
-constexpr const char* kComplex =
-    "inline T dlb_cmul(T a, T b) { return (T)(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }\n"
-    "inline T dlb_cdiv(T a, T b) {\n"
-    "  if (fabs(b.x) >= fabs(b.y)) {\n"
-    "    if (b.x == 0 && b.y == 0) return (T)(a.x / fabs(b.x), a.y / fabs(b.y));\n"
-    "    const REAL r = b.y / b.x, d = b.x + b.y * r;\n"
-    "    return (T)((a.x + a.y * r) / d, (a.y - a.x * r) / d);\n"
-    "  }\n"
-    "  const REAL r = b.x / b.y, d = b.x * r + b.y;\n"
-    "  return (T)((a.x * r + a.y) / d, (a.y * r - a.x) / d);\n"
-    "}\n"
-    "inline REAL dlb_cabs(T a) { return hypot(a.x, a.y); }\n"
-    "inline T dlb_cexp(T a) {\n"
-    "  const REAL e = exp(a.x);\n"
-    "  if (fabs(a.x) == INFINITY && !(fabs(a.y) < INFINITY)) return a.x < 0 ? (T)(0, 0) : (T)(e, NAN);\n"
-    "  return a.y == 0 ? (T)(e, a.y) : (T)(e * cos(a.y), e * sin(a.y));\n"
-    "}\n"
-    "inline T dlb_clog(T a) { return (T)(log(dlb_cabs(a)), atan2(a.y, a.x)); }\n"
-    "inline T dlb_csqrt(T a) {\n"
-    "  if (a.x == 0 && a.y == 0) return (T)(0, a.y);\n"
-    "  if (fabs(a.y) == INFINITY) return (T)(INFINITY, a.y);\n"
-    "  const REAL s = sqrt((fabs(a.x) + dlb_cabs(a)) * (REAL)0.5);\n"
-    "  return a.x >= 0 ? (T)(s, a.y / (2 * s)) : (T)(fabs(a.y) / (2 * s), copysign(s, a.y));\n"
-    "}\n"
-    "inline T dlb_cpow(T a, T b) { return dlb_cexp(dlb_cmul(b, dlb_clog(a))); }\n";
-
 }  // namespace
 
 size_t size_of(DType type) {
@@ -203,7 +174,7 @@ std::string prelude(DType compute, const DType* used, size_t count) {
   const bool wide = compute == DType::F64 || compute == DType::C128;
   text += std::string("#define REAL ") + (wide ? "double" : "float") + "\n";
   text += wide ? "#define C(v) (v)\n" : "#define C(v) (v##f)\n";
-  if (class_of(compute) == DClass::Complex) text += kComplex;
+  if (class_of(compute) == DClass::Complex) text += cl::embedded_source("common/complex.clh");
   return text;
 }
 

@@ -46,6 +46,99 @@ def test_inverse_functions(name, dtype):
     assert_parts_equal(function(ends.to(DEVICE)), function(ends))
 
 
+# Each part's size: 0, subnormals, tiny, beside 1, huge, the greatest. Of 0.6 and 0.8 the logarithm is nearly imaginary.
+SIZES = {
+    torch.complex64: [0, 1.4e-45, 1e-40, 3e-38, 1e-9, 0.6, 0.8, 1, 1 + 2**-21, 1e9, 1e38, 3.4e38],
+    torch.complex128: [0, 5e-324, 5e-308, 0.6, 0.8, 1 + 2**-50, 1e17, 1.79e308],
+}
+BY_MODULUS = {
+    "sqrt": mpmath.sqrt,
+    "rsqrt": lambda z: 1 / mpmath.sqrt(z),
+    "log": mpmath.log,
+    "log2": lambda z: mpmath.log(z) / mpmath.log(2),
+    "log10": mpmath.log10,
+    "log1p": lambda z: mpmath.log(1 + z),
+    "sgn": lambda z: z / abs(z),
+    "reciprocal": lambda z: 1 / z,
+    "abs": abs,
+    "angle": mpmath.arg,
+}
+
+BY_EXPONENTIAL = ["exp", "expm1", "sinh", "cosh", "sin", "cos"]
+
+
+def unit_of(dtype):
+    """The distance of 1 to the next number, and the least positive number."""
+    return (2.0**-23, 2.0**-149) if dtype == torch.complex64 else (2.0**-52, 2.0**-1074)
+
+
+def assert_within(units, results, exact, dtype):
+    """Both parts, relative to the larger; what is too large for the dtype is infinite."""
+    unit, least = unit_of(dtype)
+    most = mpmath.mpf(2) ** (128 if dtype == torch.complex64 else 1024)
+    for result, value in zip(results, exact, strict=True):
+        wanted = mpmath.mpc(value)
+        size = max(abs(wanted.real), abs(wanted.imag))
+        for part, right in ((complex(result).real, wanted.real), (complex(result).imag, wanted.imag)):
+            if abs(right) >= most * (1 - units * unit):
+                assert abs(part) == INF or size < most, (result, wanted)
+            else:
+                assert abs(part - right) <= units * (unit * min(size, most) + least), (result, wanted)
+
+
+@pytest.mark.parametrize("name", [*BY_MODULUS, *INVERSE])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_the_largest_and_the_smallest_numbers(name, dtype):
+    parts = [sign * size for size in SIZES[dtype] for sign in (1, -1)]
+    z = torch.tensor([complex(a, b) for a in parts for b in parts], dtype=torch.complex128).to(dtype)
+    # Not the branch cuts, whose sides mpmath does not know, and not the poles.
+    z = z[(z.real != 0) & (z.imag != 0)] if name in INVERSE else z[(~z.real.signbit() | (z.imag != 0)) & (z != 0)]
+    function = BY_MODULUS.get(name) or getattr(mpmath, name)
+    cancels = name in INVERSE or name == "log1p"  # in mpmath, which has digits enough
+    with mpmath.workdps(40 if not cancels else 130 if dtype == torch.complex64 else 680):
+        exact = [function(mpmath.mpc(v)) for v in z.tolist()]
+        assert_within(4, getattr(torch, name)(z.to(DEVICE)).cpu().tolist(), exact, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_quotients_of_the_largest_and_the_smallest_numbers(dtype):
+    least, most = (-149, 127) if dtype == torch.complex64 else (-1074, 1023)
+
+    def numbers():
+        exponents = torch.randint(least, most, (2000, 1)) + torch.randint(-30, 31, (2000, 2))
+        parts = torch.rand(2000, 2, dtype=torch.float64).add(1) * exponents.clamp(least, most).double().exp2()
+        return torch.view_as_complex(parts * (torch.randint(2, (2000, 2)) * 2 - 1)).to(dtype)
+
+    torch.manual_seed(0)
+    a, b = numbers(), numbers()
+    with mpmath.workdps(40):
+        exact = [mpmath.mpc(x) / mpmath.mpc(y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+        assert_within(4, (a.to(DEVICE) / b.to(DEVICE)).cpu().tolist(), exact, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_products_with_an_exponential_that_overflows_alone(dtype):
+    edge = 89 if dtype == torch.complex64 else 710
+    z = torch.tensor([edge + 1.5j, edge + 1e-6 + 1.57j, complex(edge, 1e-30), 2 - 1.5j, -edge + 1j], dtype=dtype)
+    for name in BY_EXPONENTIAL:
+        points = z if name not in ("sin", "cos") else z * 1j
+        with mpmath.workdps(40):
+            exact = [getattr(mpmath, name)(mpmath.mpc(v)) for v in points.tolist()]
+            assert_within(16, getattr(torch, name)(points.to(DEVICE)).cpu().tolist(), exact, dtype)
+
+
+@pytest.mark.parametrize("name", [*BY_MODULUS, *BY_EXPONENTIAL, "tan", "tanh"])
+def test_infinities_and_nan(name):
+    z = ENDS.to(torch.complex64)
+    if name == "log1p":  # the length beside an infinite part is infinite, which the CPU has for log alone
+        z = z[~z.isinf()]
+    expected, actual = getattr(torch, name)(z), getattr(torch, name)(z.to(DEVICE)).cpu()
+    if expected.is_complex():
+        assert_parts_equal(actual, expected)
+    else:
+        torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
 def test_foreach_of_inverse_functions():
     lists = [torch.randn(3, dtype=torch.complex64), torch.randn(2, 2, dtype=torch.complex64)]
     for name in ("acos", "asin", "atan"):

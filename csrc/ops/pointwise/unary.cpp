@@ -30,7 +30,7 @@ constexpr std::array kUnary = {
                   .on_float = "(T)((x0 > 0) - (x0 < 0))",
                   .on_int = "(T)((x0 > 0) - (x0 < 0))",
                   .on_bool = "x0",
-                  .on_complex = "const REAL r = dlb_cabs(x0); y0 = r == 0 ? (T)(0, 0) : x0 / r;"}},
+                  .on_complex = "dlb_csgn(x0)"}},
     PointwiseRow{"ceil", "out", Promote::Fixed, {.name = "ceil", .on_float = "ceil(x0)", .on_int = "x0"}},
     PointwiseRow{"floor", "out", Promote::Fixed, {.name = "floor", .on_float = "floor(x0)", .on_int = "x0"}},
     PointwiseRow{"round", "out", Promote::Fixed, {.name = "round", .on_float = "rint(x0)", .on_int = "x0"}},
