@@ -39,6 +39,7 @@ constexpr std::array<Row, kDTypes> kRows = {{
     {"e5m2", "uchar", "float", "float", 1, DClass::Float, true},
     {"e4m3z", "uchar", "float", "float", 1, DClass::Float, true},
     {"e5m2z", "uchar", "float", "float", 1, DClass::Float, true},
+    {"e8m0", "uchar", "float", "float", 1, DClass::Float, false},
 }};
 
 const Row& row(DType type) {
@@ -126,6 +127,7 @@ std::string load(DType from, DType to, const std::string& e) {
     case DType::E5M2:
     case DType::E4M3Z:
     case DType::E5M2Z:
+    case DType::E8M0:
       return convert(DType::F32, to, std::string("dlb_from_") + name_of(from) + "(" + e + ")");
     case DType::C32:
       return convert(DType::C64, to, "dlb_from_c32(" + e + ")");
@@ -146,6 +148,7 @@ std::string store(DType from, DType to, const std::string& e) {
     case DType::E5M2:
     case DType::E4M3Z:
     case DType::E5M2Z:
+    case DType::E8M0:
       return std::string("dlb_to_") + name_of(to) + "(" + convert(from, DType::F32, e) + ")";
     case DType::C32:
       return "dlb_to_c32(" + convert(from, DType::C64, e) + ")";

@@ -8,8 +8,8 @@
 namespace dlb::codegen {
 
 // Storage types. As a compute type, Bool is an int that holds 0 or 1, and those of fewer than 32 bits do not
-// occur. C32 is a pair of halves. The types of 8 bits are float8_e4m3fn, _e5m2, _e4m3fnuz and _e5m2fnuz,
-// which are only converted.
+// occur. C32 is a pair of halves. The types of 8 bits are float8_e4m3fn, _e5m2, _e4m3fnuz, _e5m2fnuz and
+// _e8m0fnu, which are converted, compared and chosen among, and take part in no arithmetic but products.
 enum class DType : uint8_t {
   Bool,
   U8,
@@ -30,9 +30,10 @@ enum class DType : uint8_t {
   E4M3,
   E5M2,
   E4M3Z,
-  E5M2Z
+  E5M2Z,
+  E8M0
 };
-constexpr size_t kDTypes = 20;
+constexpr size_t kDTypes = 21;
 
 // Which of an op's bodies applies.
 enum class DClass : uint8_t { Bool, Int, Float, Complex };

@@ -35,8 +35,8 @@ struct PointwiseOp {
   // A message for ops that check their data on the device: bodies are statements that also set
   // `bad` (0 or 1), and the next synchronising call raises RuntimeError with this message.
   const char* error = nullptr;
-  bool from_text = false;  // made at run time of a program's own text, and in no table
-  bool moves = false;      // takes and gives types that have no arithmetic, too
+  bool from_text = false;     // made at run time of a program's own text, and in no table
+  bool takes_float8 = false;  // PyTorch's op does: it chooses, compares or multiplies
 
   const char* body(DClass cls) const {
     const char* const bodies[] = {on_bool, on_int, on_float, on_complex};

@@ -23,8 +23,12 @@ namespace {
 
 using codegen::PointwiseOp;
 
-constexpr PointwiseOp kCopy{
-    .name = "copy", .on_float = "x0", .on_int = "x0", .on_bool = "x0", .on_complex = "x0", .moves = true};
+constexpr PointwiseOp kCopy{.name = "copy",
+                            .on_float = "x0",
+                            .on_int = "x0",
+                            .on_bool = "x0",
+                            .on_complex = "x0",
+                            .takes_float8 = true};
 constexpr PointwiseOp kCopyConj{.name = "copy_conj", .on_complex = "(T)(x0.x, -x0.y)"};
 constexpr PointwiseOp kCopyNeg{
     .name = "copy_neg", .on_float = "-x0", .on_int = "-x0", .on_bool = "x0", .on_complex = "-x0"};
@@ -35,7 +39,7 @@ constexpr PointwiseOp kFill{.name = "fill",
                             .on_bool = "s0",
                             .on_complex = "s0",
                             .scalars = 1,
-                            .moves = true};
+                            .takes_float8 = true};
 
 const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
                                        {{kCopy, "_copy_from _copy_from_and_resize", "result"},
@@ -51,8 +55,7 @@ bool same_layout_dense(const at::Tensor& a, const at::Tensor& b) {
 
 // Whether run_pointwise_flat() takes the tensor.
 bool is_flat(const at::Tensor& t) {
-  return t.is_non_overlapping_and_dense() && t.numel() < (int64_t{1} << 31) &&
-         !c10::isFloat8Type(t.scalar_type()) && t.scalar_type() != at::kComplexHalf;
+  return t.is_non_overlapping_and_dense() && t.numel() < (int64_t{1} << 31);
 }
 
 void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {

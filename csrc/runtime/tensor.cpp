@@ -55,6 +55,8 @@ codegen::DType storage_dtype_of(c10::ScalarType type, const char* op) {
       return DType::E4M3Z;
     case c10::ScalarType::Float8_e5m2fnuz:
       return DType::E5M2Z;
+    case c10::ScalarType::Float8_e8m0fnu:
+      return DType::E8M0;
     default:
       return dtype_of(type, op);
   }
@@ -110,12 +112,34 @@ ScalarArg scalar_arg(const c10::Scalar& value, codegen::DType compute) {
   return arg;
 }
 
+namespace {
+
+template <class Narrow>
+c10::Scalar rounded(const c10::Scalar& value) {
+  return static_cast<float>(Narrow(static_cast<float>(value.toDouble())));
+}
+
+}  // namespace
+
 c10::Scalar rounded_to(const c10::Scalar& value, c10::ScalarType type) {
-  if (type == c10::ScalarType::Half)
-    return static_cast<float>(c10::Half(static_cast<float>(value.toDouble())));
-  if (type == c10::ScalarType::BFloat16)
-    return static_cast<float>(c10::BFloat16(static_cast<float>(value.toDouble())));
-  return value;
+  switch (type) {
+    case c10::ScalarType::Half:
+      return rounded<c10::Half>(value);
+    case c10::ScalarType::BFloat16:
+      return rounded<c10::BFloat16>(value);
+    case c10::ScalarType::Float8_e4m3fn:
+      return rounded<c10::Float8_e4m3fn>(value);
+    case c10::ScalarType::Float8_e5m2:
+      return rounded<c10::Float8_e5m2>(value);
+    case c10::ScalarType::Float8_e4m3fnuz:
+      return rounded<c10::Float8_e4m3fnuz>(value);
+    case c10::ScalarType::Float8_e5m2fnuz:
+      return rounded<c10::Float8_e5m2fnuz>(value);
+    case c10::ScalarType::Float8_e8m0fnu:
+      return rounded<c10::Float8_e8m0fnu>(value);
+    default:
+      return value;
+  }
 }
 
 c10::Scalar cpu_scalar(const at::TensorBase& tensor) {
@@ -161,6 +185,8 @@ c10::Scalar cpu_scalar(const at::TensorBase& tensor) {
       return static_cast<float>(*static_cast<const c10::Float8_e4m3fnuz*>(data));
     case c10::ScalarType::Float8_e5m2fnuz:
       return static_cast<float>(*static_cast<const c10::Float8_e5m2fnuz*>(data));
+    case c10::ScalarType::Float8_e8m0fnu:
+      return static_cast<float>(*static_cast<const c10::Float8_e8m0fnu*>(data));
     default:
       TORCH_CHECK_NOT_IMPLEMENTED(false, "'", tensor.scalar_type(),
                                   "' CPU scalars are not supported beside ocl tensors");

@@ -15,7 +15,7 @@ namespace dlb {
 // handle (quantised, float8), naming the op.
 codegen::DType dtype_of(c10::ScalarType type, const char* op);
 
-// The same with the dtypes that are only stored and converted: float8.
+// The same with the dtypes that have no arithmetic: float8.
 codegen::DType storage_dtype_of(c10::ScalarType type, const char* op);
 
 // False for float64 and complex128 on a device whose driver does not build kernels with double.
@@ -48,7 +48,7 @@ struct ScalarArg {
 };
 ScalarArg scalar_arg(const c10::Scalar& value, codegen::DType compute);
 
-// The value as a number of `type`, where that has 16 bits; else itself.
+// The value as a number of `type`, where that has 8 or 16 bits; else itself.
 c10::Scalar rounded_to(const c10::Scalar& value, c10::ScalarType type);
 
 // The value of a CPU tensor of one element.

@@ -44,7 +44,8 @@ bool has_more_digits(c10::ScalarType type, c10::ScalarType common) {
 // A number as an operand that stands for a tensor of `dtype`.
 ScalarArg number_of(const at::TensorBase& tensor, c10::ScalarType dtype, const Launch& launch,
                     size_t operand) {
-  const bool exact = launch.key.op->exact_number && operand == launch.key.outputs + size_t{1};
+  const bool exact =
+      launch.key.op->exact_number && operand == launch.key.outputs + size_t{1} && !c10::isFloat8Type(dtype);
   const c10::Scalar value = cpu_scalar(tensor);
   return scalar_arg(exact ? value : rounded_to(value, dtype), launch.key.compute);
 }
@@ -76,7 +77,7 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
   for (int i = 0; i < iter.ntensors(); ++i) {
     const auto at = static_cast<size_t>(i);
     const at::TensorBase& tensor = iter.tensor_base(i);
-    launch.key.types[at] = (op.moves ? storage_dtype_of : dtype_of)(tensor.scalar_type(), op.name);
+    launch.key.types[at] = pointwise::dtype_in(op, tensor.scalar_type());
     if (iter.is_cpu_scalar(i)) {
       launch.key.inner[at] = Inner::Value;
       launch.values[at] = number_of(tensor, common ? compute_dtype : at::kFloat, launch, at);
@@ -128,7 +129,7 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
       p.offset[i] = p.stride[i][0] = 0;
       continue;
     }
-    launch.key.types[i] = dtype_of(operands[i]->scalar_type(), op.name);
+    launch.key.types[i] = pointwise::dtype_in(op, operands[i]->scalar_type());
     launch.key.inner[i] = Inner::Unit;
     const Buffer buffer = buffer_of(*operands[i]);
     launch.mem[i] = buffer.mem;

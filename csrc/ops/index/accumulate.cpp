@@ -29,7 +29,8 @@ struct Job {
 };
 
 cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
-  const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
+  const DType dst = storage_dtype_of(job.target.scalar_type(), name),
+              src = storage_dtype_of(job.source.scalar_type(), name);
   check_device_supports(device, dst, name);
   return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src},
                       atomic_options(device, dst));
@@ -37,7 +38,8 @@ cl::Kernel& kernel_for(const Job& job, cl::Device& device, const char* name) {
 
 // The same of the kernels for indices that have been sorted, as numbers of type `key`.
 cl::Kernel& sorted_kernel_for(const Job& job, cl::Device& device, const char* name, DType key) {
-  const DType dst = dtype_of(job.target.scalar_type(), name), src = dtype_of(job.source.scalar_type(), name);
+  const DType dst = storage_dtype_of(job.target.scalar_type(), name),
+              src = storage_dtype_of(job.source.scalar_type(), name);
   check_device_supports(device, dst, name);
   return fetch_kernel(device, "index/accumulate.cl", name, codegen::compute_type(dst), {dst, src, key},
                       atomic_options(device, dst));
@@ -122,7 +124,7 @@ void run_sorted(Job& job, Stream& stream) {
 
 // Atomics combine in any order, which only shows where rounding depends on it.
 bool may_use_atomics(const Job& job, const cl::Device& device, const Accumulation& how) {
-  const DType type = dtype_of(job.target.scalar_type(), "accumulate");
+  const DType type = storage_dtype_of(job.target.scalar_type(), "accumulate");
   const bool sum = how.op == Combine::Sum && has_native_add(device, type);
   const size_t bytes = codegen::size_of(type);
   if (!sum && (bytes == 16 || (bytes == 8 && !device.int64_atomics))) return false;

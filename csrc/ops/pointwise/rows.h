@@ -9,6 +9,7 @@
 #include "codegen/registry.h"
 #include "ops/common/pointwise.h"
 #include "ops/fallback.h"
+#include "primitives/pointwise/launch.h"
 
 namespace dlb {
 
@@ -70,9 +71,13 @@ constexpr codegen::PointwiseOp truth_op(const char* name, const char* body, cons
           .on_complex = complex,
           .bool_result = true};
 }
+constexpr codegen::PointwiseOp takes_float8(codegen::PointwiseOp op) {
+  op.takes_float8 = true;
+  return op;
+}
 
 inline bool has_body(const codegen::PointwiseOp& op, c10::ScalarType type) {
-  return op.body(codegen::class_of(codegen::compute_type(dtype_of(type, op.name)))) != nullptr;
+  return op.body(codegen::class_of(codegen::compute_type(pointwise::dtype_in(op, type)))) != nullptr;
 }
 
 // Whether the device computes the op in the dtype; where not, the op runs on the CPU.

@@ -22,7 +22,8 @@ constexpr codegen::PointwiseOp kWhere = {.name = "where",
                                          .on_float = "x0 != 0 ? x1 : x2",
                                          .on_int = "x0 != 0 ? x1 : x2",
                                          .on_bool = "x0 != 0 ? x1 : x2",
-                                         .on_complex = "x0.x != 0 ? x1 : x2"};
+                                         .on_complex = "x0.x != 0 ? x1 : x2",
+                                         .takes_float8 = true};
 
 // Operands of other dtypes and CPU numbers are converted by the kernel.
 at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other,
@@ -63,7 +64,8 @@ constexpr codegen::PointwiseOp kMaskedFill = {.name = "masked_fill",
                                               .on_float = "x1 != 0 ? x2 : x0",
                                               .on_int = "x1 != 0 ? x2 : x0",
                                               .on_bool = "x1 != 0 ? x2 : x0",
-                                              .on_complex = "x1.x != 0 ? x2 : x0"};
+                                              .on_complex = "x1.x != 0 ? x2 : x0",
+                                              .takes_float8 = true};
 
 at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const at::Tensor& value) {
   TORCH_CHECK(value.dim() == 0,

@@ -169,8 +169,7 @@ void prepare(Launch& launch, const PointwiseOp& op, size_t outputs, size_t input
   TORCH_INTERNAL_ASSERT(outputs + inputs <= kMaxOperands && scalars.size() == op.scalars, op.name);
   launch.key.op = &op;
   launch.key.cls = device.cls;
-  launch.key.compute =
-      codegen::compute_type((op.moves ? storage_dtype_of : dtype_of)(compute_dtype, op.name));
+  launch.key.compute = codegen::compute_type(dtype_in(op, compute_dtype));
   launch.key.outputs = static_cast<uint8_t>(outputs);
   launch.key.inputs = static_cast<uint8_t>(inputs);
   check_device_supports(device, launch.key.compute, op.name);

@@ -12,6 +12,12 @@
 
 namespace dlb::pointwise {
 
+// The code generator's name for an operand's dtype. Raises NotImplementedError for those that the op does not
+// take.
+inline codegen::DType dtype_in(const codegen::PointwiseOp& op, c10::ScalarType type) {
+  return op.takes_float8 ? storage_dtype_of(type, op.name) : dtype_of(type, op.name);
+}
+
 // One kernel's launch. After prepare() the caller fills in what the op is applied to: of each operand,
 // outputs first, its type (key.types), how it moves (key.inner: Inner::Value, or Unit for all buffers) and
 // either its value or its buffer, offset and strides; sizes, the innermost first; rank, and count, their

@@ -37,7 +37,7 @@ void describe(Launch& launch, const ReduceArguments& a, const cl::Device& device
   size_t i = 0;
   for (const auto& group : {a.outputs, a.mapped, a.inputs})
     for (const at::Tensor* tensor : group) {
-      key.types[i] = dtype_of(tensor->scalar_type(), a.op.name);
+      key.types[i] = storage_dtype_of(tensor->scalar_type(), a.op.name);
       check_device_supports(device, key.types[i], a.op.name);
       const Buffer buffer = tensor->numel() ? buffer_of(*tensor) : Buffer{};
       launch.mem[i] = buffer.mem;

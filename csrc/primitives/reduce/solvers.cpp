@@ -43,7 +43,7 @@ Launch undivided_launch(const ReduceProblem& p, const cl::Device& device, const 
   key.compute = codegen::compute_type(dtype_of(p.dtype, p.variant));
   key.outputs = static_cast<uint8_t>(p.results());
   for (size_t i = 0; i < key.outputs; ++i) key.types[i] = dtype_of(p.result_type(i), p.variant);
-  key.types[key.outputs] = dtype_of(p.types[0], p.variant);
+  key.types[key.outputs] = storage_dtype_of(p.types[0], p.variant);
   launch.params.operand[key.outputs].offset = p.aligned ? 0 : 1;
   set_sizes(launch, dims);
   return launch;
