@@ -143,6 +143,19 @@ def test_dropout_layout(p: float) -> None:
         assert y.equal(torch.where(mask, there / (1 - p), 0.0))
 
 
+@pytest.mark.parametrize("p", [0.5, 1.0])
+def test_dropout_hides_no_nan_and_no_infinity(p: float) -> None:
+    """Dropped they are NaN, as products with 0 are on the CPU; kept they stay."""
+    x = torch.tensor([float("nan"), float("inf"), float("-inf"), 1.0], device=DEVICE).repeat(64)
+    y, mask = torch.native_dropout(x, p, True)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    torch.testing.assert_close(y.cpu(), x.cpu() * (mask.cpu() * scale), rtol=0, atol=0, equal_nan=True)
+    assert mask.cpu().view(-1, 4).any(0).tolist() == [p < 1] * 4
+    dropped = torch.nn.functional.dropout(x, p).cpu().view(-1, 4)
+    assert dropped[:, 0].isnan().all()
+    assert dropped[:, 1:3].isfinite().sum() == 0
+
+
 def test_dropout_of_integer_gradients_promotes() -> None:
     grad, mask = torch.arange(6), torch.tensor([True, False] * 3)
     expected = torch.ops.aten.native_dropout_backward(grad, mask, 1.5)

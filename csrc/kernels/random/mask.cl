@@ -19,12 +19,13 @@
     element(i, r.x) if (rest > 1) { element(i + 1, r.y) } if (rest > 2) { element(i + 2, r.z) } \
   }
 
-// out = keep ? in * scale : 0 (A), mask = keep.
-#define DROP(i, x)                                              \
-  {                                                             \
-    const int keep = (T)((x) >> 8) * 0x1p-24f < p;              \
-    STORE_A(out, i, keep ? LOAD_A(in, i) * (T)scale : (T)0.0f); \
-    mask[i] = (uchar)keep;                                      \
+// out = in * keep * scale (A), mask = keep. A product, so that NaN and infinities that are dropped are NaN, as on the CPU
+// and in CUDA's kernel: a zero would hide them.
+#define DROP(i, x)                                        \
+  {                                                       \
+    const int keep = (T)((x) >> 8) * 0x1p-24f < p;        \
+    STORE_A(out, i, LOAD_A(in, i) * (keep ? scale : 0));  \
+    mask[i] = (uchar)keep;                                \
   }
 kernel void dlb_dropout(global const A_T* in, long in_offset, global A_T* out, long out_offset, global uchar* mask,
                         long mask_offset, uint count, uint per_item, ulong seed, ulong counter, T p, T scale) {
