@@ -2,9 +2,8 @@
 // from csrc/kernels/random/rejection.cl.
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/sum.h>
+#include <ATen/ops/softmax.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -68,34 +67,42 @@ at::Tensor sampled(const char* kernel, at::ArrayRef<at::Tensor> inputs, const Ge
   return out;
 }
 
-// The least normal positive number of a dtype, and the distance of 1 to the next.
+// The least normal positive number of a dtype, and the distance of 1 to the number below.
 std::pair<double, double> limits_of(c10::ScalarType type) {
-  if (type == at::kHalf) return {0x1p-14, 0x1p-10};
-  if (type == at::kBFloat16) return {std::numeric_limits<float>::min(), 0x1p-7};
+  if (type == at::kHalf) return {0x1p-14, 0x1p-11};
+  if (type == at::kBFloat16) return {std::numeric_limits<float>::min(), 0x1p-8};
   if (type == at::kDouble)
-    return {std::numeric_limits<double>::min(), std::numeric_limits<double>::epsilon()};
-  return {std::numeric_limits<float>::min(), std::numeric_limits<float>::epsilon()};
+    return {std::numeric_limits<double>::min(), std::numeric_limits<double>::epsilon() / 2};
+  return {std::numeric_limits<float>::min(), std::numeric_limits<float>::epsilon() / 2};
 }
 
-// Never 0, as on the CPU: logarithms are taken of it.
-at::Tensor standard_gamma(const at::Tensor& alpha, Gen generator) {
-  check_implemented(alpha, "gamma_cpu");
-  const double least = limits_of(alpha.scalar_type()).first;
+// Gamma numbers or their logarithms, `least` in place of less.
+at::Tensor gamma_numbers(const at::Tensor& alpha, const Gen& generator, double least, bool logarithms) {
   return sampled("dlb_gamma", alpha, generator, [&](auto& list) {
     if (alpha.scalar_type() == at::kDouble)
       list.add(least);
     else
       list.add(static_cast<float>(least));
+    list.add(static_cast<int32_t>(logarithms));
   });
 }
 
-// Gamma numbers over their sum, between 0 and 1, both left out.
+// Never 0, as on the CPU: logarithms are taken of it.
+at::Tensor standard_gamma(const at::Tensor& alpha, Gen generator) {
+  check_implemented(alpha, "gamma_cpu");
+  return gamma_numbers(alpha, generator, limits_of(alpha.scalar_type()).first, false);
+}
+
+// Gamma numbers over their sum, between 0 and 1, both left out. From logarithms: with small parameters all
+// numbers of a row may be less than the least of the dtype, and their ratios are not.
 at::Tensor sample_dirichlet(const at::Tensor& alpha, Gen generator) {
   check_implemented(alpha, "dirichlet");
-  const bool narrow = at::isReducedFloatingType(alpha.scalar_type());
-  const at::Tensor gamma = standard_gamma(narrow ? alpha.to(at::kFloat) : alpha, std::move(generator));
-  const auto [least, step] = limits_of(alpha.scalar_type());
-  return at::div(gamma, gamma.sum({-1}, /*keepdim=*/true)).clamp_(least, 1 - step).to(alpha.scalar_type());
+  const c10::ScalarType type = alpha.scalar_type();
+  const bool wide = type == at::kDouble;
+  const double lowest = wide ? std::numeric_limits<double>::lowest() : std::numeric_limits<float>::lowest();
+  const at::Tensor logs = gamma_numbers(wide ? alpha : alpha.to(at::kFloat), generator, lowest, true);
+  const auto [least, step] = limits_of(type);
+  return at::softmax(logs, -1).clamp_(least, 1 - step).to(type);
 }
 
 at::Tensor poisson(const at::Tensor& rate, Gen generator) {

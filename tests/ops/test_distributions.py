@@ -77,6 +77,37 @@ def test_dirichlet():
     assert torch._sample_dirichlet(filled(0.3, torch.bfloat16, 6).view(2, 3)).dtype == torch.bfloat16
 
 
+def check_variance(x, mean, variance):
+    """Within five standard errors, which the draws' own fourth moments tell."""
+    squares = (x.cpu().double() - mean).square()
+    assert abs(squares.mean() - variance) < 5 * squares.std() / len(x) ** 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("a", [1e-30, 1e-3, 0.01, 0.1])
+def test_beta_with_small_parameters(a, dtype):
+    """Gamma numbers of most rows are less than the least number: x is near 0 or near 1 all the same."""
+    x = torch._sample_dirichlet(filled(a, dtype, 2 * N).view(N, 2))[:, 0]
+    assert x.eq(0.5).sum() <= N / 1000
+    assert abs(x.cpu().double().mean() - 0.5) < 5 * (0.25 / N) ** 0.5
+    check_variance(x, 0.5, 0.25 / (2 * a + 1))
+
+
+def test_dirichlet_with_small_and_large_parameters():
+    alpha = torch.tensor([0.002, 0.001, 0.005], device=DEVICE)
+    x = torch._sample_dirichlet(alpha.expand(N, 3))
+    torch.testing.assert_close(x.sum(1).cpu(), torch.ones(N))
+    for column, a in zip(x.unbind(1), alpha.tolist(), strict=True):
+        mean = a / 0.008
+        assert abs(column.cpu().double().mean() - mean) < 5 * (0.25 / N) ** 0.5
+        check_variance(column, mean, mean * (1 - mean) / 1.008)
+    large = torch._sample_dirichlet(torch.tensor([1e6, 3e6], device=DEVICE).expand(N, 2))[:, 0]
+    check_moments(large, 0.25, 0.25 * 0.75 / 4e6)
+    assert torch._sample_dirichlet(filled(1e-38, n=4).view(2, 2)).isfinite().all()
+    assert torch._sample_dirichlet(torch.tensor([0.0, 2.0], device=DEVICE))[1] > 0.999
+    assert torch._sample_dirichlet(torch.tensor([float("nan"), 2.0], device=DEVICE)).isnan().all()
+
+
 def test_ends():
     assert torch.poisson(filled(0.0, n=3)).tolist() == [0] * 3
     n, p = torch.tensor([0.0, 5, 5, 5, -1]), torch.tensor([0.5, 0, 1, float("nan"), 0.5])
@@ -123,8 +154,12 @@ def test_ends_of_intervals(dtype):
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2e-5), (torch.float64, 1e-12)])
 def test_gradient_of_gamma(dtype, limit):
     """Where alpha is small, x is less and more, and both are large: minus dP/da over the density."""
-    alpha = torch.tensor([0.05, 0.5, 1.5, 1.5, 5.0, 5.0, 18.0, 25.0, 30.0, 60.0, 60.0, 500.0, 500.0, 40.0], dtype=dtype)
-    x = torch.tensor([1e-9, 0.3, 0.4, 7.0, 3.0, 15.0, 22.0, 24.0, 30.0, 50.0, 90.0, 520.0, 499.0, 25.0], dtype=dtype)
+    alpha = torch.tensor(
+        [1e-3, 0.01, 0.05, 0.5, 1.5, 1.5, 5.0, 5.0, 18.0, 25.0, 30.0, 60.0, 60.0, 500.0, 500.0, 40.0], dtype=dtype
+    )
+    x = torch.tensor(
+        [1e-30, 1.2e-38, 1e-9, 0.3, 0.4, 7.0, 3.0, 15.0, 22.0, 24.0, 30.0, 50.0, 90.0, 520.0, 499.0, 25.0], dtype=dtype
+    )
     result = torch._standard_gamma_grad(alpha.to(DEVICE), x.to(DEVICE)).cpu()
     with mpmath.workdps(40):
         for a, v, r in zip(alpha.tolist(), x.tolist(), result.tolist(), strict=True):
@@ -146,9 +181,15 @@ def test_backward_of_gamma():
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-4), (torch.float64, 1e-11)])
 def test_gradient_of_dirichlet(dtype, limit):
     """Below and beyond the mean, with parameters below and above 1: minus dI/da over the density and 1 - x."""
-    a = torch.tensor([0.1, 0.5, 0.5, 2.0, 2.0, 7.0, 7.0, 0.3, 50.0, 50.0, 3.0, 1.0], dtype=dtype)
-    b = torch.tensor([0.2, 0.5, 3.0, 0.4, 5.0, 8.0, 8.0, 20.0, 40.0, 40.0, 90.0, 1.0], dtype=dtype)
-    x = torch.tensor([0.01, 0.9, 0.05, 0.97, 0.2, 0.3, 0.7, 0.02, 0.5, 0.6, 0.03, 0.5], dtype=dtype)
+    a = torch.tensor(
+        [1e-3, 0.01, 0.01, 1e-5, 0.1, 0.5, 0.5, 2.0, 2.0, 7.0, 7.0, 0.3, 50.0, 50.0, 3.0, 1.0], dtype=dtype
+    )
+    b = torch.tensor(
+        [1e-3, 0.01, 0.01, 0.3, 0.2, 0.5, 3.0, 0.4, 5.0, 8.0, 8.0, 20.0, 40.0, 40.0, 90.0, 1.0], dtype=dtype
+    )
+    x = torch.tensor(
+        [1e-30, 1.2e-38, 0.999, 1e-9, 0.01, 0.9, 0.05, 0.97, 0.2, 0.3, 0.7, 0.02, 0.5, 0.6, 0.03, 0.5], dtype=dtype
+    )
     result = torch._dirichlet_grad(x.to(DEVICE), a.to(DEVICE), (a + b).to(DEVICE)).cpu()
     with mpmath.workdps(40):
         for value, p, total, r in zip(x.tolist(), a.tolist(), (a + b).tolist(), result.tolist(), strict=True):

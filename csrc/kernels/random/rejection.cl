@@ -20,14 +20,15 @@ inline void dlb_draw(Source* source, T* u, T* v) {
 }
 
 // Marsaglia and Tsang, "A simple method for generating gamma variables" (ACM TOMS 26, 2000). Below 1 by a number of
-// one more, times the power 1 / alpha of a uniform one.
-inline T dlb_sample_gamma(T alpha, Source* source) {
-  T u, v, scale = C(1.0);
+// one more, times the power 1 / alpha of a uniform one, whose logarithm is *power: it may be far below what T can hold.
+inline T dlb_sample_gamma(T alpha, Source* source, T* power) {
+  T u, v;
+  *power = 0;
   if (!(alpha > 0)) return alpha == 0 ? C(0.0) : (T)NAN;
   if (alpha == INFINITY) return alpha;
   if (alpha < C(1.0)) {
     dlb_draw(source, &u, &v);
-    scale = pow(u, C(1.0) / alpha);
+    *power = log(u) / alpha;
     alpha += C(1.0);
   }
   const T d = alpha - C(1.0) / C(3.0), c = C(1.0) / sqrt(C(9.0) * d);
@@ -37,7 +38,7 @@ inline T dlb_sample_gamma(T alpha, Source* source) {
     if (y <= 0) continue;
     const T cube = y * y * y;
     dlb_draw(source, &u, &v);
-    if (log(u) < C(0.5) * x * x + d * (C(1.0) - cube + log(cube))) return scale * d * cube;
+    if (log(u) < C(0.5) * x * x + d * (C(1.0) - cube + log(cube))) return d * cube;
   }
 }
 
@@ -130,10 +131,12 @@ inline T dlb_binomial_of(T n, T p, Source* source) {
     value                                                                                  \
   }
 
+// Gamma numbers, or their logarithms. None is below `least`.
 kernel void dlb_gamma(global A_T* out, long out_offset, global const B_T* alpha, long alpha_offset, uint count,
-                      uint per_item, ulong seed, ulong counter, T least) {
-  FOR_EACH(const T g = dlb_sample_gamma(LOAD_B(alpha + alpha_offset, i), &source);
-           STORE_A(out + out_offset, i, g < least ? least : g);)
+                      uint per_item, ulong seed, ulong counter, T least, int logarithms) {
+  FOR_EACH(T power; const T g = dlb_sample_gamma(LOAD_B(alpha + alpha_offset, i), &source, &power);
+           const T y = logarithms ? log(g) + power : g * exp(power);
+           STORE_A(out + out_offset, i, y < least ? least : y);)
 }
 kernel void dlb_poisson(global A_T* out, long out_offset, global const B_T* rate, long rate_offset, uint count,
                         uint per_item, ulong seed, ulong counter, volatile global int* error, int site) {
