@@ -8,6 +8,7 @@ from common import DEVICE, FLOATS, check_op, layouts
 import dlbackend
 
 MODES = [(4, "bilinear"), (4, "nearest"), (4, "bicubic"), (5, "bilinear"), (5, "nearest")]
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 PADDINGS = ["zeros", "border", "reflection"]
 
 
@@ -66,13 +67,39 @@ def test_gradient_is_deterministic_when_asked():
 
 
 def test_places_that_are_no_numbers():
-    grid = torch.tensor([[[[float("nan"), 0.0], [float("inf"), 0.0], [-1e30, 1e30]]]], device=DEVICE)
-    x = torch.ones(1, 1, 3, 3, device=DEVICE)
-    for mode in ("bilinear", "nearest", "bicubic"):
+    """As on the CPU: NaN where weights are made of such a place in two dimensions, else at an end of the image, or
+    outside. What the CPU reads beside the image, or ends the process for, is left out."""
+    inf, nan = float("inf"), float("nan")
+    places = [(nan, 0.1), (0.1, nan), (inf, 0.1), (-inf, 0.1), (0.1, inf), (1e30, 0.1), (-1e12, 0.1), (0.1, 0.2)]
+    plane = torch.tensor(places).view(1, 1, -1, 2)
+    space = torch.cat([plane, torch.full((1, 1, len(places), 1), 0.3)], 3).unsqueeze(1)
+    for dims, mode in MODES:
+        x, grid = torch.arange(2 * 3.0 ** (dims - 2)).view(1, 2, *[3] * (dims - 2)) + 1, plane if dims == 4 else space
         for padding in PADDINGS:
-            out = F.grid_sample(x, grid, mode, padding, align_corners=False).cpu()
-            assert not out.isnan().any()
-    assert F.grid_sample(x, grid, padding_mode="zeros", align_corners=False).cpu().eq(0).all()
+            if dims == 5 and padding != "zeros":
+                continue
+            # The CPU's reflections of what is far away are off by its rounding.
+            grid = grid[..., [0, 1, 2, 3, 4, 7], :] if padding == "reflection" else grid
+            expected = F.grid_sample(x, grid, mode, padding, align_corners=False)
+            there = F.grid_sample(x.to(DEVICE), grid.to(DEVICE), mode, padding, align_corners=False)
+            torch.testing.assert_close(there.cpu(), expected, equal_nan=True)
+            wide = x.repeat(1, 5, *[1] * (dims - 2)).to(DEVICE).to(memory_format=LAST[dims])
+            there = F.grid_sample(wide, grid.to(DEVICE), mode, padding, align_corners=False)
+            torch.testing.assert_close(there.cpu()[:, :2], expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(("mode", "padding"), [("bilinear", "zeros")] + [("bicubic", padding) for padding in PADDINGS])
+def test_gradients_at_places_that_are_no_numbers(mode, padding):
+    inf, nan = float("inf"), float("nan")
+    for place in ((nan, 0.1), (0.1, nan), (inf, 0.1), (0.1, 0.2)):
+        gradients = []
+        for device in ("cpu", DEVICE):
+            x = (torch.arange(9.0).view(1, 1, 3, 3) + 1).to(device).requires_grad_()
+            grid = torch.tensor(place).view(1, 1, 1, 2).to(device).requires_grad_()
+            F.grid_sample(x, grid, mode, padding, align_corners=False).sum().backward()
+            gradients.append((x.grad.sum().cpu(), grid.grad.cpu()))
+        for actual, expected in zip(gradients[1], gradients[0], strict=True):
+            torch.testing.assert_close(actual, expected, equal_nan=True)
 
 
 def test_empty_and_errors():

@@ -28,8 +28,9 @@ kernel void grid_sample(global const A_T* x, global const A_T* grid, global A_T*
       for (int j = 0; j < at.lanes; ++j)
         for (int c = c0; c < c1; c += GRID_LANES) {
           const int count = min(GRID_LANES, c1 - c);
-          T sum[GRID_LANES];
-          for (int i = 0; i < count; ++i) sum[i] = 0;
+          T sum[GRID_LANES], outside = 0;
+          for (int k = 0; k < TAPS; ++k) outside += index[k][j] < 0 ? weight[k][j] * 0 : 0;
+          for (int i = 0; i < count; ++i) sum[i] = outside;
           for (int k = 0; k < TAPS; ++k) {
             if (index[k][j] < 0) continue;
             const T share = weight[k][j];
@@ -48,7 +49,7 @@ kernel void grid_sample(global const A_T* x, global const A_T* grid, global A_T*
       for (int k = 0; k < TAPS; ++k) {
         T v[GRID_LANES];
         GATHER(LOAD_A, from, index[k], at.lanes, v)
-        DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] += index[k][j] >= 0 ? weight[k][j] * v[j] : (T)0;
+        DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] += weight[k][j] * (index[k][j] >= 0 ? v[j] : (T)0);
       }
       global A_T* results = to + c * p.ys[1];
       if (p.ys[4] == 1) {
