@@ -161,6 +161,9 @@ CALLS = {
         torch.gather(torch.ones(4, device=d), 0, indices([0] * 4, d), out=one_place(4, device=d))
     ),
     "a product in one place": lambda d: torch.mm(*2 * [torch.ones(4, 4, device=d)], out=one_place(4, 4, device=d)),
+    "indices into nothing": lambda d: (
+        torch.ones(0, 0, device=d).index_reduce(1, indices([0], d), torch.ones(0, 1, device=d), "prod")
+    ),
     "slopes of another dtype": lambda d: (
         torch.ops.aten._prelu_kernel(torch.ones(2, device=d), torch.ones(2, device=d).double())
     ),
@@ -287,3 +290,12 @@ def test_statistics_of_what_has_no_channels():
     x = torch.ones((), device=DEVICE)
     with pytest.raises(RuntimeError, match="2 or more dimensions"):
         torch.ops.aten.batch_norm_backward_elemt(x, x, x, x, None, x, x, x)
+
+
+def test_group_norm_of_other_sizes():
+    x = torch.ones(1, 2, 3, device=DEVICE)
+    for size in ((1, 4, 3), (2, 2, 3), (1, 2, 9)):
+        with pytest.raises(RuntimeError, match=r"expected . x . x . elements"):
+            torch.ops.aten.native_group_norm(x, None, None, *size, 1, 1e-5)
+    with pytest.raises(RuntimeError, match="expected 1 x 2 x 1 elements"):
+        torch.ops.aten.native_group_norm_backward(x, x, x[0, 0], x[0, 0], None, 1, 2, 3, 2, [True] * 3)

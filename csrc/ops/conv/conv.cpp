@@ -168,8 +168,8 @@ void check_parameters(const char* op, const Tensor& input, const Tensor& weight,
   for (const IntArrayRef list : {stride, padding, dilation, output_padding})
     TORCH_CHECK(list.size() == spatial, op, ": expected stride, padding, dilation and output_padding of ",
                 spatial, " elements");
-  TORCH_CHECK(groups > 0 && weight.size(0) % groups == 0, op, ": expected groups to divide ", weight.size(0),
-              ", but got ", groups);
+  TORCH_CHECK(groups > 0 && weight.size(0) % groups == 0, op, ": given groups=", groups,
+              ", expected a divisor of the weight's first dimension, ", weight.size(0));
   const int64_t in = transposed ? weight.size(0) : weight.size(1) * groups,
                 out = transposed ? weight.size(1) * groups : weight.size(0);
   TORCH_CHECK(input.size(1) == in, op, ": given groups=", groups, " and weight of size ", weight.sizes(),

@@ -114,8 +114,10 @@ at::Tensor& index_reduce_out(const at::Tensor& self, int64_t dim, const at::Tens
   if (index.numel() == 0) return op.finish(), out;
   check_same_device(self, index, "index_reduce");
   check_same_device(self, source, "index_reduce");
-  if (!include_self) result.index_fill_(dim, index, identity_of(combine, self.scalar_type()));
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
+  TORCH_CHECK_INDEX(self.dim() == 0 || self.size(along) != 0,
+                    "index_reduce(): index out of range of dimension ", along, ", which has no elements");
+  if (!include_self) result.index_fill_(dim, index, identity_of(combine, self.scalar_type()));
   const at::Tensor numbers = index.reshape({-1}), values = at_least_1d(source);
   accumulate(at_least_1d(result), along, numbers, values, {.op = combine, .site = site});
   if (reduce == "mean") {

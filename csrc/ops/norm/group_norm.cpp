@@ -24,6 +24,11 @@ void check(const Tensor& input, const Tensor& weight, const Tensor& bias, int64_
                 t->sizes(), " and input of shape ", input.sizes());
 }
 
+void check_size(const Tensor& x, int64_t samples, int64_t channels, int64_t length) {
+  TORCH_CHECK(x.numel() == samples * channels * length, "group_norm: expected ", samples, " x ", channels,
+              " x ", length, " elements, but got a tensor of size ", x.sizes());
+}
+
 Tensor param(const OptionalTensor& tensor) {
   return tensor && tensor->defined() ? tensor->contiguous() : Tensor();
 }
@@ -32,6 +37,7 @@ Three native_group_norm(const Tensor& input, const OptionalTensor& weight_, cons
                         int64_t samples, int64_t channels, int64_t length, int64_t groups, double eps) {
   const Tensor weight = param(weight_), bias = param(bias_);
   check(input, weight, bias, channels, groups);
+  check_size(input, samples, channels, length);
   norm::check_dtypes(input, {&weight, &bias}, "group_norm");
   const auto format = input.suggest_memory_format();
   const Tensor x = input.contiguous(format);
@@ -51,6 +57,10 @@ Three native_group_norm_backward(const Tensor& grad_out, const Tensor& input, co
                                  int64_t channels, int64_t length, int64_t groups, std::array<bool, 3> mask) {
   const Tensor weight = param(weight_);
   check(input, weight, {}, channels, groups);
+  check_size(input, samples, channels, length);
+  check_size(grad_out, samples, channels, length);
+  check_size(mean_, samples, groups, 1);
+  check_size(rstd_, samples, groups, 1);
   const auto format = input.suggest_memory_format();
   const Tensor x = input.contiguous(format), dy = grad_out.contiguous(format);
   const norm::Context context(x, weight, "group_norm_backward");
