@@ -194,6 +194,16 @@ def test_results_of_other_dtypes(call):
         torch.testing.assert_close(found, expected)
 
 
+def test_heaviside_says_what_it_lacks():
+    x = torch.tensor([3.0, 1.0], device="ocl")
+    for call, lacks in (
+        (lambda: torch.heaviside(x, x.half(), out=torch.empty_like(x)), "tensors with different dtypes"),
+        (lambda: torch.heaviside(x, x, out=x.new_empty(2, dtype=torch.complex64)), "complex tensors"),
+    ):
+        with pytest.raises(RuntimeError, match=f"not yet implemented for {lacks}"):
+            call()
+
+
 def test_where_of_two_numbers_on_the_cpu():
     x = torch.tensor([1.0, -1.0], device="ocl")
     assert torch.where(x > 0, torch.tensor(1.0), torch.tensor(0.5)).tolist() == [1.0, 0.5]

@@ -3,6 +3,7 @@
 #include <ATen/native/BinaryOps.h>
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/heaviside_meta.h>
 #include <ATen/ops/nextafter_meta.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/result_type.h>
@@ -114,13 +115,6 @@ constexpr std::array kBinary = {
                  float_op("xlogy", "x1 != x1 ? x1 : x0 == 0 ? C(0.0) : x0 * dlb_log(x1)")},
     PointwiseRow{"special_xlog1py", "out", Promote::Float,
                  float_op("xlog1py", "x1 != x1 ? x1 : x0 == 0 ? C(0.0) : x0 * dlb_log1p(x1)")},
-    PointwiseRow{"heaviside",
-                 "out",
-                 Promote::Fixed,
-                 {.name = "heaviside",
-                  .on_float = "x0 == 0 ? x1 : (T)(x0 > 0)",
-                  .on_int = "x0 == 0 ? x1 : (T)(x0 > 0)",
-                  .on_bool = "x0 == 0 ? x1 : 1"}},
     PointwiseRow{
         "gcd",
         "out",
@@ -336,6 +330,21 @@ at::Tensor& nextafter_out(const at::Tensor& self, const at::Tensor& other, at::T
   return out;
 }
 
+constexpr codegen::PointwiseOp kHeaviside = {.name = "heaviside",
+                                             .on_float = "x0 == 0 ? x1 : (T)(x0 > 0)",
+                                             .on_int = "x0 == 0 ? x1 : (T)(x0 > 0)",
+                                             .on_bool = "x0 == 0 ? x1 : 1"};
+
+at::Tensor& heaviside_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  Structured<at::meta::structured_heaviside> op(out);
+  op.meta(self, other);  // refuses different dtypes and complex ones, those of the result too
+  if (!has_kernel(kHeaviside, op.common_dtype(), out.device()))
+    return call_cpu_fallback<at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&>(
+        "aten::heaviside", "out", self, other, out);
+  run_pointwise(kHeaviside, op);
+  return out;
+}
+
 const codegen::RegisterOps kRegistered(
     codegen::RowKind::Pointwise,
     {{kDivTruncFloat, "div.out_mode", "common"},
@@ -346,6 +355,7 @@ const codegen::RegisterOps kRegistered(
      {kFmodInt, "fmod.Tensor_out", "common"},
      {kRemainderFloat, "remainder.Tensor_out", "common"},
      {kRemainderInt, "remainder.Tensor_out", "common"},
+     {kHeaviside, "heaviside.out", "fixed"},
      {kNextafter, "nextafter.out", "common"},
      {kNextafterHalf, "nextafter.out", "common"},
      {kNextafterBfloat16, "nextafter.out", "common"}});
@@ -374,6 +384,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fmod.Tensor_out", division_out<kFmodFloat, kFmodInt, kFmod>);
   m.impl("remainder.Tensor_out", division_out<kRemainderFloat, kRemainderInt, kRemainder>);
   m.impl("remainder.Scalar_Tensor", remainder_scalar_tensor);
+  m.impl("heaviside.out", heaviside_out);
   m.impl("nextafter.out", nextafter_out);
 }
 
