@@ -161,6 +161,12 @@ CALLS = {
         torch.gather(torch.ones(4, device=d), 0, indices([0] * 4, d), out=one_place(4, device=d))
     ),
     "a product in one place": lambda d: torch.mm(*2 * [torch.ones(4, 4, device=d)], out=one_place(4, 4, device=d)),
+    "an outer product added in place to a number": lambda d: (
+        torch.ones((), device=d).addr_(torch.ones(5, device=d), torch.ones(4, device=d))
+    ),
+    "an outer product of another size in place": lambda d: (
+        torch.ones(1, 1, device=d).addr_(torch.ones(2, device=d), torch.ones(2, device=d))
+    ),
     "indices into nothing": lambda d: (
         torch.ones(0, 0, device=d).index_reduce(1, indices([0], d), torch.ones(0, 1, device=d), "prod")
     ),

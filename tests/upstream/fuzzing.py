@@ -20,7 +20,7 @@ from upstream import cases, comparing
 
 SAMPLES = 30  # so many of the database's are looked at
 # Whose arguments are valid for one size alone, and those of which the CPU reads memory that nothing wrote when empty.
-OF_ONE_SIZE = re.compile(r"lu_solve|lu_unpack|ldl_solve|margin_loss")
+OF_ONE_SIZE = re.compile(r"lu_solve|lu_unpack|ldl_solve|margin_loss|segment_reduce")
 # Which write to some of their inputs, so that these may not overlap.
 WRITES = re.compile(r"batch_norm")
 SIZES = [0, 1, 1, 2, 2, 3, 4, 5, 7]

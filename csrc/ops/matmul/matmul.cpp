@@ -186,6 +186,11 @@ Tensor addr(const Tensor& self, const Tensor& vec1, const Tensor& vec2, const Sc
 Tensor& addr_out(const Tensor& self, const Tensor& vec1, const Tensor& vec2, const Scalar& beta,
                  const Scalar& alpha, Tensor& out) {
   check_addr(self, vec1, vec2, beta, alpha);
+  if (out.is_same(self)) {  // the composite would resize it
+    TORCH_CHECK(self.dim() == 2, "2D tensor expected, got ", self.dim(), "D tensor for input");
+    TORCH_CHECK(self.size(0) == vec1.numel() && self.size(1) == vec2.numel(),
+                "size mismatch, input: ", self.sizes(), ", v1: ", vec1.sizes(), ", v2: ", vec2.sizes());
+  }
   return at::compositeexplicitautograd::addr_outf(self, vec1, vec2, beta, alpha, out);
 }
 
