@@ -107,7 +107,8 @@ def test_float8_is_compared_and_chosen(dtype: torch.dtype) -> None:
 def test_products_of_float8(dtype: torch.dtype) -> None:
     x = every(dtype)
     rows, columns = x.view(256, 1), x[::7].clone().view(1, -1)
-    check_bits(torch.mul, rows, columns)
+    # By float32 on both: of what is too large for the dtype some releases' vectors on the CPU make other numbers.
+    check_bits(lambda x, y: x * y if x.device.type == "ocl" else (x.float() * y.float()).to(dtype), rows, columns)
     with pytest.raises(NotImplementedError):
         x.to(DEVICE) + x.to(DEVICE)
     with pytest.raises(RuntimeError, match="Promotion for Float8"):

@@ -5,12 +5,15 @@ from fresh_process import forked_python
 from runtime.test_faulty_drivers import layer, library  # noqa: F401
 
 PRELUDE = """
-import json, os, signal, threading, time, torch, dlbackend
+import contextlib, json, os, signal, threading, time, torch, dlbackend
 x = torch.arange(1000, dtype=torch.float32).to("ocl")
 def launches(): return dlbackend.kernel_stats()["launches"]
 def threads():
-    tasks = [f"/proc/self/task/{task}" for task in os.listdir("/proc/self/task")]
-    return [task for task in tasks if open(f"{task}/comm").read() == "ocl submits\\n"]
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError):  # it has ended
+            if open(f"/proc/self/task/{task}/comm").read() == "ocl submits\\n": found.append(f"/proc/self/task/{task}")
+    return found
 def the_thread():  # which names itself when it first runs
     while not threads(): time.sleep(0.01)
     [thread] = threads()
