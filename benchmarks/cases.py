@@ -50,7 +50,7 @@ def _host_cases() -> list[Case]:
         @torch.enable_grad()
         def step() -> None:
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(net(x), y).backward()
+            torch.autograd.backward(torch.nn.functional.cross_entropy(net(x), y))
             optimizer.step()
 
         return step
