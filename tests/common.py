@@ -24,6 +24,11 @@ def on_gpu_class() -> bool:
     return "gpu_tiled: applicable" in _C.explain_problem(product)
 
 
+def runs_in_caller() -> bool:
+    """Whether a command runs in the call that enqueues it, as on PoCL's device without threads."""
+    return _C.device_properties(0).name.startswith(("basic", "cpu-minimal"))
+
+
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0) -> None:
     """`actual` (on the device) is `expected` (CPU, float64) to its dtype's precision, times `scale`."""
     assert actual.device.type == "ocl"

@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from common import runs_in_caller
 
 import dlbackend  # noqa: F401
 
@@ -12,6 +13,7 @@ DEVICE = "ocl:0"
 
 # Elements that keep the device busy for longer than the host takes to enqueue an op.
 MANY = 1 << (27 if torch.ocl.get_device_properties(0).type == "gpu" else 20)
+asynchronous = pytest.mark.skipif(runs_in_caller(), reason="commands run in the call that enqueues them")
 
 
 def work(rounds=50):
@@ -28,6 +30,7 @@ def test_never_recorded():
     event.wait()
 
 
+@asynchronous
 def test_query_and_synchronize():
     work(1)
     torch.ocl.synchronize()
@@ -71,6 +74,7 @@ def test_elapsed_time_errors():
         timed.elapsed_time(other)
 
 
+@asynchronous
 def test_record_again_moves_the_mark():
     event = torch.ocl.Event()
     event.record()

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from common import runs_in_caller
 
 import dlbackend  # noqa: F401
 
@@ -12,6 +13,7 @@ DEVICE = "ocl:0"
 
 # Elements that keep the device busy for longer than the host takes to enqueue an op.
 MANY = 1 << (27 if torch.ocl.get_device_properties(0).type == "gpu" else 20)
+asynchronous = pytest.mark.skipif(runs_in_caller(), reason="commands run in the call that enqueues them")
 
 
 def long_work(x, rounds=60):
@@ -63,6 +65,7 @@ def test_synchronize_waits_for_all_streams_before_it_raises():
     torch.ocl.synchronize()  # the side stream's error was the second, and is not raised later
 
 
+@asynchronous
 def test_a_side_stream_does_not_wait_for_the_default_one():
     """One that did would never be ready first; where all cores are busy, one that does not may be late sometimes."""
     x = torch.ones(MANY, device=DEVICE)
@@ -110,6 +113,7 @@ def test_wait_stream():
     assert total.item() == 0
 
 
+@asynchronous
 def test_query_and_synchronize():
     stream = torch.ocl.current_stream()
     x = long_work(torch.ones(MANY, device=DEVICE), 200)
