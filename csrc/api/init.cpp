@@ -1,6 +1,9 @@
 #include <c10/core/DeviceType.h>
 #include <dlfcn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -25,6 +28,11 @@ std::filesystem::path library_folder() {
   return std::filesystem::canonical(info.dli_fname, error).parent_path();
 }
 
+struct ShutdownFirst {
+  ShutdownFirst() = default;
+  ~ShutdownFirst() { shutdown(); }
+};
+
 }  // namespace
 
 void init() {
@@ -38,11 +46,18 @@ void init() {
     }
     c10::register_privateuse1_backend("ocl");
     register_hooks();
-    std::atexit(shutdown);
+    // Destructors of the main thread's objects run before all handlers. A driver's compiler registers some
+    // when it first works, and they end what the background thread may use.
+    if (::syscall(SYS_gettid) == ::getpid()) {
+      static thread_local const ShutdownFirst first;
+    }
+    std::atexit(shutdown);  // where another thread ends the process
   });
 }
 
 void shutdown() {
+  static std::atomic<bool> done{false};
+  if (done.exchange(true)) return;
   solver::stop_background();
   cl::stop_builders();
   finish_all_queues();
