@@ -12,7 +12,7 @@ namespace dlb::cl {
 // Every entry point we use. All are OpenCL 1.2 and exported by every loader.
 // (clang-format indents such a list further at every run, so it is kept off.)
 // clang-format off
-// Those that may run commands, wait for them, or end their events:
+// The entry points that may run commands, wait for them, or end their events (serialize_commands()).
 #define DLB_CL_COMMANDS(X) \
   X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer) \
   X(clEnqueueFillBuffer) X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) \

@@ -28,8 +28,8 @@ uint64_t device_cache();   // DLBACKEND_DEVICE_CACHE, bytes
 uint64_t vector_floats();  // DLBACKEND_VECTOR_FLOATS
 uint64_t max_programs();   // DLBACKEND_MAX_PROGRAMS
 
-// Numbers in a range. The last word is the value where the variable is not set and, with a line on stderr,
-// where it holds something else.
+// Numbers in a range. The comment ends with the default, which also holds, with a line on stderr, where the
+// variable is no such number.
 std::optional<unsigned> compile_processes();  // DLBACKEND_COMPILE_PROCESSES, 0 to 64; no value
 unsigned local_ranks();  // LOCAL_WORLD_SIZE, as torchrun sets it: processes that share this host; 1
 int verbose();           // DLBACKEND_VERBOSE, 0 to 2; 0

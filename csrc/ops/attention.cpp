@@ -65,7 +65,8 @@ int64_t choose_backend(const Tensor& query, const Tensor& key, const Tensor& val
   const auto& context = at::globalContext();
   if (context.userEnabledOverrideableSDP() && is_fusible(query, key, value, mask, enable_gqa))
     return static_cast<int64_t>(at::SDPBackend::overrideable);
-  // It begins with what PyTorch says where no backend is allowed, and where none of the allowed ones can.
+  // The first words are PyTorch's where no backend is allowed, the next ones where no allowed backend is able
+  // to.
   TORCH_CHECK(context.userEnabledMathSDP(),
               "No viable backend for scaled_dot_product_attention was found. No available kernel. Aborting "
               "execution. ocl has the backends OVERRIDEABLE, for 4-dimensional float32, float16 and bfloat16 "

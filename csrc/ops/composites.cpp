@@ -1,4 +1,4 @@
-// Ops whose one kernel in PyTorch is for all devices, yet reads what it is given as the CPU's memory.
+// Ops whose only kernel in PyTorch is registered for all devices, yet reads its tensors as the CPU's memory.
 #include <torch/library.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               " packs weights for kernels of the CPU alone: call it with tensors on the CPU");
 }
 
-// Made of ops for any device but for one argument, sizes that the host reads.
+// Ops that PyTorch makes of others for any device, except that the host reads one argument, sizes.
 constexpr const char* kReadSizes[] = {
     "_pack_padded_sequence_backward",
     "_pad_packed_sequence",

@@ -93,8 +93,8 @@ at::Tensor standard_gamma(const at::Tensor& alpha, Gen generator) {
   return gamma_numbers(alpha, generator, limits_of(alpha.scalar_type()).first, false);
 }
 
-// Gamma numbers over their sum, between 0 and 1, both left out. From logarithms: with small parameters all
-// numbers of a row may be less than the least of the dtype, and their ratios are not.
+// Gamma numbers over their sum, more than 0 and less than 1. They are divided as logarithms, because with
+// small parameters all numbers of a row may be less than the dtype's least, while their ratios are not.
 at::Tensor sample_dirichlet(const at::Tensor& alpha, Gen generator) {
   check_implemented(alpha, "dirichlet");
   const c10::ScalarType type = alpha.scalar_type();

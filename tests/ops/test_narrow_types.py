@@ -107,8 +107,12 @@ def test_float8_is_compared_and_chosen(dtype: torch.dtype) -> None:
 def test_products_of_float8(dtype: torch.dtype) -> None:
     x = every(dtype)
     rows, columns = x.view(256, 1), x[::7].clone().view(1, -1)
-    # By float32 on both: of what is too large for the dtype some releases' vectors on the CPU make other numbers.
-    check_bits(lambda x, y: x * y if x.device.type == "ocl" else (x.float() * y.float()).to(dtype), rows, columns)
+    if dtype == torch.float8_e4m3fn:  # PyTorch before 2.13 makes NaN of what is too large
+        greatest = torch.finfo(dtype).max
+        expected = (rows.float() * columns.float()).clamp(-greatest, greatest).to(dtype)
+        check_bits(lambda x, y: x * y if x.device.type == "ocl" else expected, rows, columns)
+    else:
+        check_bits(torch.mul, rows, columns)
     with pytest.raises(NotImplementedError):
         x.to(DEVICE) + x.to(DEVICE)
     with pytest.raises(RuntimeError, match="Promotion for Float8"):

@@ -19,7 +19,7 @@
     element(i, r.x) if (rest > 1) { element(i + 1, r.y) } if (rest > 2) { element(i + 2, r.z) } \
   }
 
-// out = in * keep * scale (A), mask = keep. A product, so that NaN and infinities that are dropped are NaN, as on the CPU
+// out = in * keep * scale (A), mask = keep. The product makes NaN of NaN and infinities that are dropped, as on the CPU
 // and in CUDA's kernel: a zero would hide them.
 #define DROP(i, x)                                        \
   {                                                       \

@@ -19,8 +19,9 @@ inline void dlb_draw(Source* source, T* u, T* v) {
 #endif
 }
 
-// Marsaglia and Tsang, "A simple method for generating gamma variables" (ACM TOMS 26, 2000). Below 1 by a number of
-// one more, times the power 1 / alpha of a uniform one, whose logarithm is *power: it may be far below what T can hold.
+// Marsaglia and Tsang, "A simple method for generating gamma variables" (ACM TOMS 26, 2000). Below 1 by a number of one
+// more, times the power 1 / alpha of a uniform one, whose logarithm is *power: the power itself may be far below what T
+// can hold.
 inline T dlb_sample_gamma(T alpha, Source* source, T* power) {
   T u, v;
   *power = 0;

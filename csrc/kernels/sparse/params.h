@@ -23,7 +23,7 @@ typedef struct {
 } SparseValidate;
 ASSERT_SIZE(SparseValidate, 56);
 
-// Rules that compressed indices may break, by the order in which they are told of.
+// The rules that compressed indices may break, in the order in which errors name them.
 enum {
   SPARSE_PLAIN_BOUNDS = 1,  // a plain index is outside of the dimension
   SPARSE_FIRST = 2,         // the first line does not begin at 0

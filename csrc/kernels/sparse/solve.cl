@@ -1,5 +1,5 @@
-// x [rows, columns] = a^-1 @ x in place, where of a the triangle counts that is meant: a work-item solves for a column
-// of x, row by row. Row r of a has the elements row_begin[r] to row_begin[r + 1] - 1, in any order.
+// x [rows, columns] = a^-1 @ x in place, with the upper or the lower triangle of a. A work-item solves for a column of
+// x, row by row. Row r of a has the elements row_begin[r] to row_begin[r + 1] - 1, in any order.
 #include "kernels/sparse/params.h"
 
 #ifdef IS_COMPLEX

@@ -1,5 +1,5 @@
-// Which rules of compressed indices are broken: bits of `found`. Of each batch `compressed` has lines + 1 indices, between
-// which the elements of a line are, and `plain` has nnz, an element's place within its line.
+// Sets a bit of `found` for each rule that the indices break. For each batch `compressed` has lines + 1 indices, where
+// the lines begin and the last one ends, and `plain` has nnz, each element's place within its line.
 #include "kernels/sparse/params.h"
 
 kernel void dlb_sparse_validate(global const A_T* compressed, global const A_T* plain, global int* found,
@@ -17,7 +17,7 @@ kernel void dlb_sparse_validate(global const A_T* compressed, global const A_T* 
     if (begins[0] != 0) wrong |= SPARSE_FIRST;
     if (begins[p.lines] != p.nnz) wrong |= SPARSE_LAST;
     if (begin > end || end - begin > p.size) wrong |= SPARSE_STEPS;
-    // Only what is there is read, whatever the indices say.
+    // Wrong indices must not make it read outside of `plain`.
     global const A_T* places = plain + p.plain + batch * p.nnz;
     for (long k = max(begin, 0L) + 1; k < min(end, p.nnz); ++k)
       if (places[k - 1] >= places[k]) wrong |= SPARSE_ORDER;

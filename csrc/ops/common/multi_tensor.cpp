@@ -354,19 +354,19 @@ MultiTensor& MultiTensor::single(at::TensorList list) {
 MultiTensor& MultiTensor::single_or_value(const at::Tensor& t) {
   return t.device().is_cpu() ? value(cpu_scalar(t)) : single(t);
 }
-MultiTensor& MultiTensor::value(const c10::Scalar& value) {
+MultiTensor& MultiTensor::value(const c10::Scalar& value, c10::ScalarType type) {
   operand(key_.compute, Source::Value);
-  arguments_.push_back(scalar_arg(value, key_.compute));
+  arguments_.push_back(scalar_arg(rounded_to(value, type), key_.compute));
   key_.inputs++;
   return *this;
 }
-void MultiTensor::add_values(c10::ArrayRef<c10::Scalar> list) {
-  for (const c10::Scalar& value : list) values_.push_back(scalar_arg(value, key_.compute));
+void MultiTensor::add_values(c10::ArrayRef<c10::Scalar> list, c10::ScalarType type) {
+  for (const c10::Scalar& value : list) values_.push_back(scalar_arg(rounded_to(value, type), key_.compute));
   value_lists_++;
 }
-MultiTensor& MultiTensor::values(c10::ArrayRef<c10::Scalar> list) {
+MultiTensor& MultiTensor::values(c10::ArrayRef<c10::Scalar> list, c10::ScalarType type) {
   operand(key_.compute, Source::ValueList);
-  add_values(list);
+  add_values(list, type);
   key_.inputs++;
   return *this;
 }
@@ -377,7 +377,7 @@ MultiTensor& MultiTensor::scalar(const c10::Scalar& value) {
 }
 MultiTensor& MultiTensor::scalars(c10::ArrayRef<c10::Scalar> list) {
   key_.scalar_lists = static_cast<uint16_t>(key_.scalar_lists | 1u << scalars_++);
-  add_values(list);
+  add_values(list, c10::ScalarType::Undefined);
   return *this;
 }
 

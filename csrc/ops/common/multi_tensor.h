@@ -61,12 +61,13 @@ class MultiTensor {
 
   MultiTensor& output(at::TensorList list);
   MultiTensor& input(at::TensorList list);
-  MultiTensor& input_in_place(uint8_t output);           // the same list as that output
-  MultiTensor& single(at::TensorList list);              // one element per tensor, or one for all
-  MultiTensor& single_or_value(const at::Tensor& t);     // one element for all, on the device or on the CPU
-  MultiTensor& value(const c10::Scalar& value);          // one for all
-  MultiTensor& values(c10::ArrayRef<c10::Scalar> list);  // one per tensor
-  MultiTensor& scalar(const c10::Scalar& value);         // s0, s1, ... after all operands
+  MultiTensor& input_in_place(uint8_t output);        // the same list as that output
+  MultiTensor& single(at::TensorList list);           // one element per tensor, or one for all
+  MultiTensor& single_or_value(const at::Tensor& t);  // one element for all, on the device or on the CPU
+  // A number for all, and one for each tensor, rounded to `type` where that is given.
+  MultiTensor& value(const c10::Scalar& value, c10::ScalarType type = c10::ScalarType::Undefined);
+  MultiTensor& values(c10::ArrayRef<c10::Scalar> list, c10::ScalarType type = c10::ScalarType::Undefined);
+  MultiTensor& scalar(const c10::Scalar& value);  // s0, s1, ... after all operands
   MultiTensor& scalars(c10::ArrayRef<c10::Scalar> list);
 
   // Enqueues on the current stream of the lists' device. False, with nothing done, when lists overlap (see
@@ -76,7 +77,7 @@ class MultiTensor {
  private:
   void operand(codegen::DType type, codegen::Source source, uint8_t alias = codegen::kNoAlias);
   void add_list(at::TensorList list, codegen::Source source, bool written);
-  void add_values(c10::ArrayRef<c10::Scalar> list);
+  void add_values(c10::ArrayRef<c10::Scalar> list, c10::ScalarType type);
 
   codegen::MultiTensorKey key_;
   TensorLists lists_;

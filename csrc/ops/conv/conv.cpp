@@ -158,7 +158,7 @@ void check_tensors(const char* op, const Tensor& first, std::initializer_list<co
   }
 }
 
-// What at::convolution() has checked, for other callers. The bias may be undefined.
+// The checks of at::convolution(), for those who call the ops below themselves. The bias may be undefined.
 void check_parameters(const char* op, const Tensor& input, const Tensor& weight, const Tensor& bias,
                       IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                       IntArrayRef output_padding, int64_t groups) {

@@ -74,9 +74,10 @@ const codegen::PointwiseOp* op_of(const BinaryRow& row, at::ArrayRef<TensorList>
   return op;
 }
 
-// A number as the op alone takes it as its second operand beside tensors of `self`'s dtype.
-c10::Scalar number_of(const codegen::PointwiseOp& op, const c10::Scalar& value, TensorList self) {
-  return op.exact_number ? value : rounded_to(value, self[0].scalar_type());
+// The dtype to which the op for one tensor rounds a number that is its second operand; Undefined where it
+// takes it exactly.
+c10::ScalarType number_type(const codegen::PointwiseOp& op, TensorList self) {
+  return op.exact_number ? c10::ScalarType::Undefined : self[0].scalar_type();
 }
 
 // Adds alpha where the row's op takes it.
@@ -92,7 +93,7 @@ struct WithScalar {
     at::native::check_foreach_api_restrictions(self);
     const codegen::PointwiseOp* op = op_of(row, {self}, scalar);
     return std::pair(op, [=, &scalar](MultiTensor& call) {
-      call.value(number_of(*op, scalar, self)), add_alpha(call, op, self);
+      call.value(scalar, number_type(*op, self)), add_alpha(call, op, self);
     });
   }
   static Tensors functional(TensorList self, const c10::Scalar& scalar) {
@@ -112,9 +113,7 @@ struct WithScalars {
     at::native::check_foreach_api_restrictions(self, scalars);
     const codegen::PointwiseOp* op = op_of(row, {self}, scalars);
     return std::pair(op, [=](MultiTensor& call) {
-      c10::SmallVector<c10::Scalar, 64> numbers;
-      for (const c10::Scalar& scalar : scalars) numbers.push_back(number_of(*op, scalar, self));
-      call.values(numbers), add_alpha(call, op, self);
+      call.values(scalars, number_type(*op, self)), add_alpha(call, op, self);
     });
   }
   static Tensors functional(TensorList self, Scalars scalars) {
@@ -189,7 +188,7 @@ Tensors scalar_pow_list(const c10::Scalar& self, TensorList exponent) {
   for (const at::Tensor& t : exponent) result.push_back(at::empty_like(t));
   MultiTensor(*op, exponent[0].scalar_type())
       .output(result)
-      .value(rounded_to(self, exponent[0].scalar_type()))
+      .value(self, exponent[0].scalar_type())
       .input(exponent)
       .run();
   return result;

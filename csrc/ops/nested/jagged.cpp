@@ -30,8 +30,7 @@ void check_offsets(const Tensor& offsets, const Tensor& values, const char* op) 
               offsets.device());
 }
 
-// `padding` as a number of `type`: for integers PyTorch gives infinities, which stand for the largest and the
-// smallest.
+// `padding` as a number of `type`. PyTorch passes infinities for the largest and the smallest integer.
 at::Scalar in_range_of(at::ScalarType type, double padding) {
   if (!at::isIntegralType(type, /*includeBool=*/false)) return padding;
   return AT_DISPATCH_INTEGRAL_TYPES(type, "_jagged_to_padded_dense_forward", [&]() -> at::Scalar {

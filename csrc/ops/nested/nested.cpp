@@ -163,7 +163,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
           mask[1] ? dweight.view(shape) : dweight, mask[2] ? dbias.view(shape) : dbias};
 }
 
-// PyTorch's own takes the sizes, which the host reads, for what they should be.
+// PyTorch's own kernel reads the sizes on the host and does not check them.
 at::Tensor from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool transform) {
   TORCH_CHECK(sizes.dim() == 2 && sizes.scalar_type() == at::kLong,
               "_nested_from_padded: expected a row of int64 sizes for each tensor, but got ",

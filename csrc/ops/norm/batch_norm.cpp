@@ -141,7 +141,7 @@ Four with_update(const Tensor& input, const OptionalTensor& weight, const Option
       forward(input, value(weight), value(bias), running_mean, running_var, true, momentum, eps);
   return {y, mean, rstd, at::empty({0}, input.options().dtype(at::kByte))};
 }
-// PyTorch's own would call the CPU's kernel.
+// PyTorch's kernel for all devices would call that of the CPU.
 Four no_update(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                const OptionalTensor& running_mean, const OptionalTensor& running_var, double momentum,
                double eps) {

@@ -14,7 +14,7 @@ at::TensorIterator build_iterator(Promote promote, Inputs inputs, at::Tensor& ou
   config.set_check_mem_overlap(!may_overlap).allow_cpu_scalars(true).add_output(out);
   for (const at::Tensor* input : inputs) config.add_const_input(*input);
   if (promote == Promote::Fixed) {
-    // With a result to make the iterator takes other dtypes for a mistake of its caller.
+    // Where the iterator makes the result, it answers different dtypes with an internal assert.
     for (const at::Tensor* input : inputs)
       TORCH_CHECK(input->scalar_type() == inputs[0]->scalar_type(), "Found dtype ", input->scalar_type(),
                   " but expected ", inputs[0]->scalar_type());

@@ -108,7 +108,8 @@ std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tenso
   return {mantissa, exponent};
 }
 
-// The exponent is an integer of any type beside a floating point number; what no result survives is clamped.
+// The exponent is an integer of any type. Beyond +-4096 every result is 0 or infinite, so exponents are
+// clamped there.
 constexpr codegen::PointwiseOp kLdexp =
     float_op("ldexp", "ldexp(x0, (int)fmin(fmax(x1, C(-4096.0)), C(4096.0)))");
 
@@ -121,7 +122,8 @@ void ldexp_kernel(at::TensorIteratorBase& iter) {
         "aten::ldexp", "out", iter.tensor(1), iter.tensor(2), const_cast<at::Tensor&>(iter.tensor(0)));
 }
 
-// Of sample numbers x0: I0(s1 sqrt(1 - x^2)) / I0(s1) with x from -1 to 1, where neither overflows.
+// I0(s1 sqrt(1 - x^2)) / I0(s1), where x goes from -1 to 1 as the sample's number x0 does from 0 to the last.
+// Scaled Bessel functions keep large s1 from overflowing.
 constexpr codegen::PointwiseOp kKaiserWindow =
     float_op("kaiser_window",
              "T x = x0 * s0 - C(1.0); T t = s1 * sqrt(fmax(C(1.0) - x * x, C(0.0))); "

@@ -1,6 +1,6 @@
-// Conversions among compressed layouts. Between rows and columns (CSR and CSC, BSR and BSC) they are
-// PyTorch's own, which ask for a kernel that makes one index of several; into blocks they are made of other
-// ops here.
+// Conversions among compressed layouts. Those between rows and columns (CSR and CSC, BSR and BSC) are
+// PyTorch's own and need a kernel that makes one index of several. Those into blocks are made of other ops
+// here.
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/ops/_convert_indices_from_coo_to_csr.h>
@@ -71,7 +71,7 @@ Tensor to_bsc(const Tensor& self, at::IntArrayRef block, std::optional<int64_t> 
   return to_blocks(self, block, at::kSparseBsc);
 }
 
-// PyTorch's own does not ask the dispatcher on the way into blocks.
+// PyTorch's own calls its kernels for blocks without the dispatcher.
 Tensor to_layout(const Tensor& self, std::optional<c10::Layout> layout, at::OptionalIntArrayRef block,
                  std::optional<int64_t> dense_dim) {
   if (block && layout == at::kSparseBsr) return self.to_sparse_bsr(*block, dense_dim);
@@ -90,7 +90,7 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
 }  // namespace dlb::sparse
 
 namespace at::native {
-// PyTorch's libraries have this one, its headers do not.
+// PyTorch exports this stub, but no header declares it.
 DECLARE_DISPATCH(Tensor (*)(const Tensor&, IntArrayRef), flatten_indices_stub)
 REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &dlb::sparse::flatten_indices)
 }  // namespace at::native

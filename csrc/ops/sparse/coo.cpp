@@ -229,15 +229,15 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alph
       other.sparse_dim() == self.sparse_dim() ? other : other.to_dense().to_sparse(self.sparse_dim());
   const Tensor sum = make(at::cat({self._indices(), b._indices()}, 1),
                           at::cat({self._values().to(common), scaled_values(b)}, 0), self.sizes(), false);
-  // As on the CPU a sum of coalesced tensors is coalesced. One of others is when it has more elements than
-  // there are places for, or sums in place would grow with each addend.
+  // As on the CPU, the sum of coalesced tensors is coalesced. Other sums are coalesced once they have more
+  // elements than there are places, so that sums in place do not grow with each addend.
   const auto places = self.sizes().slice(0, static_cast<size_t>(self.sparse_dim()));
   const bool all = self.is_coalesced() && b.is_coalesced();
   return write(all || sum._nnz() > c10::multiply_integers(places) ? coalesce(sum) : sum, out);
 }
 
-// Elements that both have, of as many sparse dimensions; dense ones broadcast. The values of the products are
-// of the dtype that `self`'s and `other`'s give.
+// The products of elements that both tensors have. They have equally many sparse dimensions; dense ones
+// broadcast. The dtype is the common one of both.
 Tensor intersection(const Tensor& self, const Tensor& other) {
   const auto split = static_cast<size_t>(self.sparse_dim());
   TORCH_CHECK(self.sparse_dim() == other.sparse_dim() &&
@@ -278,7 +278,8 @@ Tensor product_of(const Tensor& sparse, const Tensor& other) {
 }
 
 Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
-  // Numbers are factors; of two sparse ones that of fewer elements.
+  // A number multiplies the other tensor; of two sparse tensors the one with fewer elements looks up the
+  // other's.
   const bool both = self.is_sparse() && other.is_sparse();
   const bool swap =
       both ? self.dim() == 0 && (other.dim() > 0 || self._nnz() < other._nnz()) : !self.is_sparse();
@@ -310,8 +311,8 @@ Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
               mask.is_coalesced());
 }
 
-// The elements of `self`, as zeros those that `mask` has not, and otherwise, where matches accumulate, each
-// multiplied by how often it is in the mask: the gradient of sparse_mask.
+// The gradient of sparse_mask: the elements of `self`, with zeros where `mask` has none. Where matches
+// accumulate, each element is multiplied by how often the mask has it.
 Tensor mask_projection(const Tensor& self, const Tensor& mask, bool accumulate_matches) {
   check_like(self, mask, "_sparse_mask_projection");
   const auto ones = [&](const Tensor& t) {

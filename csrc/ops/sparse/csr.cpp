@@ -182,7 +182,8 @@ Tensor& csr_to_coo(const Tensor& begins, const Tensor& columns, bool out_int32, 
   return out;
 }
 
-// A dense tensor's values at the elements of `mask`, without a dense mask as in PyTorch's own.
+// A dense tensor's values at the elements of `mask`. PyTorch's own kernel, for other tensors, makes a dense
+// mask.
 Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
   if (self.layout() != at::kStrided || self.sizes() != mask.sizes() ||
       !at::sparse_csr::is_sparse_compressed(mask))

@@ -26,10 +26,10 @@ std::pair<at::Tensor, at::Tensor> find(const at::Tensor& flat, const at::Tensor&
 // The COO tensor of a sparse one of any layout.
 at::Tensor as_coo(const at::Tensor& sparse);
 
-// The tensor of the layout of `like`, and of its blocks, that a COO tensor is.
+// A COO tensor in the layout of `like`, with blocks of its size.
 at::Tensor as_layout_of(const at::Tensor& coo, const at::Tensor& like);
 
-// `out` becomes what `result` is, of the same layout; it keeps its dtype.
+// Writes `result` to `out`, which has the same layout and keeps its dtype.
 at::Tensor& write(const at::Tensor& result, at::Tensor& out);
 
 // Where each of `rows` rows begins in sorted row indices [nnz], and the end: [rows + 1].
@@ -46,8 +46,8 @@ struct Rows {
   at::Tensor values;  // [elements]
 };
 
-// That of a sparse matrix of any layout. A batch of matrices [.., m, k] is one matrix with them along its
-// diagonal, [.. * m, .. * k].
+// The rows of a sparse matrix of any layout. A batch of matrices [.., m, k] counts as one matrix [.. * m, ..
+// * k] with them along its diagonal.
 Rows rows_of(const at::Tensor& matrix);
 
 // The row of each of `count` elements [count] that are in rows which begin at these places [rows + 1].

@@ -34,15 +34,15 @@ void check_matrices(const Tensor& a, const Tensor& b, const char* op) {
               a.device(), " and ", b.device());
 }
 
-// Of numbers that are not integers integers have no multiple.
+// Integers refuse factors that are not integers.
 void check_factors(at::ScalarType type, const Scalar& beta, const Scalar& alpha) {
   TORCH_CHECK(at::isFloatingType(type) || at::isComplexType(type) ||
                   (alpha.isIntegral(true) && beta.isIntegral(true)),
               "For integral input tensors, argument alpha must not be a floating point number.");
 }
 
-// c = beta * addend, which may be c, for a product to be added to. As in dense products, beta 0 ignores what
-// is in the addend: then c is left alone, and nothing is to be added to.
+// c = beta * addend, to which a product is then added; the addend may be c. False, with c left alone, where
+// beta is 0: as in dense products the addend does not count then, not even its NaN.
 bool begin_sum(const Tensor& addend, const Scalar& beta, const Tensor& c) {
   if (beta.equal(0)) return false;
   if (!c.is_same(addend)) c.copy_(addend);
@@ -114,7 +114,7 @@ Tensor& mm_out(const Tensor& mat1, const Tensor& mat2, Tensor& out) {
   return addmm_out(out, mat1, mat2, 0, 1, out);
 }
 
-// Of two compressed matrices PyTorch makes a CSR one.
+// The product of two compressed matrices is a CSR matrix, as in PyTorch.
 Tensor csr_mm(const Tensor& mat1, const Tensor& mat2) {
   if (!is_dense(mat1) && !is_dense(mat2)) {
     check_matrices(mat1, mat2, "mm");
@@ -159,7 +159,7 @@ Tensor bmm(const Tensor& self, const Tensor& mat2) {
   return bmm_out(self, mat2, out);
 }
 
-// A CSR matrix as often as the batch asks for.
+// A CSR matrix repeated for each element of the batch.
 Tensor repeated(const Tensor& matrix, at::IntArrayRef batch) {
   if (batch.empty() || matrix.dim() != 2) return matrix;
   const auto wide = [&](const Tensor& t) {

@@ -1,4 +1,4 @@
-// From one layout to another: what sums and products share, whatever layout their operands have.
+// Conversions between layouts that sums and products of any layout share.
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/arange.h>
@@ -51,12 +51,12 @@ Tensor rows_of_elements(const Tensor& begin, int64_t count) {
 
 namespace {
 
-// Begins in rows that end at these places.
+// Where rows begin that end at these places [rows]: [rows + 1].
 Tensor begins_of(const Tensor& ends) {
   return at::constant_pad_nd(ends, {1, 0});
 }
 
-// All matrices of a batch of CSR or BSR ones along one diagonal.
+// One matrix with all matrices of a batch, CSR or BSR, along its diagonal.
 Rows joined(const Tensor& begins, const Tensor& columns, const Tensor& values, int64_t width) {
   const Tensor begin = begins.to(at::kLong), column = columns.to(at::kLong);
   if (begin.dim() == 1) return {begin.contiguous(), column, values};
@@ -67,7 +67,7 @@ Rows joined(const Tensor& begins, const Tensor& columns, const Tensor& values, i
           column.reshape({batches, count}).add(number, width).flatten(), values.flatten(0, begin.dim() - 1)};
 }
 
-// Of a matrix with blocks [elements, r, c] as elements each row of blocks becomes r rows of numbers.
+// A matrix whose elements are blocks [elements, r, c], as one of numbers: each row of blocks becomes r rows.
 Rows without_blocks(const Rows& blocks) {
   const int64_t count = blocks.values.size(0), r = blocks.values.size(1), c = blocks.values.size(2);
   const auto options = blocks.begin.options();
@@ -75,8 +75,8 @@ Rows without_blocks(const Rows& blocks) {
   const Tensor first = blocks.begin.narrow(0, 0, rows), width = blocks.begin.diff();
   const Tensor ends =
       first.mul(r * c).unsqueeze(1).add(width.mul(c).unsqueeze(1).mul(at::arange(1, r + 1, options)));
-  // Before a number come all rows of blocks above its own, the rows above it in its own, and then the blocks
-  // to the left.
+  // A number comes after all rows of blocks above its own, the rows above it within its own row of blocks,
+  // and the blocks to its left.
   const Tensor row = rows_of_elements(blocks.begin, count);
   const Tensor before = first.index_select(0, row), number = at::arange(count, options).sub(before);
   const Tensor place = before.mul(r * c)

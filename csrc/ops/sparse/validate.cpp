@@ -1,5 +1,5 @@
-// What must hold for the indices of sparse compressed tensors. One kernel checks all of it; what it found is
-// waited for, since the tensor must not come into being.
+// The checks of the indices of sparse compressed tensors. One kernel makes all of them, and its result is
+// waited for, since a wrong tensor must not come into being.
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
