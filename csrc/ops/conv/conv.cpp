@@ -162,25 +162,24 @@ void check_tensors(const char* op, const Tensor& first, std::initializer_list<co
 void check_parameters(const char* op, const Tensor& input, const Tensor& weight, const Tensor& bias,
                       IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                       IntArrayRef output_padding, int64_t groups) {
-  TORCH_CHECK(weight.dim() == input.dim(), op, ": expected a weight of ", input.dim(),
-              " dimensions, as the input's, but got ", weight.dim());
-  const auto spatial = static_cast<size_t>(input.dim() - 2);
-  for (const IntArrayRef list : {stride, padding, dilation, output_padding})
-    TORCH_CHECK(list.size() == spatial, op, ": expected stride, padding, dilation and output_padding of ",
-                spatial, " elements");
-  TORCH_CHECK(groups > 0 && weight.size(0) % groups == 0, op, ": given groups=", groups,
-              ", expected a divisor of the weight's first dimension, ", weight.size(0));
-  const int64_t in = transposed ? weight.size(0) : weight.size(1) * groups,
-                out = transposed ? weight.size(1) * groups : weight.size(0);
-  TORCH_CHECK(input.size(1) == in, op, ": given groups=", groups, " and weight of size ", weight.sizes(),
-              ", expected input", input.sizes(), " to have ", in, " channels");
-  TORCH_CHECK(!bias.defined() || (bias.dim() == 1 && bias.size(0) == out), op, ": expected a bias of ", out,
+  const IntArrayRef x = input.sizes(), w = weight.sizes();
+  TORCH_CHECK(w.size() == x.size(), op, ": expected a weight of ", x.size(),
+              " dimensions, as the input's, but got ", w.size());
+  const size_t spatial = x.size() - 2;
+  TORCH_CHECK(stride.size() == spatial && padding.size() == spatial && dilation.size() == spatial &&
+                  output_padding.size() == spatial,
+              op, ": expected stride, padding, dilation and output_padding of ", spatial, " elements");
+  TORCH_CHECK(groups == 1 || (groups > 0 && w[0] % groups == 0), op, ": given groups=", groups,
+              ", expected a divisor of the weight's first dimension, ", w[0]);
+  const int64_t in = transposed ? w[0] : w[1] * groups, out = transposed ? w[1] * groups : w[0];
+  TORCH_CHECK(x[1] == in, op, ": given groups=", groups, " and weight of size ", w, ", expected input", x,
+              " to have ", in, " channels");
+  TORCH_CHECK(!bias.defined() || (bias.dim() == 1 && bias.numel() == out), op, ": expected a bias of ", out,
               " elements, but got ", bias.sizes());
   for (size_t i = 0; i < spatial; i++) {
     TORCH_CHECK(dilation[i] > 0, "dilation should be greater than zero, but got ", dilation);
     TORCH_CHECK(stride[i] > 0 && padding[i] >= 0, op, ": stride must be positive and padding not negative");
-    const auto d = static_cast<int64_t>(2 + i);
-    TORCH_CHECK(transposed || input.size(d) + 2 * padding[i] > dilation[i] * (weight.size(d) - 1), op,
+    TORCH_CHECK(transposed || x[2 + i] + 2 * padding[i] > dilation[i] * (w[2 + i] - 1), op,
                 ": the kernel can't be larger than the padded input");
   }
 }
