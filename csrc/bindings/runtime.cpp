@@ -1,4 +1,5 @@
 // Python bindings of devices, streams, memory and generators.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"

@@ -1,6 +1,7 @@
 // Handles: completion, futures and errors.
 #include "distributed/work.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 

@@ -1,6 +1,8 @@
 // The allocator that PyTorch knows, over the caches of the devices.
 #include "runtime/allocator.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Storage.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>

@@ -3,13 +3,16 @@
 // the host touches it, and maps back to (cl_mem, byte offset).
 #pragma once
 #include <c10/core/Allocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/Storage.h>
-#include <c10/core/Stream.h>
 
 #include <memory>
 
 #include "cl/library.h"
+
+// Their headers take a second of every file that includes this one.
+namespace c10 {
+struct DeviceAllocator;
+struct Storage;
+}  // namespace c10
 
 namespace dlb {
 

@@ -1,4 +1,5 @@
 // The device guard: how PyTorch's core switches devices and streams and handles events on ocl.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 

@@ -2,6 +2,7 @@
 #include "runtime/hooks.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <mutex>
 

@@ -1,6 +1,7 @@
 // Results and scratch memory as tensors, past the dispatcher: at::empty() takes it three calls to get here.
 #pragma once
 #include <ATen/EmptyTensor.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <optional>

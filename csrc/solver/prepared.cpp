@@ -1,5 +1,7 @@
 #include "solver/prepared.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <algorithm>
 
 namespace dlb::solver {
