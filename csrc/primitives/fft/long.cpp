@@ -269,7 +269,7 @@ void LongTransform::plan_padded() {
   chirp_in_->table = TableKey{TableKind::kChirp, is_double_, points};
   // a mirrored spectrum has its parts swapped here, as packed ones have
   set_copy(*chirp_in_, points, padded_,
-           form_.flags & (FFT_SWAP_IN | FFT_HERMITIAN) | (form_.flags & FFT_HERMITIAN ? FFT_SWAP_IN : 0));
+           (form_.flags & (FFT_SWAP_IN | FFT_HERMITIAN)) | (form_.flags & FFT_HERMITIAN ? FFT_SWAP_IN : 0));
   multiply_ = make_edge("fft_copy", padded, padded);
   multiply_->table = TableKey{TableKind::kSpectrum, is_double_, points, padded_};
   set_copy(*multiply_, padded_, padded_, FFT_SWAP_OUT);
@@ -326,9 +326,7 @@ void LongTransform::run_direct(const Run& run, double scale) const {
 void LongTransform::run_padded(const Run& run, double scale) const {
   const Buffer a = shifted(run.buffers[0], run.first, padded_),
                b = shifted(run.buffers[1], run.first, padded_);
-  const int64_t points = form_.points;
-  const Buffer short_a = shifted(run.buffers[0], run.first, points),
-               short_b = shifted(run.buffers[1], run.first, points);
+  const Buffer short_b = shifted(run.buffers[1], run.first, form_.points);
   if (before_) run_edge(run, *before_, run.in, short_b, 1);
   run_edge(run, *chirp_in_, before_ ? short_b : run.in, a, 1);
   run_steps(run, forward_, a, a, b, 1);
