@@ -9,13 +9,21 @@ if command -v ccache >/dev/null; then
   export CCACHE_BASEDIR="$PWD" CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
-[ -f build/build.ninja ] || cmake -S . -B build -G Ninja -DPython_EXECUTABLE="$(command -v python3)" "${launcher[@]}"
+# Every file is compiled by itself, so that a change takes seconds; wheels compile a folder's files together.
+[ -f build/build.ninja ] ||
+  cmake -S . -B build -G Ninja -DPython_EXECUTABLE="$(command -v python3)" -DDLB_UNITY=OFF "${launcher[@]}"
 grep -q DLB_BUILD_TESTS:BOOL=ON build/CMakeCache.txt || cmake -DDLB_BUILD_TESTS=ON build
-# ccache may then take a precompiled header by what it was made from, and so share objects between checkouts.
+# ccache may then take precompiled headers by what they were made from, and so share objects between checkouts.
 export CCACHE_PCH_EXTSUM=1
-mkdir -p build/CMakeFiles/dlbackend.dir
-{ cat csrc/pch.h && python3 -c 'from importlib.metadata import version as v; print(v("torch"))' && c++ --version; } |
-  sha256sum >build/CMakeFiles/dlbackend.dir/cmake_pch.hxx.gch.sum
+for part in ops primitives; do
+  mkdir -p build/CMakeFiles/dlbackend-$part.dir
+  {
+    cat csrc/$part/pch.h
+    [ $part = ops ] || cat csrc/cl/*.h csrc/codegen/*.h csrc/runtime/*.h csrc/solver/*.h
+    python3 -c 'from importlib.metadata import version as v; print(v("torch"))'
+    c++ --version
+  } | sha256sum >build/CMakeFiles/dlbackend-$part.dir/cmake_pch.hxx.gch.sum
+done
 cmake --build build -j "${JOBS:-$(nproc)}" "$@"
 ln -sf ../../build/libdlbackend.so python/dlbackend/libdlbackend.so
 ln -sf ../../build/dlbackend-compiler python/dlbackend/dlbackend-compiler

@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kAutogradLimit{10};  // as long as PyTorch itself
 constexpr std::chrono::seconds kCollectivesLimit{5};
 
 // At Python's exit the engine's threads still run, and need the interpreter.
-void shutdown() {
+void shut_down() {
   stop_distributed(kCollectivesLimit);
   dlb::wait_for_autograd_threads(kAutogradLimit);
   dlb::shutdown();
@@ -44,7 +44,7 @@ PYBIND11_MODULE(_C, m) {
     }
     return std::string();
   });
-  m.def("shutdown", &shutdown, py::call_guard<py::gil_scoped_release>());
+  m.def("shutdown", &shut_down, py::call_guard<py::gil_scoped_release>());
   m.def("is_in_bad_fork", &dlb::cl::in_bad_fork);
   m.def("opencl_library", &dlb::cl::library_name);
   m.def("cache_dir", &dlb::cl::cache_dir);

@@ -10,8 +10,8 @@
 namespace dlb::codegen {
 namespace {
 
-struct Writer {
-  explicit Writer(const MultiTensorKey& key)
+struct MultiTensorWriter {
+  explicit MultiTensorWriter(const MultiTensorKey& key)
       : key(key),
         op(*key.op),
         count(key.operands()),
@@ -109,7 +109,7 @@ struct Writer {
 }  // namespace
 
 std::string multi_tensor_source(const MultiTensorKey& key) {
-  return Writer(key).source();
+  return MultiTensorWriter(key).source();
 }
 
 }  // namespace dlb::codegen

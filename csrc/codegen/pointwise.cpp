@@ -35,8 +35,8 @@ bool is_long(std::string_view body) {
   return false;
 }
 
-struct Writer {
-  explicit Writer(const PointwiseKey& key)
+struct PointwiseWriter {
+  explicit PointwiseWriter(const PointwiseKey& key)
       : key(key),
         op(*key.op),
         count(size_t{key.outputs} + key.inputs),
@@ -172,7 +172,7 @@ DType result_type(const PointwiseOp& op, DType compute) {
 }
 
 std::string pointwise_source(const PointwiseKey& key) {
-  return Writer(key).source();
+  return PointwiseWriter(key).source();
 }
 
 }  // namespace dlb::codegen

@@ -14,7 +14,7 @@ namespace {
 
 // A CPU reads long runs at several places in turns. From so many elements on, the places may fall into the
 // same sets of a cache and evict each other's lines.
-constexpr size_t kLongRun = 1 << 16;
+constexpr size_t kLongRow = 1 << 16;
 
 DType result_dtype(ResultType result, DType compute) {
   switch (result) {
@@ -31,8 +31,8 @@ DType result_dtype(ResultType result, DType compute) {
   }
 }
 
-struct Writer {
-  explicit Writer(const ReduceKey& key)
+struct ReduceWriter {
+  explicit ReduceWriter(const ReduceKey& key)
       : key(key),
         op(*key.op),
         body(op.body(class_of(key.compute))),
@@ -349,7 +349,7 @@ struct Writer {
 
   // The forms whose kernels walk rows on a CPU.
   std::string rows_forms() const {
-    return place_macros() + "#define DLB_LONG_RUN " + num(kLongRun) + "\n" +
+    return place_macros() + "#define DLB_LONG_RUN " + num(kLongRow) + "\n" +
            form(ReduceForm::Rows, true, "reduce/reduce_rows_cpu.clh") +
            form(ReduceForm::RowsStrided, false, "reduce/reduce_rows_cpu.clh");
   }
@@ -409,7 +409,7 @@ struct Writer {
 }  // namespace
 
 std::string reduce_source(const ReduceKey& key) {
-  return Writer(key).source();
+  return ReduceWriter(key).source();
 }
 
 }  // namespace dlb::codegen

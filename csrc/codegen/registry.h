@@ -31,7 +31,7 @@ struct OpRow {
   const char* id() const { return pointwise ? pointwise->name : reduce->name; }
 };
 
-// Registers the ops of a file: `const RegisterOps kRegistered(RowKind::Reduce, {{kSum, "sum sum.out",
+// Registers the ops of a file: `const RegisterOps kSumOps(RowKind::Reduce, {{kSum, "sum sum.out",
 // "sum"}});`. Tables of pointwise rows do it by themselves (ops/pointwise/rows.h).
 struct RegisterOps {
   struct Entry {

@@ -62,10 +62,10 @@ constexpr PointwiseOp kUpdateScale{
         "y1 = x2 != 0 || grow ? 0 : successes;",
     .scalars = 3};
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::MultiTensor,
-                                       {{kUnscale, "_amp_foreach_non_finite_check_and_unscale_", "list",
-                                         kUnscaleSetup, kUnscaleAfter},
-                                        {kUpdateScale, "_amp_update_scale_", "list"}});
+const codegen::RegisterOps kAmpOps(codegen::RowKind::MultiTensor,
+                                   {{kUnscale, "_amp_foreach_non_finite_check_and_unscale_", "list",
+                                     kUnscaleSetup, kUnscaleAfter},
+                                    {kUpdateScale, "_amp_update_scale_", "list"}});
 
 at::Tensor& update_scale_(at::Tensor& scale, at::Tensor& growth_tracker, const at::Tensor& found_inf,
                           double growth_factor, double backoff_factor, int64_t growth_interval) {

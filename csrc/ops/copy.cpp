@@ -41,12 +41,12 @@ constexpr PointwiseOp kFill{.name = "fill",
                             .scalars = 1,
                             .takes_float8 = true};
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
-                                       {{kCopy, "_copy_from _copy_from_and_resize", "result"},
-                                        {kCopyConj, "_copy_from _copy_from_and_resize", "result"},
-                                        {kCopyNeg, "_copy_from _copy_from_and_resize", "result"},
-                                        {kCopyNegConj, "_copy_from _copy_from_and_resize", "result"},
-                                        {kFill, "fill_.Scalar fill_.Tensor zero_", "result"}});
+const codegen::RegisterOps kCopyOps(codegen::RowKind::Pointwise,
+                                    {{kCopy, "_copy_from _copy_from_and_resize", "result"},
+                                     {kCopyConj, "_copy_from _copy_from_and_resize", "result"},
+                                     {kCopyNeg, "_copy_from _copy_from_and_resize", "result"},
+                                     {kCopyNegConj, "_copy_from _copy_from_and_resize", "result"},
+                                     {kFill, "fill_.Scalar fill_.Tensor zero_", "result"}});
 
 bool same_layout_dense(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&

@@ -17,15 +17,15 @@
 namespace dlb {
 namespace {
 
-enum class Mode { kWarn, kSilent, kError };
+enum class FallbackMode { kWarn, kSilent, kError };
 
-Mode mode() {
+FallbackMode mode() {
   const std::string text = cl::settings::fallback();
-  if (text == "silent") return Mode::kSilent;
-  if (text == "error") return Mode::kError;
+  if (text == "silent") return FallbackMode::kSilent;
+  if (text == "error") return FallbackMode::kError;
   TORCH_CHECK(text == "warn" || text.empty(), "DLBACKEND_FALLBACK must be warn, silent or error, not '", text,
               "'");
-  return Mode::kWarn;
+  return FallbackMode::kWarn;
 }
 
 std::mutex g_mutex;
@@ -42,7 +42,7 @@ void count_and_warn(const std::string& name) {
     counts()[name]++;
     first = warned->insert(name).second;
   }
-  if (first && mode() == Mode::kWarn)
+  if (first && mode() == FallbackMode::kWarn)
     TORCH_WARN("ocl: ", name, " has no kernel for these arguments and runs on the CPU, with copies. ",
                "dlbackend.fallback_report() counts such calls; DLBACKEND_FALLBACK=silent hides this, =error "
                "raises.");
@@ -95,7 +95,8 @@ void check_one_device(const std::string& name, const c10::OperatorHandle& op,
 
 void cpu_fallback_as(c10::DispatchKey key, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
-  TORCH_CHECK_NOT_IMPLEMENTED(mode() != Mode::kError, name, " has no kernel for these arguments on ocl, and ",
+  TORCH_CHECK_NOT_IMPLEMENTED(mode() != FallbackMode::kError, name,
+                              " has no kernel for these arguments on ocl, and ",
                               "DLBACKEND_FALLBACK=error forbids running it on the CPU");
   check_one_device(name, op, *stack);
   replace_generators(op, *stack);

@@ -23,10 +23,10 @@ namespace {
 using at::IntArrayRef;
 using at::Tensor;
 
-enum class Mode : int32_t { Replicate, Reflect };
+enum class PadMode : int32_t { Replicate, Reflect };
 
 // x: the input or its gradient, y: the output or its gradient. padding: pairs, the last axis first.
-void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef padding) {
+void run(bool backward, PadMode mode, const Tensor& x, const Tensor& y, IntArrayRef padding) {
   if (y.numel() == 0 && !backward) return;
   if (x.numel() == 0) return;
   if (y.numel() == 0) {
@@ -49,7 +49,7 @@ void run(bool backward, Mode mode, const Tensor& x, const Tensor& y, IntArrayRef
   const Buffer in = buffer_of(x), out = buffer_of(y);
   constexpr params::PadAxis kAbsent{1, 1, 0};
   params::PadParams p{
-      in.offset, out.offset, lines_of(xs, ys), {kAbsent, kAbsent, kAbsent}, mode == Mode::Reflect};
+      in.offset, out.offset, lines_of(xs, ys), {kAbsent, kAbsent, kAbsent}, mode == PadMode::Reflect};
   for (int i = 0; i < axes; ++i) {
     const auto at = static_cast<size_t>(2 - i);
     p.axis[at] = {static_cast<int32_t>(xs.size[at + 2]), static_cast<int32_t>(ys.size[at + 2]),
@@ -69,7 +69,7 @@ void lay_out_as(const Tensor& self, const Tensor& result) {
   if (format != at::MemoryFormat::Contiguous) result.unsafeGetTensorImpl()->empty_tensor_restride(format);
 }
 
-template <class Meta, Mode M>
+template <class Meta, PadMode M>
 Tensor& pad_out(const Tensor& self, IntArrayRef padding, Tensor& out) {
   const bool fresh = out.numel() == 0;
   OutOp<Meta>(out).meta(self, padding);
@@ -77,12 +77,12 @@ Tensor& pad_out(const Tensor& self, IntArrayRef padding, Tensor& out) {
   run(false, M, self, out, padding);
   return out;
 }
-template <class Meta, Mode M>
+template <class Meta, PadMode M>
 Tensor pad(const Tensor& self, IntArrayRef padding) {
   Tensor out = at::empty({0}, self.options());
   return pad_out<Meta, M>(self, padding, out);
 }
-template <class Meta, Mode M>
+template <class Meta, PadMode M>
 Tensor& pad_backward_out(const Tensor& grad_output, const Tensor& self, IntArrayRef padding,
                          Tensor& grad_input) {
   const bool fresh = grad_input.numel() == 0;
@@ -91,7 +91,7 @@ Tensor& pad_backward_out(const Tensor& grad_output, const Tensor& self, IntArray
   run(true, M, grad_input, grad_output, padding);
   return grad_input;
 }
-template <class Meta, Mode M>
+template <class Meta, PadMode M>
 Tensor pad_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef padding) {
   Tensor grad_input = at::empty({0}, self.options());
   return pad_backward_out<Meta, M>(grad_output, self, padding, grad_input);
@@ -124,27 +124,27 @@ c10::SmallVector<int64_t, 5> padded_sizes(const Tensor& self, IntArrayRef paddin
 
 Tensor& reflection_pad2d_out(const Tensor& self, IntArrayRef padding, Tensor& out) {
   if (at::native::resize_output(out, padded_sizes(self, padding, true))) lay_out_as(self, out);
-  run(false, Mode::Reflect, self, out, padding);
+  run(false, PadMode::Reflect, self, out, padding);
   return out;
 }
 Tensor reflection_pad2d(const Tensor& self, IntArrayRef padding) {
   Tensor out = at::empty(padded_sizes(self, padding, true),
                          self.options().memory_format(self.suggest_memory_format()));
-  run(false, Mode::Reflect, self, out, padding);
+  run(false, PadMode::Reflect, self, out, padding);
   return out;
 }
 
-template <Mode M>
+template <PadMode M>
 Tensor& checked_backward_out(const Tensor& grad_output, const Tensor& self, IntArrayRef padding,
                              Tensor& grad_input) {
-  const auto sizes = padded_sizes(self, padding, M == Mode::Reflect);
+  const auto sizes = padded_sizes(self, padding, M == PadMode::Reflect);
   TORCH_CHECK(grad_output.sizes().equals(sizes), "grad_output unexpected: expected sizes ",
               IntArrayRef(sizes), ", got ", grad_output.sizes());
   if (at::native::resize_output(grad_input, self.sizes())) lay_out_as(self, grad_input);
   run(true, M, grad_input, grad_output, padding);
   return grad_input;
 }
-template <Mode M>
+template <PadMode M>
 Tensor checked_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef padding) {
   Tensor grad_input = at::empty_like(self, self.suggest_memory_format());
   return checked_backward_out<M>(grad_output, self, padding, grad_input);
@@ -154,7 +154,7 @@ Tensor checked_backward(const Tensor& grad_output, const Tensor& self, IntArrayR
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::meta;
-  constexpr Mode kReflect = Mode::Reflect, kReplicate = Mode::Replicate;
+  constexpr PadMode kReflect = PadMode::Reflect, kReplicate = PadMode::Replicate;
   m.impl("reflection_pad1d.out", pad_out<structured_reflection_pad1d, kReflect>);
   m.impl("reflection_pad2d", reflection_pad2d);
   m.impl("reflection_pad2d.out", reflection_pad2d_out);

@@ -341,10 +341,10 @@ constexpr codegen::PointwiseOp kDropoutBackward{.name = "dropout_backward",
                                                 .on_complex = "x0 * (x1.x * s0.x)",
                                                 .scalars = 1};
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
-                                       {{kProbability, "multinomial multinomial.out", "fixed"},
-                                        {kTotalProbability, "multinomial multinomial.out", "fixed"},
-                                        {kDropoutBackward, "native_dropout_backward", "first"}});
+const codegen::RegisterOps kRandomOps(codegen::RowKind::Pointwise,
+                                      {{kProbability, "multinomial multinomial.out", "fixed"},
+                                       {kTotalProbability, "multinomial multinomial.out", "fixed"},
+                                       {kDropoutBackward, "native_dropout_backward", "first"}});
 
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
                                                   std::optional<bool> train) {

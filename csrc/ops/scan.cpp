@@ -76,12 +76,12 @@ constexpr ReduceOp kCummin =
     running_op("cummin", running("T_HIGHEST", DLB_TAKE("x0", "i", " <="), DLB_TAKE("b0", "b1", " <=")),
                running("T_HIGHEST", DLB_TAKE_INT("x0", "i", " <="), DLB_TAKE_INT("b0", "b1", " <=")));
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Scan,
-                                       {{kCumsum, "cumsum cumsum.out", "sum"},
-                                        {kCumprod, "cumprod cumprod.out", "sum"},
-                                        {kCummax, "_cummax_helper", "first"},
-                                        {kCummin, "_cummin_helper", "first"},
-                                        {kLogcumsumexp, "_logcumsumexp _logcumsumexp.out", "first"}});
+const codegen::RegisterOps kScanOps(codegen::RowKind::Scan,
+                                    {{kCumsum, "cumsum cumsum.out", "sum"},
+                                     {kCumprod, "cumprod cumprod.out", "sum"},
+                                     {kCummax, "_cummax_helper", "first"},
+                                     {kCummin, "_cummin_helper", "first"},
+                                     {kLogcumsumexp, "_logcumsumexp _logcumsumexp.out", "first"}});
 
 constexpr int64_t kCpuGrain = 16384;
 constexpr int64_t kGpuChunks = 12;  // work-groups for a compute unit: an H100's holds the tiles of so many

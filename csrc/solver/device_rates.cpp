@@ -17,7 +17,7 @@ namespace dlb::solver {
 namespace {
 
 // Raise the number when the meaning of a rate changes: then the rates that are stored are not found any more.
-constexpr const char* kMagic = "dlbackend-rates 1";
+constexpr const char* kRatesMagic = "dlbackend-rates 1";
 constexpr const char* kStoreSubject = "rates 1";
 
 // A core does two multiply-adds of its widest vectors in a cycle, but 512 bits count once: cores have one
@@ -100,7 +100,7 @@ double DeviceRates::plain(c10::ScalarType dtype) const {
 }
 
 std::string DeviceRates::text() const {
-  std::string out = kMagic;
+  std::string out = kRatesMagic;
   for (const RateField& field : kRateFields) {
     char number[32];
     const auto end =
@@ -112,7 +112,7 @@ std::string DeviceRates::text() const {
 
 std::optional<DeviceRates> DeviceRates::parse(const std::string& line) {
   std::string_view text = line;
-  const std::string_view magic = kMagic;
+  const std::string_view magic = kRatesMagic;
   if (text.substr(0, magic.size()) != magic) return std::nullopt;
   text.remove_prefix(magic.size());
   DeviceRates rates;

@@ -21,7 +21,7 @@
 namespace dlb::solver {
 namespace {
 
-constexpr const char* kMagic = "dlbackend-find";
+constexpr const char* kFindMagic = "dlbackend-find";
 // Stands before the version of the driver with which a record for any driver was measured.
 constexpr char kWithDriver = '@';
 
@@ -102,7 +102,7 @@ void drop_find_records() {
 }
 
 std::string FindRecord::text() const {
-  std::string out = kMagic;
+  std::string out = kFindMagic;
   out += " 1 " + version + "\nconsidered";
   for (const std::string& name : considered) out += " " + name;
   out += "\n";
@@ -120,7 +120,8 @@ std::optional<FindRecord> FindRecord::parse(const std::string& text) {
   std::string line, word;
   int format = 0;
   if (!std::getline(lines, line)) return std::nullopt;
-  if (std::istringstream in(line); !(in >> word >> format >> record.version) || word != kMagic || format != 1)
+  if (std::istringstream in(line);
+      !(in >> word >> format >> record.version) || word != kFindMagic || format != 1)
     return std::nullopt;
   if (!std::getline(lines, line)) return std::nullopt;
   std::istringstream considered(line);

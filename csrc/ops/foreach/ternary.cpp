@@ -34,7 +34,7 @@ constexpr PointwiseOp kZero{
 #define DLB_POINTWISE_LISTS(op) \
   op ".Scalar " op "_.Scalar " op ".ScalarList " op "_.ScalarList " op ".Tensor " op "_.Tensor"
 #define DLB_LERP_LISTS(overload) "_foreach_lerp." overload " _foreach_lerp_." overload
-const codegen::RegisterOps kRegistered(
+const codegen::RegisterOps kForeachTernaryOps(
     codegen::RowKind::MultiTensor,
     {{kAddcmul, DLB_POINTWISE_LISTS("_foreach_addcmul"), "list"},
      {kAddcdiv, DLB_POINTWISE_LISTS("_foreach_addcdiv"), "list"},

@@ -20,7 +20,7 @@ constexpr codegen::PointwiseOp kCross{
     .on_complex =
         "y0 = dlb_cmul(x1, x5) - dlb_cmul(x2, x4); y1 = dlb_cmul(x2, x3) - dlb_cmul(x0, x5);"
         " y2 = dlb_cmul(x0, x4) - dlb_cmul(x1, x3);"};
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise, {{kCross, "linalg_cross.out", "fixed"}});
+const codegen::RegisterOps kCrossOps(codegen::RowKind::Pointwise, {{kCross, "linalg_cross.out", "fixed"}});
 
 Tensor& cross_out(const Tensor& self, const Tensor& other, int64_t dim, Tensor& out) {
   OutOp<at::meta::structured_linalg_cross> op(out);

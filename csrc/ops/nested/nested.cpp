@@ -133,7 +133,7 @@ int64_t check_layer_norm(const at::Tensor& input, at::IntArrayRef shape) {
   return size;
 }
 
-at::Tensor rows_of(const at::Tensor& nested, int64_t size) {
+at::Tensor buffer_rows(const at::Tensor& nested, int64_t size) {
   return get_nested_tensor_impl(nested)->get_buffer().view({-1, size});
 }
 
@@ -146,7 +146,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(const at::Tensor& inpu
                                                           const std::optional<at::Tensor>& bias, double eps) {
   const int64_t size = check_layer_norm(input, shape);
   const auto [y, mean, rstd] =
-      at::native_layer_norm(rows_of(input, size), {size}, flat(weight), flat(bias), eps);
+      at::native_layer_norm(buffer_rows(input, size), {size}, flat(weight), flat(bias), eps);
   return {wrap_buffer(y.view({-1}), get_nested_tensor_impl(input)->get_nested_sizes()), mean, rstd};
 }
 
@@ -158,7 +158,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
   TORCH_CHECK(at::native::nested_tensor_impl_is_contiguous(get_nested_tensor_impl(grad)),
               "layer_norm: the gradient's nested tensor must be contiguous");
   const auto [dx, dweight, dbias] = at::native_layer_norm_backward(
-      rows_of(grad, size), rows_of(input, size), {size}, mean, rstd, flat(weight), flat(bias), mask);
+      buffer_rows(grad, size), buffer_rows(input, size), {size}, mean, rstd, flat(weight), flat(bias), mask);
   return {mask[0] ? wrap_buffer(dx.view({-1}), get_nested_tensor_impl(input)->get_nested_sizes()) : dx,
           mask[1] ? dweight.view(shape) : dweight, mask[2] ? dbias.view(shape) : dbias};
 }

@@ -33,7 +33,7 @@ Shape check(const Tensor& input, at::IntArrayRef normalized, const Tensor& weigh
 }
 
 // In the dtype of `other`, where that is defined.
-Tensor param(const OptionalTensor& tensor, const Tensor& other = {}) {
+Tensor param_like(const OptionalTensor& tensor, const Tensor& other = {}) {
   if (!tensor || !tensor->defined()) return {};
   const c10::ScalarType type = other.defined() ? other.scalar_type() : tensor->scalar_type();
   return tensor->to(type).contiguous();
@@ -41,7 +41,7 @@ Tensor param(const OptionalTensor& tensor, const Tensor& other = {}) {
 
 Three native_layer_norm(const Tensor& input, at::IntArrayRef normalized, const OptionalTensor& weight_,
                         const OptionalTensor& bias_, double eps) {
-  const Tensor weight = param(weight_), bias = param(bias_);
+  const Tensor weight = param_like(weight_), bias = param_like(bias_);
   const Shape shape = check(input, normalized, weight, bias);
   norm::check_dtypes(input, {&weight, &bias}, "layer_norm");
   const Tensor x = input.contiguous();
@@ -60,7 +60,7 @@ Three native_layer_norm(const Tensor& input, at::IntArrayRef normalized, const O
 Three native_layer_norm_backward(const Tensor& grad_out, const Tensor& input, at::IntArrayRef normalized,
                                  const Tensor& mean_, const Tensor& rstd_, const OptionalTensor& weight_,
                                  const OptionalTensor& bias_, std::array<bool, 3> mask) {
-  const Tensor weight = param(weight_), bias = param(bias_, weight);
+  const Tensor weight = param_like(weight_), bias = param_like(bias_, weight);
   const Shape shape = check(input, normalized, weight, bias);
   const Tensor x = input.contiguous(), dy = grad_out.contiguous();
   const norm::Context context(x, weight.defined() ? weight : bias, "layer_norm_backward");

@@ -217,17 +217,17 @@ void adagrad(TensorList params, TensorList grads, TensorList sums, TensorList st
 
 #define DLB_SGD_OVERLOADS "_fused_sgd_ _fused_sgd_.tensor_lr"
 #define DLB_ADAM_OVERLOADS "_fused_adam_ _fused_adam_.tensor_lr _fused_adamw_ _fused_adamw_.tensor_lr"
-const codegen::RegisterOps kRegistered(codegen::RowKind::MultiTensor,
-                                       {{kSgdMomentum.plain, DLB_SGD_OVERLOADS, "list", kSgdMomentum.setup},
-                                        {kSgdMomentum.scaled, DLB_SGD_OVERLOADS, "list", kSgdMomentum.setup},
-                                        {kSgd.plain, DLB_SGD_OVERLOADS, "list", kSgd.setup},
-                                        {kSgd.scaled, DLB_SGD_OVERLOADS, "list", kSgd.setup},
-                                        {kAdam.plain, DLB_ADAM_OVERLOADS, "list", kAdam.setup},
-                                        {kAdam.scaled, DLB_ADAM_OVERLOADS, "list", kAdam.setup},
-                                        {kAmsgrad.plain, DLB_ADAM_OVERLOADS, "list", kAmsgrad.setup},
-                                        {kAmsgrad.scaled, DLB_ADAM_OVERLOADS, "list", kAmsgrad.setup},
-                                        {kAdagrad.plain, "_fused_adagrad_", "list", kAdagrad.setup},
-                                        {kAdagrad.scaled, "_fused_adagrad_", "list", kAdagrad.setup}});
+const codegen::RegisterOps kFusedOps(codegen::RowKind::MultiTensor,
+                                     {{kSgdMomentum.plain, DLB_SGD_OVERLOADS, "list", kSgdMomentum.setup},
+                                      {kSgdMomentum.scaled, DLB_SGD_OVERLOADS, "list", kSgdMomentum.setup},
+                                      {kSgd.plain, DLB_SGD_OVERLOADS, "list", kSgd.setup},
+                                      {kSgd.scaled, DLB_SGD_OVERLOADS, "list", kSgd.setup},
+                                      {kAdam.plain, DLB_ADAM_OVERLOADS, "list", kAdam.setup},
+                                      {kAdam.scaled, DLB_ADAM_OVERLOADS, "list", kAdam.setup},
+                                      {kAmsgrad.plain, DLB_ADAM_OVERLOADS, "list", kAmsgrad.setup},
+                                      {kAmsgrad.scaled, DLB_ADAM_OVERLOADS, "list", kAmsgrad.setup},
+                                      {kAdagrad.plain, "_fused_adagrad_", "list", kAdagrad.setup},
+                                      {kAdagrad.scaled, "_fused_adagrad_", "list", kAdagrad.setup}});
 
 // --- Registration: the learning rate is a number or, in overload tensor_lr, a tensor.
 

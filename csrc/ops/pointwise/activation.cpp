@@ -354,7 +354,7 @@ at::Tensor add_bounded(const at::Tensor& self, const at::Tensor& other, double l
   return result;
 }
 
-const codegen::RegisterOps kRegistered(
+const codegen::RegisterOps kActivationOps(
     codegen::RowKind::Pointwise,
     {{kGelu, "gelu.out", "fixed"},
      {kGeluTanh, "gelu.out", "fixed"},

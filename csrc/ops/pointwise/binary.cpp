@@ -345,7 +345,7 @@ at::Tensor& heaviside_out(const at::Tensor& self, const at::Tensor& other, at::T
   return out;
 }
 
-const codegen::RegisterOps kRegistered(
+const codegen::RegisterOps kBinaryOps(
     codegen::RowKind::Pointwise,
     {{kDivTruncFloat, "div.out_mode", "common"},
      {kDivTruncInt, "div.out_mode", "common"},

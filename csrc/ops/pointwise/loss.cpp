@@ -147,7 +147,7 @@ at::Tensor bce_backward(const at::Tensor& grad, const at::Tensor& self, const at
   return bce_backward_out(grad, self, target, weight, reduction, out);
 }
 
-const codegen::RegisterOps kRegistered(
+const codegen::RegisterOps kLossOps(
     codegen::RowKind::Pointwise,
     {{kMse, "mse_loss.out", "common"},
      {kMseBackward, "mse_loss_backward mse_loss_backward.grad_input", "common"},

@@ -85,15 +85,15 @@ at::Tensor& pow_scalar_out(const c10::Scalar& base, const at::Tensor& exponent, 
   return pow_tensor_tensor_out(at::native::wrapped_scalar_tensor(base), exponent, out);
 }
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
-                                       {{kPow, "pow.Tensor_Tensor_out pow.Tensor_Scalar_out pow.Scalar_out",
-                                         "common"},
-                                        {kPowers[0].op, "pow.Tensor_Scalar_out", "common"},
-                                        {kPowers[1].op, "pow.Tensor_Scalar_out", "common"},
-                                        {kPowers[2].op, "pow.Tensor_Scalar_out", "common"},
-                                        {kPowers[3].op, "pow.Tensor_Scalar_out", "common"},
-                                        {kPowers[4].op, "pow.Tensor_Scalar_out", "common"},
-                                        {kPowers[5].op, "pow.Tensor_Scalar_out", "common"}});
+const codegen::RegisterOps kPowerOps(codegen::RowKind::Pointwise,
+                                     {{kPow, "pow.Tensor_Tensor_out pow.Tensor_Scalar_out pow.Scalar_out",
+                                       "common"},
+                                      {kPowers[0].op, "pow.Tensor_Scalar_out", "common"},
+                                      {kPowers[1].op, "pow.Tensor_Scalar_out", "common"},
+                                      {kPowers[2].op, "pow.Tensor_Scalar_out", "common"},
+                                      {kPowers[3].op, "pow.Tensor_Scalar_out", "common"},
+                                      {kPowers[4].op, "pow.Tensor_Scalar_out", "common"},
+                                      {kPowers[5].op, "pow.Tensor_Scalar_out", "common"}});
 static_assert(kPowers.size() == 6);
 
 }  // namespace

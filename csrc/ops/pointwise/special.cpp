@@ -15,7 +15,7 @@ constexpr PointwiseRow special_row(const char* name, const char* id, const char*
   return {name, "out", Promote::Float, float_op(id, body)};
 }
 
-constexpr std::array kUnary = {
+constexpr std::array kSpecialUnary = {
     special_row("i0", "i0", "dlb_bessel_i0(x0)"),
     special_row("special_i0e", "i0e", "dlb_bessel_i0e(x0)"),
     special_row("special_i1", "i1", "dlb_bessel_i1(x0)"),
@@ -37,7 +37,7 @@ constexpr std::array kUnary = {
 };
 
 #define DLB_POLYNOMIAL_ROW(name, body) special_row("special_" name, name, body)
-constexpr std::array kBinary = {
+constexpr std::array kSpecialBinary = {
     special_row("igamma", "igamma", "dlb_igamma(x0, x1)"),
     special_row("igammac", "igammac", "dlb_igammac(x0, x1)"),
     special_row("special_zeta", "zeta", "dlb_zeta(x0, x1)"),
@@ -139,7 +139,7 @@ void kaiser_window_kernel(at::TensorIteratorBase& iter, int64_t length, double b
         const_cast<at::Tensor&>(iter.tensor(0)));
 }
 
-const codegen::RegisterOps kRegistered(
+const codegen::RegisterOps kSpecialOps(
     codegen::RowKind::Pointwise,
     {{kTrigamma, "polygamma.out", "float"},
      {kPolygamma, "polygamma.out", "float"},
@@ -150,8 +150,8 @@ const codegen::RegisterOps kRegistered(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  register_rows<kUnary, 1, 0>(m);
-  register_rows<kBinary, 2, 0>(m);
+  register_rows<kSpecialUnary, 1, 0>(m);
+  register_rows<kSpecialBinary, 2, 0>(m);
   register_rows<kGammaGrad, 2, 0>(m);
   register_rows<kDirichletGrad, 3, 0>(m);
   m.impl("polygamma.out", polygamma_out);

@@ -242,7 +242,7 @@ at::Tensor& addcdiv_out(const at::Tensor& self, const at::Tensor& a, const at::T
   return out;
 }
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
+const codegen::RegisterOps kTernaryOps(codegen::RowKind::Pointwise,
                                        {{kWhere, "where.self where.self_out", "choice"},
                                         {kMaskedFill, "masked_fill_.Scalar masked_fill_.Tensor", "first"},
                                         {kClamp, "clamp.out", "common"},

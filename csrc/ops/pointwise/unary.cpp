@@ -296,15 +296,15 @@ at::Tensor& complex_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& ou
   return out;
 }
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
-                                       {{kAbs.op, "abs.out", "fixed"},
-                                        {kAngle.op, "angle angle.out", "float"},
-                                        {kNanToNum, "nan_to_num.out", "fixed"},
-                                        {kRoundUp, "round.decimals_out", "fixed"},
-                                        {kRoundDown, "round.decimals_out", "fixed"},
-                                        {kLogit, "logit logit_ logit.out", "float"},
-                                        {kComplex, "complex.out", "result"},
-                                        {kPolar, "polar.out", "result"}});
+const codegen::RegisterOps kUnaryOps(codegen::RowKind::Pointwise,
+                                     {{kAbs.op, "abs.out", "fixed"},
+                                      {kAngle.op, "angle angle.out", "float"},
+                                      {kNanToNum, "nan_to_num.out", "fixed"},
+                                      {kRoundUp, "round.decimals_out", "fixed"},
+                                      {kRoundDown, "round.decimals_out", "fixed"},
+                                      {kLogit, "logit logit_ logit.out", "float"},
+                                      {kComplex, "complex.out", "result"},
+                                      {kPolar, "polar.out", "result"}});
 
 }  // namespace
 

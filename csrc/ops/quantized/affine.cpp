@@ -36,12 +36,12 @@ constexpr codegen::PointwiseOp kQuantizeFloatChannels =
 constexpr codegen::PointwiseOp kDequantize = float_op("dequantize", "(x0 - s1) * s0", nullptr, 2);
 constexpr codegen::PointwiseOp kDequantizeChannels = float_op("dequantize_channels", "(x0 - x2) * x1");
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
-                                       {{kQuantize, "quantize_per_tensor", "fixed"},
-                                        {kQuantizeChannels, "quantize_per_channel", "fixed"},
-                                        {kQuantizeFloatChannels, "quantize_per_channel", "fixed"},
-                                        {kDequantize, "dequantize.self", "fixed"},
-                                        {kDequantizeChannels, "dequantize.self", "fixed"}});
+const codegen::RegisterOps kAffineOps(codegen::RowKind::Pointwise,
+                                      {{kQuantize, "quantize_per_tensor", "fixed"},
+                                       {kQuantizeChannels, "quantize_per_channel", "fixed"},
+                                       {kQuantizeFloatChannels, "quantize_per_channel", "fixed"},
+                                       {kDequantize, "dequantize.self", "fixed"},
+                                       {kDequantizeChannels, "dequantize.self", "fixed"}});
 
 // The integers of a quantized tensor, in its memory.
 Tensor integers_of(const Tensor& quantized) {

@@ -63,7 +63,7 @@ constexpr codegen::PointwiseOp kParameters =
              "y0 = x4 != 0 ? least : x2; y1 = x4 != 0 ? rint(fmin(fmax(zero, s0), s1)) : x3;",
              nullptr, 3);
 
-const codegen::RegisterOps kRegistered(
+const codegen::RegisterOps kFakeOps(
     codegen::RowKind::Pointwise,
     {{kMoveRange, "_fused_moving_avg_obs_fq_helper", "fixed"},
      {kParameters, "_fused_moving_avg_obs_fq_helper", "fixed"},
@@ -113,7 +113,7 @@ std::tuple<Tensor, Tensor> per_tensor_qparams(const Tensor& self, const Tensor& 
 }
 
 // A parameter of each channel so that it broadcasts with `self`.
-Tensor along(const Tensor& parameter, const Tensor& self, int64_t axis) {
+Tensor channel_parameter(const Tensor& parameter, const Tensor& self, int64_t axis) {
   TORCH_CHECK(axis >= 0 && axis <= self.dim(), "`axis` must be between 0 and number of dimensions of input");
   TORCH_CHECK(parameter.dim() == 1, "scale and zero point should be a 1-D tensor");
   TORCH_CHECK(parameter.size(0) == self.size(axis),
@@ -131,8 +131,9 @@ std::tuple<Tensor, Tensor> per_channel(const Tensor& self, const Tensor& scale, 
   TORCH_CHECK(zero_point.scalar_type() == at::kInt || zero_point.scalar_type() == at::kFloat ||
                   zero_point.scalar_type() == at::kHalf,
               "Zero-point must be Int32, Float or Half, found ", zero_point.scalar_type());
-  return fake(kFake, self, {self, along(scale, self, axis), along(zero_point, self, axis)}, {low, high}, low,
-              high);
+  return fake(kFake, self,
+              {self, channel_parameter(scale, self, axis), channel_parameter(zero_point, self, axis)},
+              {low, high}, low, high);
 }
 
 // What zero points that are learned stand for: an integer of the range.
@@ -148,9 +149,10 @@ Tensor learnable_per_tensor(const Tensor& self, const Tensor& scale, const Tenso
 
 Tensor learnable_per_channel(const Tensor& self, const Tensor& scale, const Tensor& zero_point, int64_t axis,
                              int64_t low, int64_t high, double) {
-  return std::get<0>(
-      fake(kFake, self, {self, along(scale, self, axis), along(integral(zero_point, low, high), self, axis)},
-           {low, high}, low, high));
+  return std::get<0>(fake(kFake, self,
+                          {self, channel_parameter(scale, self, axis),
+                           channel_parameter(integral(zero_point, low, high), self, axis)},
+                          {low, high}, low, high));
 }
 
 std::tuple<Tensor, Tensor, Tensor> learnable_backward(const Tensor& grad, const Tensor& self,
@@ -178,8 +180,8 @@ std::tuple<Tensor, Tensor, Tensor> learnable_per_channel_backward(const Tensor& 
                                                                   const Tensor& zero_point, int64_t axis,
                                                                   int64_t low, int64_t high, double factor) {
   const auto [dx, dscale, dzero] =
-      learnable_backward(grad, self, along(scale, self, axis),
-                         along(integral(zero_point, low, high), self, axis), low, high, factor);
+      learnable_backward(grad, self, channel_parameter(scale, self, axis),
+                         channel_parameter(integral(zero_point, low, high), self, axis), low, high, factor);
   std::vector<int64_t> others;
   for (int64_t d = 0; d < self.dim(); ++d)
     if (d != axis) others.push_back(d);
@@ -222,7 +224,8 @@ std::tuple<Tensor, Tensor> observed(const Tensor& self, const Tensor& observer_o
       {low, high, static_cast<int64_t>(symmetric)});
   if (!channels) return per_tensor_qparams(self, scale, zero_point, enabled, low, high);
   return fake(kFakeIf, self,
-              {self, along(scale, self, axis), along(zero_point, self, axis), enabled.reshape({})},
+              {self, channel_parameter(scale, self, axis), channel_parameter(zero_point, self, axis),
+               enabled.reshape({})},
               {low, high}, low, high);
 }
 

@@ -89,14 +89,14 @@ constexpr ReduceOp kArgmin = arg_op("argmin", false, false, false);
 constexpr ReduceOp kMaxWithIndex = arg_op("max", true, true, true);
 constexpr ReduceOp kMinWithIndex = arg_op("min", false, true, true);
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
-                                       {{kAmax, "amax amax.out max max.unary_out", "first"},
-                                        {kAmin, "amin amin.out min min.unary_out", "first"},
-                                        {kAminmax, "aminmax aminmax.out", "first"},
-                                        {kArgmax, "argmax argmax.out", "first"},
-                                        {kArgmin, "argmin argmin.out", "first"},
-                                        {kMaxWithIndex, "max.dim max.dim_max", "first"},
-                                        {kMinWithIndex, "min.dim min.dim_min", "first"}});
+const codegen::RegisterOps kExtremumOps(codegen::RowKind::Reduce,
+                                        {{kAmax, "amax amax.out max max.unary_out", "first"},
+                                         {kAmin, "amin amin.out min min.unary_out", "first"},
+                                         {kAminmax, "aminmax aminmax.out", "first"},
+                                         {kArgmax, "argmax argmax.out", "first"},
+                                         {kArgmin, "argmin argmin.out", "first"},
+                                         {kMaxWithIndex, "max.dim max.dim_max", "first"},
+                                         {kMinWithIndex, "min.dim min.dim_min", "first"}});
 
 // amax and amin.
 template <class Meta, const ReduceOp& Op>

@@ -28,9 +28,9 @@ constexpr ReduceOp kXorFloat{
                .combine = "a0 ^= b0;",
                .finish = "y0 = a0;"}};
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
-                                       {{kXor, "hash_tensor hash_tensor.out", "fixed"},
-                                        {kXorFloat, "hash_tensor hash_tensor.out", "fixed"}});
+const codegen::RegisterOps kHashOps(codegen::RowKind::Reduce,
+                                    {{kXor, "hash_tensor hash_tensor.out", "fixed"},
+                                     {kXorFloat, "hash_tensor hash_tensor.out", "fixed"}});
 
 void hash_into(const at::Tensor& self, at::IntArrayRef dim, const at::Tensor& out) {
   const at::ScalarType type = self.scalar_type();

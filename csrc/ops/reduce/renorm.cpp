@@ -14,7 +14,7 @@ namespace {
 
 constexpr codegen::PointwiseOp kFactor{
     .name = "renorm_factor", .on_float = "x0 > s0 ? s0 / (x0 + C(1e-7)) : C(1.0)", .scalars = 1};
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise, {{kFactor, "renorm.out", "fixed"}});
+const codegen::RegisterOps kRenormOps(codegen::RowKind::Pointwise, {{kFactor, "renorm.out", "fixed"}});
 
 at::Tensor& renorm_out(const at::Tensor& self, const c10::Scalar& p, int64_t dim, const c10::Scalar& limit,
                        at::Tensor& out) {

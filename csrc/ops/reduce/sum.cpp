@@ -76,17 +76,17 @@ constexpr ReduceOp kNormPower =
             summing("a0 += pow(dlb_cabs(x0), s0.x);", "y0 = pow(a0, 1 / s0.x);", "REAL"), 1);
 
 #define DLB_NORMS "linalg_vector_norm linalg_vector_norm.out norm.out norm.dtype_out"
-const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
-                                       {{kSum, "sum sum.dim_IntList sum.IntList_out trace", "sum"},
-                                        {kMean, "mean.dim mean.out", "dtype"},
-                                        {kNansum, "nansum nansum.out", "sum"},
-                                        {kProd, "prod prod.dim_int prod.int_out", "sum"},
-                                        {kNormZero, DLB_NORMS, "dtype"},
-                                        {kNormOne, DLB_NORMS, "dtype"},
-                                        {kNormTwo, DLB_NORMS, "dtype"},
-                                        {kNormMax, DLB_NORMS, "dtype"},
-                                        {kNormMin, DLB_NORMS, "dtype"},
-                                        {kNormPower, DLB_NORMS, "dtype"}});
+const codegen::RegisterOps kSumOps(codegen::RowKind::Reduce,
+                                   {{kSum, "sum sum.dim_IntList sum.IntList_out trace", "sum"},
+                                    {kMean, "mean.dim mean.out", "dtype"},
+                                    {kNansum, "nansum nansum.out", "sum"},
+                                    {kProd, "prod prod.dim_int prod.int_out", "sum"},
+                                    {kNormZero, DLB_NORMS, "dtype"},
+                                    {kNormOne, DLB_NORMS, "dtype"},
+                                    {kNormTwo, DLB_NORMS, "dtype"},
+                                    {kNormMax, DLB_NORMS, "dtype"},
+                                    {kNormMin, DLB_NORMS, "dtype"},
+                                    {kNormPower, DLB_NORMS, "dtype"}});
 
 at::Tensor sum_into(at::Tensor out, const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                     std::optional<at::ScalarType> dtype) {

@@ -42,11 +42,11 @@ constexpr ReduceOp kEqual{.name = "equal",
                           .results = {ResultType::Truth}};
 
 #define DLB_TRUTH(op) op " " op ".all_out " op ".dim " op ".out " op ".dims " op ".dims_out"
-const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
-                                       {{kAny, DLB_TRUTH("any"), "truth"},
-                                        {kAll, DLB_TRUTH("all"), "truth"},
-                                        {kCountNonzero, "count_nonzero.dim_IntList", "truth"},
-                                        {kEqual, "equal", "common"}});
+const codegen::RegisterOps kTruthOps(codegen::RowKind::Reduce,
+                                     {{kAny, DLB_TRUTH("any"), "truth"},
+                                      {kAll, DLB_TRUTH("all"), "truth"},
+                                      {kCountNonzero, "count_nonzero.dim_IntList", "truth"},
+                                      {kEqual, "equal", "common"}});
 
 // The three overloads of any and all. An empty list of dims reduces nothing, as PyTorch has it.
 template <const ReduceOp& Op, class MetaDim, class MetaDims, class MetaAll>

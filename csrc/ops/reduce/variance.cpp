@@ -62,11 +62,11 @@ constexpr ReduceOp kVarMean = moment_op("var_mean", DLB_VARIANCE("s0") "y0 = v;"
 constexpr ReduceOp kStdMean = moment_op("std_mean", DLB_VARIANCE("s0") "y0 = sqrt(v);" DLB_MEAN,
                                         DLB_VARIANCE("s0.x") "y0 = sqrt(v);" DLB_MEAN, true);
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Reduce,
-                                       {{kVar, "var.correction var.correction_out", "first"},
-                                        {kStd, "std.correction std.correction_out", "first"},
-                                        {kVarMean, "var_mean.correction", "first"},
-                                        {kStdMean, "std_mean.correction", "first"}});
+const codegen::RegisterOps kVarianceOps(codegen::RowKind::Reduce,
+                                        {{kVar, "var.correction var.correction_out", "first"},
+                                         {kStd, "std.correction std.correction_out", "first"},
+                                         {kVarMean, "var_mean.correction", "first"},
+                                         {kStdMean, "std_mean.correction", "first"}});
 
 // What a call reduces, to which shape, and what it takes off the divisor; checks them.
 struct SpreadArguments {

@@ -39,9 +39,9 @@ constexpr PointwiseOp kFloatKey{
     .scalars = 3};
 constexpr PointwiseOp kIntKey{.name = "sort_key_int", .on_int = "x0 ^ s0", .scalars = 1};
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
-                                       {{kFloatKey, "sort.values_stable topk.values", "fixed"},
-                                        {kIntKey, "sort.values_stable topk.values", "fixed"}});
+const codegen::RegisterOps kSortOps(codegen::RowKind::Pointwise,
+                                    {{kFloatKey, "sort.values_stable topk.values", "fixed"},
+                                     {kIntKey, "sort.values_stable topk.values", "fixed"}});
 
 std::optional<KeyForm> key_form(at::ScalarType type) {
   switch (type) {

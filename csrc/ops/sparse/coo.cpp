@@ -22,11 +22,11 @@
 namespace dlb::sparse {
 namespace {
 
-using Cpu = CpuKernels<c10::DispatchKey::SparseCPU>;
+using CpuCoo = CpuKernels<c10::DispatchKey::SparseCPU>;
 
 using at::Tensor;
 
-constexpr const char* kOfTheCpu[] = {
+constexpr const char* kCpuCooOps[] = {
     "_coalesced_",
     "_dimI",
     "_dimV",
@@ -210,7 +210,7 @@ Tensor& add_to_dense(Tensor& out, const Tensor& dense, const Tensor& other, cons
   return out;
 }
 
-Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alpha, Tensor& out) {
+Tensor& add_coo_out(const Tensor& self, const Tensor& other, const c10::Scalar& alpha, Tensor& out) {
   TORCH_CHECK(other.is_sparse(), "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
   if (!self.is_sparse()) return add_to_dense(out, self, other, alpha);
   check_like(self, other, "add");
@@ -287,7 +287,7 @@ Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
 }
 
 // The values of `self`, dense or sparse, at the elements of `mask`.
-Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
+Tensor mask_coo(const Tensor& self, const Tensor& mask) {
   TORCH_CHECK(mask.is_sparse(), "sparse_mask(): expected a sparse mask");
   check_like(self, mask, "sparse_mask");
   const Tensor indices = mask._indices();
@@ -319,7 +319,7 @@ Tensor mask_projection(const Tensor& self, const Tensor& mask, bool accumulate_m
     return make(t._indices(), at::ones({t._nnz()}, t._indices().options()),
                 self.sizes().slice(0, static_cast<size_t>(t.sparse_dim())), t.is_coalesced());
   };
-  const Tensor values = self._values(), counts = sparse_mask(ones(mask).coalesce(), ones(self))._values();
+  const Tensor values = self._values(), counts = mask_coo(ones(mask).coalesce(), ones(self))._values();
   std::vector<int64_t> broadcast(static_cast<size_t>(values.dim()), 1);
   broadcast[0] = values.size(0);
   const Tensor factors = (accumulate_matches ? counts : counts.ne(0)).view(broadcast);
@@ -332,24 +332,24 @@ Tensor sum_backward(const Tensor& grad, const Tensor& self, at::IntArrayRef dims
   std::vector<int64_t> kept = self.sizes().vec();
   for (const int64_t dim : dims) kept[static_cast<size_t>(at::maybe_wrap_dim(dim, self.dim()))] = 1;
   const Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).reshape(kept).expand(self.sizes());
-  return sparse_mask(dense, self.coalesce());
+  return mask_coo(dense, self.coalesce());
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  for (const char* name : kOfTheCpu)
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&Cpu::as_it_is>());
+  for (const char* name : kCpuCooOps)
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&CpuCoo::as_it_is>());
   m.impl("_coalesce", coalesce);
-  m.impl("add.out", add_out);
+  m.impl("add.out", add_coo_out);
   m.impl("mul.out", mul_out);
-  m.impl("sparse_mask", sparse_mask);
+  m.impl("sparse_mask", mask_coo);
   m.impl("_sparse_mask_projection", mask_projection);
   m.impl("_sparse_sum_backward", sum_backward);
 }
 
 TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&Cpu::on_copies>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&CpuCoo::on_copies>());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

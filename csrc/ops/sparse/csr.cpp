@@ -21,11 +21,11 @@
 namespace dlb::sparse {
 namespace {
 
-using Cpu = CpuKernels<c10::DispatchKey::SparseCsrCPU>;
+using CpuCsr = CpuKernels<c10::DispatchKey::SparseCsrCPU>;
 
 using at::Tensor;
 
-constexpr const char* kOfTheCpu[] = {
+constexpr const char* kCpuCsrOps[] = {
     "_conj_physical",
     "_nnz",
     "_to_dense",
@@ -184,7 +184,7 @@ Tensor& csr_to_coo(const Tensor& begins, const Tensor& columns, bool out_int32, 
 
 // A dense tensor's values at the elements of `mask`. PyTorch's own kernel, for other tensors, makes a dense
 // mask.
-Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
+Tensor mask_csr(const Tensor& self, const Tensor& mask) {
   if (self.layout() != at::kStrided || self.sizes() != mask.sizes() ||
       !at::sparse_csr::is_sparse_compressed(mask))
     return at::native::sparse_mask_sparse_compressed(self, mask);
@@ -196,7 +196,7 @@ Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
 
 // Of two sparse tensors the sum is that of COO ones, and has the layout of `out`. Of a sparse and a dense one
 // it is dense, and alpha multiplies the sparse one in either place, as on the CPU.
-Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alpha, Tensor& out) {
+Tensor& add_csr_out(const Tensor& self, const Tensor& other, const c10::Scalar& alpha, Tensor& out) {
   TORCH_CHECK(self.sizes() == other.sizes(),
               "torch.add: Expected input tensors to have the same shape, but got tensor `self` with shape ",
               self.sizes(), " and tensor `other` with shape ", other.sizes());
@@ -218,14 +218,14 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const c10::Scalar& alph
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  for (const char* name : kOfTheCpu)
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&Cpu::as_it_is>());
-  m.impl("add.out", add_out);
-  m.impl("sparse_mask", sparse_mask);
+  for (const char* name : kCpuCsrOps)
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&CpuCsr::as_it_is>());
+  m.impl("add.out", add_csr_out);
+  m.impl("sparse_mask", mask_csr);
 }
 
 TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&Cpu::on_copies>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&CpuCsr::on_copies>());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

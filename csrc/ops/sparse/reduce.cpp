@@ -18,7 +18,7 @@ namespace {
 
 using at::Tensor;
 
-enum class Reduce { kSum, kProduct };
+enum class Fold { kSum, kProduct };
 
 // The product in each group, of numbers that index_reduce does not take: each group is a row of a matrix,
 // which is filled up with ones. Waits for the device, which says how long the longest is.
@@ -32,18 +32,18 @@ Tensor complex_products(const Tensor& values, const Tensor& of, int64_t groups) 
 }
 
 // What is in each of `groups` groups, of which `of` [elements] has the numbers.
-template <Reduce Kind>
+template <Fold Kind>
 Tensor reduced(const Tensor& values, const Tensor& of, int64_t groups) {
-  if (Kind == Reduce::kProduct && values.is_complex()) return complex_products(values, of, groups);
+  if (Kind == Fold::kProduct && values.is_complex()) return complex_products(values, of, groups);
   const bool half = values.scalar_type() == at::kHalf || values.scalar_type() == at::kBFloat16;
   const Tensor wide = half ? values.to(at::kFloat) : values;
-  const Tensor begin = at::full({groups}, Kind == Reduce::kSum ? 0 : 1, wide.options());
-  return (Kind == Reduce::kSum ? begin.index_add(0, of, wide) : begin.index_reduce(0, of, wide, "prod"))
+  const Tensor begin = at::full({groups}, Kind == Fold::kSum ? 0 : 1, wide.options());
+  return (Kind == Fold::kSum ? begin.index_add(0, of, wide) : begin.index_reduce(0, of, wide, "prod"))
       .to(values.scalar_type());
 }
 
 // Waits for the device, which says how many elements the result has.
-template <Reduce Kind>
+template <Fold Kind>
 Tensor reduce(const Tensor& self, at::IntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype) {
   TORCH_CHECK(keepdim, "reduction operations on CSR tensors with keepdim=False is unsupported");
   TORCH_CHECK(self.layout() == at::kSparseCsr && self.dim() == 2 && self.dense_dim() == 0,
@@ -71,8 +71,8 @@ Tensor reduce(const Tensor& self, at::IntArrayRef dim, bool keepdim, std::option
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  m.impl("_sparse_csr_sum.dim_dtype", reduce<Reduce::kSum>);
-  m.impl("_sparse_csr_prod.dim_dtype", reduce<Reduce::kProduct>);
+  m.impl("_sparse_csr_sum.dim_dtype", reduce<Fold::kSum>);
+  m.impl("_sparse_csr_prod.dim_dtype", reduce<Fold::kProduct>);
 }
 
 }  // namespace dlb::sparse

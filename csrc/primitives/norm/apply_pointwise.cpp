@@ -12,8 +12,8 @@ constexpr codegen::PointwiseOp kForward{.name = "norm_apply", .on_float = "(x0 -
 constexpr codegen::PointwiseOp kBackward{.name = "norm_apply_backward",
                                          .on_float = "x0 * x3 - (x4 + (x1 - x2) * x5)"};
 
-const codegen::RegisterOps kRegistered(codegen::RowKind::Pointwise,
-                                       {{kForward, "", "fixed"}, {kBackward, "", "fixed"}});
+const codegen::RegisterOps kApplyPointwiseOps(codegen::RowKind::Pointwise,
+                                              {{kForward, "", "fixed"}, {kBackward, "", "fixed"}});
 
 // Three dimensions, the innermost first: steps between elements and between their coefficients.
 struct Walk {

@@ -1,4 +1,4 @@
-// Precompiled header: what nearly every translation unit under csrc/ops needs, parsed once.
+// Precompiled header: what nearly every file of ops needs, parsed once.
 #pragma once
 #include <ATen/Context.h>
 #include <ATen/TensorIterator.h>
@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
