@@ -7,7 +7,7 @@
 #define PIECES (DIM / 4)          // of a row
 #define SHARES (ITEMS / PIECES)   // work-items that divide the keys between them where each has a piece of the values
 
-// Of each row the largest, or the sum, of what the work-items have.
+// Folds the values of the work-items, for each row: to the largest, or to the sum.
 static inline void fold(float v[ROWS], local float* scratch, int item, int take_sum) {
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int r = 0; r < ROWS; r++) scratch[r * ITEMS + item] = v[r];

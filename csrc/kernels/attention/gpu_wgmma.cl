@@ -18,7 +18,7 @@
 // How many keys a block sees.
 INLINE int end_of(const Block* x, const AttentionParams* p) { return p->causal ? min(p->keys, x->first + KEPT) : p->keys; }
 
-// What the copying warp does.
+// The work of the copying warp.
 INLINE void copy_blocks(local uchar* memory, global const T* Q, global const T* K, global const T* V,
                         global uchar* workspace, const AttentionParams* p, const AttentionWgmma* w) {
   const int lane = get_local_id(0) % 32;
@@ -57,7 +57,7 @@ INLINE void copy_blocks(local uchar* memory, global const T* Q, global const T* 
 
 // --- Probabilities ----------------------------------------------------------------------------------------------------
 
-// What the four work-items of a row have: the largest, or the sum.
+// The largest of the values of a row's four work-items, or their sum.
 INLINE float of_four(float v, int take_sum) {
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) {

@@ -12,7 +12,7 @@ enum {
   ATTENTION_WGMMA_STEP_BYTES = 128 << 10  // of local memory for the rows that are gone through, at most
 };
 
-// What the kernels take beside AttentionParams.
+// Arguments that the kernels take beside AttentionParams.
 typedef struct {
   dlb_long maps;  // where the tensor maps are in the workspace, in bytes
   dlb_int batch;

@@ -22,8 +22,9 @@
 // Exponents of two times `unit`: products are scaled by it alone, unless a bias is added.
 #define UNIT(p) (BIAS ? LOG2_E : (p)->scale * LOG2_E)
 
-// What a query's probabilities and their gradients are made with: its log-sum-exp (without a bias as an exponent of two),
-// what rounding took from it, and what its scores' gradients subtract. Those that do not exist have probabilities of 0.
+// The values of a query that its probabilities and their gradients are computed from: its log-sum-exp (without a bias
+// as an exponent of two), what rounding took from it, and what its scores' gradients subtract. Queries that do not
+// exist have probabilities of 0.
 INLINE float3 row_values(int exists, global const float* lse, global const float* delta, const AttentionParams* p,
                          long row) {
   if (!exists) return (float3)(INFINITY, 0.f, 0.f);
@@ -43,7 +44,8 @@ INLINE void make_all_barriers(uint base, int arrivals) {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-// By the copying warp: maps of the two tensors whose rows are kept and the two whose rows are gone through.
+// Two tensors with their views. The copying warp makes maps of the two tensors whose rows are kept and of the two whose
+// rows are gone through.
 typedef struct {
   global const T *a, *b;
   const AttentionView *at_a, *at_b;
@@ -326,7 +328,7 @@ INLINE void finish_transposed_scores(float* scores, const Transposed* x, const A
   }
 }
 
-// What gradients are made of becomes the gradients of scores.
+// Turns the gradients of probabilities in `grads` into gradients of scores.
 INLINE void finish_transposed_gradients(const float* scores, float* grads, const Transposed* x, const AttentionParams* p,
                                         int item) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// What headers need that host code and kernels both read: they hold the structs that kernels take as
-// arguments and the constants that both sides must agree on, in the common subset of C++ and OpenCL C. A
+// The macros of headers that host code and kernels both read. Such headers hold the structs that kernels take
+// as arguments and the constants that both sides must agree on, in the common subset of C++ and OpenCL C. A
 // kernel includes such a header by its path in csrc/kernels, host code as "kernels/<primitive>/params.h";
 // there its names are in namespace dlb::params.
 //

@@ -4,7 +4,7 @@
 // p.block_cols output channels and p.channels of k at a time are one work-item's; p.split[1] says whether to copy
 // weights that lie along k.
 
-// What of the image a block of positions sees. Tile: 16 positions.
+// The part of the image that a block of positions sees. Tile: 16 positions.
 typedef struct {
   size_t image;                 // of the group
   long channel;                 // stride

@@ -1,7 +1,7 @@
 // Direct convolution for CPU-like devices, for groups with few output channels (depthwise above all), where a GEMM would
 // leave most of a vector empty. Vectors run along the image: each channel's part of the image is copied into scratch as
-// one padded plane per residue of the stride, in which every tap of every position is the same walk at an offset. What the
-// taps of one column read, they share: a vector of a row goes into the sums of all rows that it is a neighbour of.
+// one padded plane per residue of the stride, in which every tap of every position is the same walk at an offset. The
+// taps of one column share their loads: a vector of a row goes into the sums of all rows that it is a neighbour of.
 
 // The planes of one channel in scratch.
 typedef struct {

@@ -31,7 +31,7 @@
 #define AXIS_SPACE local
 #endif
 
-// What one axis looks like inside a phase: pixel o and tap t meet at x coordinate o * step + origin + t * tap_step.
+// One axis inside a phase: pixel o and tap t meet at x coordinate o * step + origin + t * tap_step.
 typedef struct {
   int pixels, step, origin;
   int taps, tap_step;

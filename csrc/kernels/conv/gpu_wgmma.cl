@@ -66,7 +66,7 @@ INLINE void reaches_of(ConvWgmmaReach* r, local const ConvWgmmaReach* all, const
   for (int i = 0; i < 3; i++) r[i] = all[i * CONV_WGMMA_STRIDE + t->phase[i]];
 }
 
-// What the copying warp does.
+// The work of the copying warp.
 INLINE void copy_tiles(local uchar* memory, global const T* image, global const T* lines, global float* workspace,
                        const ConvWgmma* p, local const ConvWgmmaReach* all) {
   const int lane = get_local_id(0) % 32;
@@ -115,8 +115,8 @@ INLINE float bias_of(const ConvWgmma* p, global const T* bias, int group, int ch
   return channel < p->cols ? load1(bias + p->bias_offset + group * p->cols + channel) : 0;
 }
 
-// Of a work-item's sums, those from i on that are finished and stored together: each such piece behind uniform branches,
-// so that what one needs is not loaded for all of them at once, for which there are no registers.
+// The number of a work-item's sums, from i on, that are finished and stored together. Each such piece lies behind
+// uniform branches, so that its operands are not loaded for all pieces at once, for which there are no registers.
 #define PIECE 16
 
 INLINE void finish(float* sums, int i, const ConvWgmma* p, int item, int group, int channel, global const T* bias) {
@@ -227,7 +227,7 @@ INLINE void store_again(global const T* image, global const T* lines, global con
 
 // --- The kernel -------------------------------------------------------------------------------------------------------
 
-// What a tile's end needs to know of it, kept in local memory because there are no registers for it beside the sums.
+// The facts that a tile's end needs, kept in local memory because there are no registers for them beside the sums.
 typedef struct {
   ConvWgmmaTile tile;
   int places[PLACES];

@@ -6,7 +6,7 @@
 
 PARAMS_BEGIN
 
-// What a tile's rows and columns are.
+// The rows and columns of a tile.
 enum {
   CONV_WGMMA_PIXEL_ROWS,     // pixels of the result; its channels
   CONV_WGMMA_PIXEL_COLUMNS,  // channels of the result; its pixels
@@ -248,8 +248,8 @@ static inline ConvWgmmaBox conv_wgmma_y_box(const ConvWgmma* p, const ConvWgmmaT
   return b;
 }
 
-// Of 64 columns of the weight gradient: their tap by axis, and their first channel of x; beyond the last
-// channel where there are no such columns, so that zeros are copied.
+// A block of 64 columns of the weight gradient: their tap by axis, and their first channel of x. The channel
+// lies beyond the last one where there are no such columns, so that zeros are copied.
 typedef struct {
   dlb_int tap[3], channel;
 } ConvWgmmaColumns;

@@ -4,7 +4,7 @@
 
 PARAMS_BEGIN
 
-// Which norm: the power of its sum, or one that needs no power.
+// The norm: by the power of its sum, or one that needs no power.
 enum { DISTANCE_COUNT, DISTANCE_SUM, DISTANCE_LOW, DISTANCE_EUCLID, DISTANCE_HIGH, DISTANCE_MAX };
 
 typedef struct {

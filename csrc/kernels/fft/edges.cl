@@ -1,5 +1,5 @@
-// What stands before and after transforms that do not fit a tile: copies with a table, and real numbers in pairs.
-// Wants fft/common.clh.
+// The steps before and after transforms that do not fit a tile: copies with a table, and real numbers in pairs. Wants
+// fft/common.clh.
 
 #ifdef DLB_CPU
 #define DLB_SIMD _Pragma("clang loop vectorize(assume_safety)")

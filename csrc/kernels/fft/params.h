@@ -7,7 +7,7 @@ PARAMS_BEGIN
 
 enum { FFT_BATCH_DIMS = 5, FFT_MOST_PASSES = 16 };
 
-// What a tile goes through besides the passes (fft/stockham.cl), and what copies do (fft/edges.cl).
+// The steps of a tile besides the passes (fft/stockham.cl), and those of copies (fft/edges.cl).
 enum {
   FFT_SWAP_IN = 1,          // real and imaginary parts change places: an inverse transform is a forward one
   FFT_SWAP_OUT = 2,         // between two such swaps

@@ -1,4 +1,4 @@
-// What the other solvers are checked against: a work-item for each result, a sum over all numbers. Wants
+// The reference that the other solvers are checked against: a work-item for each result, a sum over all numbers. Wants
 // fft/common.clh.
 
 // table: the roots of unity of order p.points. p.count results from p.first_result on. Sums of 256 products are added

@@ -33,7 +33,7 @@ static inline void rows_of_x(int* offset, const GemmGemv* p) {
     offset[r] = (int)(min(r, p->rows - 1) * p->x_row);
 }
 
-// What a work-item sums along k: every lanes-th four of [k0, k1), then what is left.
+// The sums of a work-item along k: of every lanes-th four of [k0, k1), then of what is left.
 static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, global const T* a, int a_next,
                                global const T* x, const int* x_row, int k0, int k1, int vector) {
   const int step = p->lanes * 4;
@@ -98,7 +98,7 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k
   }
 }
 
-// What a work-item sums of four neighbouring columns: every slices-th k.
+// The sums of a work-item for four neighbouring columns: of every slices-th k.
 static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const T* a, long a_step, global const T* x,
                                const int* x_row, int k0, int k1, int slices, int vector) {
 #pragma unroll 4  // loads in flight

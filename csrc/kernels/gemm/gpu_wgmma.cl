@@ -4,8 +4,8 @@
 //
 // A work-group stays and computes tile after tile. Its last warp copies stages of both operands to local memory by
 // the copy engine (cp.async.bulk.tensor), as far ahead as there are stages; two warpgroups multiply them
-// (common/wgmma_loop.clh, which names the build-time macros). What the copy engine needs to know of an operand, its
-// tensor map, the work-group makes itself in the workspace, so the host needs no other API.
+// (common/wgmma_loop.clh, which names the build-time macros). The work-group itself makes the tensor maps, which tell
+// the copy engine of the operands, in the workspace, so the host needs no other API.
 #include "kernels/gemm/gpu_wgmma.h"
 
 // Tiles that run together are some rows by some columns, so that what they read is still in the cache.
@@ -50,7 +50,7 @@ INLINE int tile_count(const GemmWgmma* p) {
   return ((p->m + WGMMA_ROWS - 1) / WGMMA_ROWS) * ((p->n + TILE_N - 1) / TILE_N) * p->batch * p->splits;
 }
 
-// What the copying warp does.
+// The work of the copying warp.
 INLINE void copy_tiles(local uchar* memory, global const T* a, global const T* b, global float* workspace,
                        const GemmWgmma* p) {
   const int lane = get_local_id(0) % 32;
@@ -108,8 +108,8 @@ INLINE Place place_of(const GemmWgmma* p, Tile t, int item) {
   return at;
 }
 
-// Of a work-item's sums, those from i on that are finished and stored together: each such piece behind uniform branches,
-// so that what one needs is not loaded for all of them at once, for which there are no registers.
+// The number of a work-item's sums, from i on, that are finished and stored together. Each such piece lies behind
+// uniform branches, so that its operands are not loaded for all pieces at once, for which there are no registers.
 #define PIECE 16
 
 INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, global const T* d, float alpha, float beta) {

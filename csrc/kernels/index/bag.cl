@@ -112,8 +112,8 @@ inline void dlb_bag_block(global const A_T* weight, global const int* indices, g
 }
 
 #ifdef VECTOR
-// Sums and means of columns of whole vectors, which stay in registers: N vectors from `first` on. Of elements that are
-// computed in as they are stored.
+// Sums and means of columns of whole vectors, which stay in registers: N vectors from `first` on. For elements that are
+// computed in the type that they are stored in.
 #define DEFINE_VECTORS(N)                                                                                          \
   inline long dlb_bag_vectors##N(global const A_T* weight, global const int* indices, global A_T* out,             \
                                  volatile global int* error, const BagParams* p, uint bag, long begin, long end,   \

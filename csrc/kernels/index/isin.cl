@@ -1,4 +1,4 @@
-// Which elements (A) are among the test elements (A): out[i] = found != invert.
+// Finds the elements (A) that are among the test elements (A): out[i] = found != invert.
 
 // Few tests: each element is compared with all of them.
 kernel void dlb_isin_compared(global const A_T* elements, long elements_offset, global const A_T* tests,

@@ -1,10 +1,10 @@
-// What follows a panel of gpu_lu_columns.cl: LU factors of matrices of several blocks take three launches for LU_COLUMNS
-// columns. A_T: the element type.
+// The steps after a panel of gpu_lu_columns.cl: LU factors of matrices of several blocks take three launches for
+// LU_COLUMNS columns. A_T: the element type.
 #include "kernels/linalg/block.clh"
 
-// What the columns of lu_columns mean for the others of the matrix, a work-item for each: their rows are exchanged, and
-// those on the right are solved for with the unit lower triangle. The exchanges touch 2 * count rows at most, and which
-// row comes to each of them is found first, so that a column's loads need not wait for its stores.
+// Applies the columns of lu_columns to the others of the matrix, a work-item for each: exchanges their rows, and solves
+// for those on the right with the unit lower triangle. The exchanges touch 2 * count rows at most, and which row comes
+// to each of them is found first, so that a column's loads need not wait for its stores.
 __attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void swap_and_solve(
     global T* a, const Matrix ma, global const int* pivots, const Matrix mp, const int n, const int from,
     const int count, const int first, const int groups) {

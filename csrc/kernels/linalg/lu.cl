@@ -105,7 +105,7 @@ kernel void swap_rows(global T* a, const Matrix ma, global const int* pivots, co
   }
 }
 
-// What a permutation of `rows` rows is: to[b, i] is the row that the exchanges bring to place i.
+// The permutation of `rows` rows: to[b, i] is the row that the exchanges bring to place i.
 kernel void permutation(global long* to, const Matrix mt, global const int* pivots, const Matrix mp, const int rows,
                         const int count, const Team team) {
   to += mt.offset, pivots += mp.offset;

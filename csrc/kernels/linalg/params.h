@@ -1,4 +1,4 @@
-// What host code and kernels of dense linear algebra both know.
+// Constants and arguments that host code and kernels of dense linear algebra share.
 #pragma once
 #include "kernels/common/params.h"
 
@@ -20,7 +20,7 @@ enum {
   JACOBI_EDGE = 32          // columns of the two blocks that larger matrices pair, together
 };
 
-// What a kernel that solves with a tile does, in this order.
+// The steps of a kernel that solves with a tile, in this order.
 enum {
   SOLVE_SWAP_FIRST = 1,  // the pivots' row exchanges, forward
   SOLVE_LOWER = 2,

@@ -1,4 +1,4 @@
-// What GPUs run behind a batch norm's pass, in one launch: a work-group makes the coefficients of some channels of the
+// The launch that follows a batch norm's pass on GPUs: a work-group computes the coefficients of some channels from the
 // pass's results and applies them to a part of these channels. The first group of a block of channels also stores what
 // the op gives beside y. Groups repeat each other's few merges, and wait for none.
 #include "norm/batch_norm.clh"

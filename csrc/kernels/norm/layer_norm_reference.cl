@@ -1,4 +1,4 @@
-// What the other layer norm kernels are checked against: one work-item per row.
+// The reference that the other layer norm kernels are checked against: one work-item per row.
 #include "norm/layer_norm.clh"
 
 kernel void layer_norm_reference(global const A_T* x, global const B_T* weight, global const B_T* bias,

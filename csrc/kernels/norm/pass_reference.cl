@@ -1,5 +1,5 @@
-// What the other passes are checked against, one work-item per row: the mean and then the deviations from it. Columns
-// are rows whose runs are of one element.
+// The reference that the other passes are checked against, one work-item per row: the mean and then the deviations from
+// it. Columns are rows whose runs are of one element.
 #include "norm/pass.clh"
 
 #define ELEMENT(p, i) ((long)((i) / p.length) * p.segment_stride + (i) % p.length)

@@ -1,5 +1,5 @@
-// What the other pooling kernels are checked against: an element of the result per work-item, and nothing held in arrays.
-// And possible indices for trials.
+// The reference that the other pooling kernels are checked against: an element of the result per work-item, and nothing
+// held in arrays. Also possible indices for trials.
 #include "pool/pool.clh"
 
 typedef struct {

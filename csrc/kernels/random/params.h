@@ -1,4 +1,4 @@
-// What the host must know of the kernels of random/random.cl.
+// Constants of random/random.cl that the host must know.
 #pragma once
 #include "kernels/common/params.h"
 

@@ -122,8 +122,8 @@ INLINE void dlb_normal_pair(BITS x, BITS y, T* p, T* q) {
 kernel void dlb_normal(RANDOM_ARGUMENTS, T mean, T deviation) { FOR_BLOCKS(NORMAL_VALUES()) }
 kernel void dlb_log_normal(RANDOM_ARGUMENTS, T mean, T deviation) { FOR_BLOCKS(NORMAL_VALUES(exp)) }
 
-// from + u * range, u with as many bits as the output's type holds exactly. What rounds to the end of the interval
-// becomes `last`, the number before it.
+// from + u * range, u with as many bits as the output's type holds exactly. A number that rounds to the end of the
+// interval becomes `last`, the number before it.
 #define UNIFORM(x) fmin((T)((x) >> shift) * unit * range + from, last)
 kernel void dlb_uniform(RANDOM_ARGUMENTS, uint shift, T unit, T from, T range, T last) {
   FOR_BLOCKS(EACH(UNIFORM))

@@ -1,4 +1,5 @@
-// What the other softmax kernels are checked against: a work-item for each position outside the dimension.
+// The reference that the other softmax kernels are checked against: a work-item for each position outside the
+// dimension.
 #include "softmax/softmax.clh"
 
 kernel void softmax_reference(global const A_T* x, global B_T* y, const SoftmaxParams p, const Team team) {

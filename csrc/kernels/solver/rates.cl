@@ -1,6 +1,6 @@
-// What a device's rates are measured with: a copy through memory, a kernel that does nothing, and loops of
-// multiply-adds in registers. VECTOR and VECTOR64 are the numbers of values of 32 and 64 bits in the widest vectors
-// (empty for scalars); VECTOR64 is defined where the device has double precision.
+// Kernels that measure a device's rates: a copy through memory, a kernel that does nothing, and loops of multiply-adds
+// in registers. VECTOR and VECTOR64 are the numbers of values of 32 and 64 bits in the widest vectors (empty for
+// scalars); VECTOR64 is defined where the device has double precision.
 
 // Copies p[0..count) to p[count..2 * count): `each` neighbours by each work-item, or where that is 0 every
 // global-size-th, as GPUs like it.

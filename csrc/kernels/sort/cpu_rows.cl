@@ -1,5 +1,5 @@
 // Stable sorting of rows of integer keys on CPUs (csrc/ops/sort/sort.cpp makes them from any type). K is uint or ulong; a
-// key plus `bias` compares as unsigned. What is sorted is a key and its place in the row.
+// key plus `bias` compares as unsigned. Each sorted entry is a key and its place in the row.
 
 #include "kernels/sort/params.h"
 

@@ -128,7 +128,7 @@ kernel void dlb_radix_move(global const R* from, global const int* places, globa
 #pragma unroll
   for (uint k = 0; k < ITEMS; ++k) {
     const uint i = ELEMENT(k);
-    // What is behind the row's end comes after all else.
+    // Elements behind the row's end come after all others.
     number[k] = i < end ? from[first + i] : 0;
     digit[k] = i < end ? DIGIT(number[k], shift) : RADIX - 1;
   }

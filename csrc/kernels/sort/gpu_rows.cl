@@ -79,7 +79,7 @@ kernel void dlb_sort_block(global const R* from, global const int* places, globa
   barrier(CLK_LOCAL_MEM_FENCE);
   for (uint shift = 0; shift < p.bits; shift += SORT_DIGIT_BITS) {
     if ((differing[shift / 32] >> shift % 32 & (RADIX - 1)) == 0) continue;
-    // What is behind the row's end comes after all else and stays there.
+    // Elements behind the row's end come after all others and stay there.
 #pragma unroll
     for (uint k = 0; k < ITEMS; ++k) digit[k] = ELEMENT(k) < p.n ? DIGIT(number[k], shift) : RADIX - 1;
     dlb_rank(digit, rank, &tables);

@@ -1,7 +1,7 @@
 // Selection of the k smallest of each row, or the k-th alone, on GPUs, by radix: the digits of the k-th are found from
-// the most significant one down, by counting the digits of those elements whose higher digits are the k-th's. What is
-// less than the k-th and, of its equals, as many as are missing are then taken in the row's order. Several work-groups
-// share a row; none waits for another one.
+// the most significant one down, by counting the digits of those elements whose higher digits are the k-th's. The
+// elements less than the k-th, and as many of its equals as are missing, are then taken in the row's order. Several
+// work-groups share a row; none waits for another one.
 #include "sort/gpu_keys.clh"
 
 #define SCRATCH_WORDS (2 * SORT_GROUP)
@@ -27,7 +27,7 @@ inline global uint* dlb_bins(global uint* bins, const SelectParams* p, uint row,
   return bins + p->bins + (ulong)row * (p->passes * SELECT_BINS + 1) + pass * SELECT_BINS;
 }
 
-// Which element of the row is wanted, from 1.
+// The rank of the element that is wanted in its row, from 1.
 inline uint dlb_first_want(const SelectParams* p, uint nans) {
   const uint numbers = p->n - nans;
   if (p->mode == SELECT_MEDIAN) return nans ? numbers + 1 : (p->n + 1) / 2;
@@ -35,8 +35,8 @@ inline uint dlb_first_want(const SelectParams* p, uint nans) {
   return p->k;
 }
 
-// What is known of the k-th before pass p->pass, not the first, from the counts of the pass before. The row's first
-// work-group keeps it for the next kernel. All work-items call it.
+// Finds what is known of the k-th element before pass p->pass, which is not the first, from the counts of the pass
+// before. The row's first work-group keeps it for the next kernel. All work-items call it.
 inline Found dlb_find(global uint* bins, global ulong* state, const SelectParams* p, uint row, uint part,
                       local uint* scratch, local uint* answer) {
   enum { RUN = SELECT_BINS / SORT_GROUP };
@@ -135,7 +135,7 @@ kernel void dlb_select_take(global const R* from, global const ulong* state, glo
   global const ulong* found = state + p.state + ((ulong)row * (p.passes + 1) + p.passes) * 2;
   const K kth = (K)found[0];
   const uint want = (uint)found[1];  // of the equals
-  // What the parts before this one have.
+  // Count the elements of the parts before this one.
   tallies += p.tallies + (ulong)row * p.parts * 2;
   uint less, equal;
   dlb_scan_items(item < part ? tallies[2 * item] : 0, scratch, &less);

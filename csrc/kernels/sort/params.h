@@ -1,4 +1,4 @@
-// What the host must know of the sorting kernels.
+// Constants and arguments of the sorting kernels that the host must know.
 #pragma once
 #include "kernels/common/params.h"
 

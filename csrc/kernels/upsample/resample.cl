@@ -42,7 +42,7 @@ typedef uchar8 Bytes __attribute__((aligned(1)));  // read whole, unlike vload8(
 typedef uchar4 Pixel __attribute__((aligned(1)));
 typedef short8 Weights __attribute__((aligned(2)));
 
-// Of vectors, in one step: some drivers' own functions take an element at a time.
+// Converts vectors in one step: some drivers' own functions take an element at a time.
 #ifdef __clang__
 #define CONVERTED(v, type) __builtin_convertvector(v, type)
 #else

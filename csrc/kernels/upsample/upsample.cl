@@ -73,7 +73,7 @@ inline void readers(ResizeAxis a, int i, int* first, int* last) {
   *last = i == a.in - 1 || scale <= 0 ? a.out - 1 : clamp((int)((i + reach) / scale) + 1, 0, a.out - 1);
 }
 
-// What output o takes of input i.
+// The share of input i in output o.
 inline REAL share(ResizeAxis a, int o, int i) {
   int index[4];
   REAL weight[4], sum = 0;
