@@ -1,4 +1,4 @@
-// What the solvers of attention share: their lists, and how kernels are given a problem.
+// Code that the solvers of attention share: their lists, and how kernels are given a problem.
 #pragma once
 #include "cl/kernel.h"
 #include "kernels/attention/params.h"
@@ -72,7 +72,7 @@ std::unique_ptr<Invoker<AttentionProblem>> invoker_of(const AttentionProblem& p,
 // last row have nothing to do.
 cl::Range rows_range(const cl::Device& device, int64_t length, int64_t heads, int64_t batch);
 
-// What all solvers ask of a problem.
+// The conditions that all solvers have for a problem.
 Applicability common_applicable(const AttentionProblem& p);
 
 }  // namespace dlb::attention

@@ -31,8 +31,8 @@ bool is_split(const AttentionProblem& p) {
   return is_float(p) && !p.tf32;
 }
 
-// The first is for who asks for none. As many rows of a step as fit 48 KiB; with 32 rows to a warp what lies
-// in local memory is read half as often, if the registers hold them.
+// The first is for callers that ask for none. As many rows of a step as fit 48 KiB; with 32 rows to a warp
+// what lies in local memory is read half as often, if the registers hold them.
 std::vector<MmaConfig> mma_configs(const AttentionProblem& p) {
   const bool wide = dim_of(p) > 64;
   if (!is_float(p)) return {{16, wide ? 32 : 64}};

@@ -36,7 +36,7 @@ struct AttentionProblem : solver::Problem {
   // Operations of one product of queries with keys.
   double product_flops() const { return 2.0 * batch * heads * queries * keys * dim * (causal ? 0.5 : 1); }
 
-  // What OpOf asks for; see solver/op.h.
+  // Visits the fields for OpOf; see solver/op.h.
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {
     v("b", p.batch), v("h", p.heads), v("kv", p.kv_heads), v("lq", p.queries), v("lk", p.keys), v("d", p.dim);

@@ -1,4 +1,4 @@
-// What solvers of ops bound by arithmetic expect of a device, from its rates.
+// Estimates of time for ops bound by arithmetic on a device, from its rates.
 #pragma once
 #include "solver/device_rates.h"
 

@@ -1,4 +1,4 @@
-// What the solvers by a CPU's instructions for bfloat16 share: see csrc/kernels/common/cpu_bf16.clh.
+// Code that the solvers by a CPU's instructions for bfloat16 share: see csrc/kernels/common/cpu_bf16.clh.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -19,7 +19,7 @@ constexpr int64_t kBf16Bytes = params::BF16_TILE_BYTES;
 // Cycles of one tile. Cores slow down on AMX tiles; the figures are measured there.
 constexpr double kBf16Copy = 70, kBf16Transpose = 130, kBf16Scatter = 1500;
 
-// Of multiplying two tiles: on AMX tiles, or in vectors (256 instructions).
+// Cycles of multiplying two tiles: on AMX tiles, or in vectors (256 instructions).
 inline double bf16_multiply(const cl::Device& device) {
   return device.bf16() == cl::Bf16::kTiles ? 30 : 250;
 }

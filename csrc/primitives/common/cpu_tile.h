@@ -21,8 +21,8 @@ inline int tile_columns(const cl::Device& device) {
   return device.vector_floats < kWideVector ? params::NARROW_TILE_COLUMNS : params::TILE_COLUMNS;
 }
 
-// What weight gradients take in narrow tiles of more than their plans' cycles say, beside other directions
-// and products of matrices: measured on a Zen 3, in turns with them.
+// The factor by which weight gradients in narrow tiles take longer than their plans' cycles say, beside other
+// directions and products of matrices: measured on a Zen 3, in turns with them.
 inline double weight_grad_excess(const cl::Device& device) {
   return tile_columns(device) < kTileColumns ? 1.15 : 1;
 }

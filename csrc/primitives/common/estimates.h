@@ -1,4 +1,4 @@
-// What solvers expect of a device, from its rates.
+// Estimates of time on a device, from its rates.
 #pragma once
 #include "cl/device.h"
 #include "primitives/common/memory_problem.h"

@@ -33,7 +33,8 @@ inline void close_gaps(std::initializer_list<int64_t> sizes, int64_t* strides) {
   }
 }
 
-// What a check window may cost the reference solver. One result may cost more, and is checked all the same.
+// The cost that a check window may have with the reference solver. One result may cost more, and is checked
+// all the same.
 constexpr double kMostWindowFlops = 1e8;
 // Results of a check window along each dimension, at most.
 constexpr int kCheckWindow = 8;

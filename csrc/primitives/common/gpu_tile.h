@@ -1,4 +1,4 @@
-// What the tiled solvers for GPU-class devices share: tile shapes, the time a launch takes, the parts in
+// Code that the tiled solvers for GPU-class devices share: tile shapes, the time a launch takes, the parts in
 // which a long reduction is divided, and the launch that adds the parts.
 #pragma once
 #include <vector>
@@ -21,16 +21,16 @@ struct GpuTile {
   int m, n, k, block_m, block_n;
   int together;     // work-groups that a compute unit runs at once
   double speed[6];  // of a unit that runs 1, 2, ... of them; see kGpuTileShare
-  // Of tiles on tensor cores (common/gpu_mma.clh), for which k counts words, block_m x block_n a work-item's
-  // results, and speed is that of 16 bits: the share of it that TF32 reaches.
+  // For tiles on tensor cores (common/gpu_mma.clh): the share of `speed`, which is that of 16 bits, that TF32
+  // reaches. There k counts words, and block_m x block_n are a work-item's results.
   double tf32 = 0;
   bool mma() const { return tf32 > 0; }
   int items() const { return m / block_m * (n / block_n); }
   int depth(c10::ScalarType type) const { return mma() ? k * 4 / int(c10::elementSize(type)) : k; }
 };
 
-// A first guess chooses between few of them, so that a process builds few programs; the others are for those
-// who measure.
+// A first guess chooses between few of them, so that a process builds few programs; the others are for
+// measuring.
 enum GpuTileIndex {
   kWideTile,
   kSquareTile,

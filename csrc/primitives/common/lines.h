@@ -64,7 +64,7 @@ inline Team walk_lines(Lines& lines, const cl::Device& device, const View5& over
   return make_team(device, count * pieces, std::min(lines.block, lines.line) * work, 1);
 }
 
-// What a kernel that walks these lines is built with. `type`: of the elements.
+// The build options of a kernel that walks these lines. `type`: of the elements.
 inline const char* line_options(const Lines& lines, const cl::Device& device, codegen::DType type) {
   if (device.cls == cl::DeviceClass::kCpu || lines.block != kGpuBlock) return "";
   if (type == codegen::DType::F32) return "-DWIDE_LINES -DVECTOR4=float4";

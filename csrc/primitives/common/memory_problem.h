@@ -1,4 +1,4 @@
-// What the problems of ops bound by memory (softmax, reductions, normalisations, pooling) have in common:
+// The common part of the problems of ops bound by memory (softmax, reductions, normalisations, pooling):
 // their operands, and how sizes are told from what networks hardly change.
 #pragma once
 #include <cstdint>
@@ -20,7 +20,7 @@ struct MemoryProblem : Problem {
   // The first solver of such an op is what small problems run without asking.
   static constexpr bool kTrustsFirstChoice = true;
 
-  // Of in0..4, out0..2: elements from the first to the last one (0: the operand is absent), and dtypes.
+  // Elements of in0..4, out0..2 from the first to the last one (0: the operand is absent), and their dtypes.
   int64_t extents[kOperands] = {};
   c10::ScalarType types[kOperands] = {};
   char variant[16] = {};  // what the op's kernels are made for, "sum"; empty where there is one

@@ -1,5 +1,5 @@
-// What the solvers for the warpgroup instructions of NVIDIA's Hopper GPUs share: their tiles and how fast
-// they are.
+// Code that the solvers for the warpgroup instructions of NVIDIA's Hopper GPUs share: their tiles and how
+// fast they are.
 #pragma once
 #include <cstdint>
 

@@ -78,7 +78,7 @@ double load_cycles(const Gather& g) {
   return g.channels < 16 ? 2.0 : g.is[1] == 1 ? 0.35 : 0.7;
 }
 
-// Of a gather whose positions and channels are set as the blocking says.
+// The plan of a gather whose positions and channels are set as the blocking says.
 ImplicitPlan gather_plan(Gather g, const ImplicitBlocking& blocking, const cl::Device& device) {
   g.block_cols = std::min(g.cols, blocking.cols), g.packs = blocking.packs;
   ImplicitPlan plan{g, blocking};

@@ -9,8 +9,8 @@
 
 namespace dlb::solver {
 
-// What can be varied: most positions, output channels and summed channels of a work-item, and whether it
-// packs the weights that it needs. Zeros are the best guess.
+// The parameters that can be varied: most positions, output channels and summed channels of a work-item, and
+// whether it packs the weights that it needs. Zeros are the best guess.
 struct ImplicitBlocking {
   int32_t positions = 0, cols = 0, channels = 0, packs = 0;
   static constexpr const char* kNames[] = {"positions", "cols", "channels", "packs"};

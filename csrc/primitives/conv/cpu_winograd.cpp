@@ -47,7 +47,7 @@ double transform_cycles(const cl::Device& device) {
   return tile_columns(device) < kTileColumns ? 0.9 : 0.35;
 }
 
-// What a work-item and all of them take, with the blocking in `plan`.
+// Estimates what one work-item and all of them take, with the blocking in `plan`.
 void assess(CpuWinogradPlan& plan, const cl::Device& device) {
   Gather& g = plan.gather;
   const int64_t m = plan.m, elements = tile_elements(plan.m);

@@ -192,7 +192,8 @@ void set_a(Arguments& a, const ConvProblem& p, const Roles& r) {
     a.a_vector = taps_dense && r.w_c == r.taps && in_fours({r.channels * r.taps, r.w_row, a.a_group});
 }
 
-// Which four neighbours of the output the kernel may store at once; still lacks the test of the offset.
+// The direction in which the kernel may store four neighbours of the output at once; the test of the offset
+// is still to come.
 int out_vector(const ConvProblem& p, const Roles& r, const Arguments& a) {
   int64_t stride;
   if (r.weight_grad) {

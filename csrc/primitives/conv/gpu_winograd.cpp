@@ -24,8 +24,8 @@ constexpr int64_t kMostSummed = 4096;
 constexpr uint64_t kMostWeightBytes = uint64_t(512) << 20;
 constexpr int kItems = 128;
 // Times a copy's rate, and times the estimate of a deep product; fitted to 3x3 convolutions of 64 to 512
-// channels on an H200. What the transformations read is often still in the second-level cache; the products
-// are shallow.
+// channels on an H200. The data that the transformations read is often still in the second-level cache; the
+// products are shallow.
 constexpr double kFromCache = 1.2, kShallow = 1.1;
 
 using Tiles = params::WinogradTiles;

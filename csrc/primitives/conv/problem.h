@@ -40,7 +40,7 @@ struct ConvProblem : Problem {
   // The same convolution in another direction.
   ConvProblem in_direction(ConvDirection other) const;
 
-  // What OpOf asks for; see solver/op.h.
+  // Visits the fields for OpOf; see solver/op.h.
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {
     v("n", p.n), v("c", p.c), v("k", p.k), v("g", p.groups), v("in", p.in), v("out", p.out), v("f", p.filter);

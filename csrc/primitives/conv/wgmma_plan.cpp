@@ -52,7 +52,7 @@ ConvProblem as_forward(const ConvProblem& p) {
   return q;
 }
 
-// What is computed in a form: the weight gradient in the forms of pixels as a forward pass.
+// The problem that is computed in a form: in the forms of pixels the weight gradient is a forward pass.
 ConvProblem in_form(const ConvProblem& p, int form) {
   return weight_grad(p) && form != params::CONV_WGMMA_WEIGHTS ? as_forward(p) : p;
 }
@@ -72,7 +72,7 @@ Pixels y_of(const ConvProblem& p) {
 Pixels image_of(const ConvProblem& p) {
   return input_grad(p) ? y_of(p) : x_of(p);
 }
-// What has the product's pixels: the result, or y of the weight gradient.
+// The tensor that has the product's pixels: the result, or y of the weight gradient.
 Pixels positions_of(const ConvProblem& p) {
   return input_grad(p) ? x_of(p) : y_of(p);
 }
@@ -203,9 +203,9 @@ Positions grid_of(const ConvProblem& p) {
   return g;
 }
 
-// The boxes of an axis that are worth a thought: for so many boxes the smallest that covers it. Of the weight
-// gradient those that divide it, since what y has beyond its edge would meet pixels of x that there are, and
-// infinities times its zeros are NaN.
+// The boxes of an axis that are worth trying: for so many boxes the smallest that covers it. For the weight
+// gradient boxes must divide it: positions beyond the edge of y would meet existing pixels of x, and
+// infinities times their zeros are NaN.
 std::vector<int64_t> boxes_of(int64_t size, int64_t step, int64_t most, bool exact) {
   std::vector<int64_t> list;
   for (int64_t box = std::min({size, most, kLargestBox / step}); box >= 1; box--) {

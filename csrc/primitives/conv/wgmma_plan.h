@@ -1,4 +1,4 @@
-// What the solver gpu_wgmma launches for a convolution: sizes of boxes, arguments, copies; no device is
+// The launch of the solver gpu_wgmma for a convolution: sizes of boxes, arguments, copies; no device is
 // needed for it.
 #pragma once
 #include <vector>

@@ -1,4 +1,4 @@
-// What the Winograd solvers share: which problems minimal filtering is for.
+// Code that the Winograd solvers share: which problems minimal filtering is for.
 #pragma once
 #include "primitives/conv/problem.h"
 #include "runtime/element.h"

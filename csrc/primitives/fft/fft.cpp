@@ -19,7 +19,7 @@ void set_view(params::FftView& view, int64_t step, int64_t im, const int64_t* ba
   for (int64_t d = 0; d < kMostBatchDims; d++) view.batch[d] = batch[d] * reals;
 }
 
-// What small problems run: the first solver that can.
+// The choice for small problems: the first solver that can solve them.
 SolutionPtr first_choice(const FftProblem& p, cl::Device& device) {
   static auto* known = new InvokerCache<Solution>;
   if (cl::Recording::current() == nullptr)

@@ -1,4 +1,5 @@
-// What the solvers of Fourier transforms share: their list, and how a problem's sides look to the kernels.
+// Code that the solvers of Fourier transforms share: their list, and how a problem's sides look to the
+// kernels.
 #pragma once
 #include "kernels/fft/params.h"
 #include "primitives/common/estimates.h"

@@ -46,7 +46,7 @@ bool fits(int64_t n, int64_t most) {
   return n <= most && (n == 1 || radices_of(n) != 0);
 }
 
-// What columns of a length cost with lanes that do nothing.
+// The cost of columns of a length, with the lanes that do nothing.
 double step_cost(int64_t length, int64_t columns, int64_t width) {
   return static_cast<double>(length * (ceil_div(columns, width) * width));
 }

@@ -4,7 +4,7 @@
 
 namespace dlb::fft {
 
-// What is transformed into what.
+// The numbers that a transform takes and gives.
 enum Kind : int64_t {
   kComplex,   // n complex numbers to n
   kFromReal,  // n real numbers to their spectrum's first n / 2 + 1, or to all n

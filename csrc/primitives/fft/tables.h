@@ -11,7 +11,7 @@
 
 namespace dlb::fft {
 
-// What a table holds, all as pairs of real and imaginary part.
+// The contents of a table, all as pairs of real and imaginary part.
 enum class TableKind : uint8_t {
   kRoots,     // exp(-2 pi i j / a) for 0 <= j < b
   kTwiddles,  // for each pass of the radices b of a transform of length a, see twiddles_of()

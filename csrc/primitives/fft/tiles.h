@@ -8,7 +8,7 @@
 
 namespace dlb::fft {
 
-// What a launch computes. Views are complete but for offsets, which each run has.
+// The task of a launch. Views are complete but for offsets, which each run has.
 struct TileTask {
   int64_t n = 1, points = 1;  // of the passes, and of the transform (fewer: Bluestein's algorithm)
   params::FftView in{}, out{};

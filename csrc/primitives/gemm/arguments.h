@@ -1,5 +1,5 @@
-// What our GEMM solvers share: the kernel arguments that most of their kernels begin with, and the transposed
-// problem.
+// Code that our GEMM solvers share: the kernel arguments that most of their kernels begin with, and the
+// transposed problem.
 #pragma once
 #include <utility>
 

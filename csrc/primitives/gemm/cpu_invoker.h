@@ -1,5 +1,5 @@
-// What the GEMM solvers for CPU-like devices that compute in float share: how their kernels' arguments begin,
-// their program, and an invoker that launches one kernel.
+// Code that the GEMM solvers for CPU-like devices that compute in float share: how their kernels' arguments
+// begin, their program, and an invoker that launches one kernel.
 #pragma once
 #include "primitives/common/cpu_tile.h"
 #include "primitives/gemm/arguments.h"

@@ -1,5 +1,5 @@
-// What the invokers of GEMM solvers for GPU-class devices share: the second kernel, which adds the parts of a
-// divided reduction, and the arguments that all first kernels take.
+// Code that the invokers of GEMM solvers for GPU-class devices share: the second kernel, which adds the parts
+// of a divided reduction, and the arguments that all first kernels take.
 #pragma once
 #include "primitives/common/gpu_tile.h"
 #include "primitives/gemm/arguments.h"

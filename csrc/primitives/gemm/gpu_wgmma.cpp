@@ -121,7 +121,7 @@ struct WgmmaPlan {
   double time;  // microseconds
 };
 
-// Of each part of the reduction; and as many parts as have something to add.
+// The depth of each part of the reduction, and the number of parts that have something to add.
 int64_t part_depth(const GemmProblem& p, int64_t splits) {
   return round_up(ceil_div(p.k, splits), line_elements(p));
 }

@@ -31,7 +31,7 @@ struct GemmProblem : Problem {
   // Makes the strides of dimensions with one element zero, so that they do not make two problems of one.
   void normalize();
 
-  // What OpOf asks for; see solver/op.h.
+  // Visits the fields for OpOf; see solver/op.h.
   template <class Self, class Visit>
   static void visit(Self& p, Visit&& v) {
     v("b", p.batch), v("m", p.m), v("n", p.n), v("k", p.k), v("sa", p.a), v("sb", p.b), v("sc", p.c),

@@ -15,6 +15,6 @@ const GemmSolver* gemm_gpu_wgmma();
 const GemmSolver* gemm_gpu_tiled();
 const GemmSolver* gemm_clblast();
 const GemmSolver* gemm_reference();
-// The first config of "gpu_tiled", for whom these rates choose it.
+// The first config of "gpu_tiled" by these rates.
 Config gemm_gpu_tiled_config(const GemmProblem& problem, const cl::Device& device, const DeviceRates& rates);
 }  // namespace dlb::solver

@@ -1,4 +1,4 @@
-// What the solvers of applying coefficients share, and the first choice for small problems.
+// Code that the solvers of applying coefficients share, and the first choice for small problems.
 #include "primitives/norm/apply.h"
 
 #include "solver/execute.h"

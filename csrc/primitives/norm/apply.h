@@ -1,4 +1,4 @@
-// What the solvers of applying coefficients share: their list, and how a kernel of theirs is launched.
+// Code that the solvers of applying coefficients share: their list, and how a kernel of theirs is launched.
 #pragma once
 #include "kernels/norm/params.h"
 #include "primitives/common/estimates.h"

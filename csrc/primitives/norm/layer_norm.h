@@ -1,4 +1,4 @@
-// What the solvers of layer norm share: their list, and how a kernel of theirs is launched.
+// Code that the solvers of layer norm share: their list, and how a kernel of theirs is launched.
 #pragma once
 #include "primitives/common/estimates.h"
 #include "primitives/common/team.h"
@@ -36,7 +36,7 @@ struct LayerNormConfig {
   static constexpr const char* kNames[] = {"items"};
 };
 Team team_of(const LayerNormProblem& p, const cl::Device& device, const Config& config);
-// What solvers vary that read a row several times.
+// The configs of solvers that read a row several times.
 std::vector<Config> layer_norm_rows_configs(const LayerNormProblem& p, const cl::Device& device);
 
 cl::Kernel& kernel_of(const LayerNormProblem& p, cl::Device& device, const LayerNormLaunch& launch);

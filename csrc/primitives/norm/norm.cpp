@@ -1,4 +1,4 @@
-// What all normalisations share: element types and scratch memory.
+// Code that all normalisations share: element types and scratch memory.
 #include "primitives/norm/norm.h"
 
 #include "primitives/norm/types.h"

@@ -1,5 +1,5 @@
 // Batch, group and layer normalisation of tensors that are checked, contiguous and allocated: what ATen's ops
-// call. What solvers compute of them are the problems of problem.h.
+// call. The problems that solvers compute for them are in problem.h.
 #pragma once
 #include <ATen/core/Tensor.h>
 

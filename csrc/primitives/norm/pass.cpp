@@ -1,4 +1,4 @@
-// What the solvers of passes over the data share, and the first choice for small problems.
+// Code that the solvers of passes over the data share, and the first choice for small problems.
 #include "primitives/norm/pass.h"
 
 #include "primitives/norm/finish.h"

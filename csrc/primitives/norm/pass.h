@@ -1,4 +1,4 @@
-// What the solvers of passes over the data share: their list, and how a kernel of theirs is launched.
+// Code that the solvers of passes over the data share: their list, and how a kernel of theirs is launched.
 #pragma once
 #include "codegen/pointwise.h"
 #include "kernels/norm/params.h"

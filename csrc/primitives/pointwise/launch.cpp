@@ -116,9 +116,9 @@ bool vectorisable(const Launch& launch) {
   return true;
 }
 
-// CPU: where operands are expected (kernels/pointwise/traffic.h). What exceeds the last cache will not be
-// there when it is wanted next, so results go past it, unless an input is overwritten in place. What the op
-// computes is looked at last, for that takes longest.
+// CPU: where operands are expected (kernels/pointwise/traffic.h). Results that exceed the last cache will not
+// be there when they are wanted next, so they go past it, unless an input is overwritten in place. The op's
+// body is looked at last, because that takes longest.
 uint32_t traffic_of(const Launch& launch, const cl::Device& device) {
   const PointwiseKey& key = launch.key;
   if (key.cls != cl::DeviceClass::kCpu || key.outputs != 1) return params::POINTWISE_CACHED;

@@ -1,4 +1,4 @@
-// What the solvers of pooling share, and the first choice for small problems.
+// Code that the solvers of pooling share, and the first choice for small problems.
 #include "primitives/pool/pool.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the solvers of pooling share: their list, and how a kernel of theirs is launched.
+// Code that the solvers of pooling share: their list, and how a kernel of theirs is launched.
 #pragma once
 #include "cl/kernel.h"
 #include "cl/queue.h"

@@ -1,5 +1,4 @@
-// What launches of reductions have in common on all devices: sizes, parts, the second pass, the kernel's
-// call.
+// The common part of launches of reductions on all devices: sizes, parts, the second pass, the kernel's call.
 #include "primitives/reduce/launch.h"
 
 #include <algorithm>

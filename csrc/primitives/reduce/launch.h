@@ -20,7 +20,7 @@ struct Dimensions {
   Dims kept, reduced;
   int64_t outputs = 1, count = 1;  // results, and elements reduced into each
 };
-// Of these tensors; `operands`: how many.
+// The dimensions of these tensors; `operands`: how many.
 Dimensions collapsed_dimensions(const ReduceArguments& arguments, size_t operands);
 
 struct Launch {
@@ -32,10 +32,10 @@ struct Launch {
   ScalarArg scalars[codegen::kMaxScalars];
 };
 
-// What neighbours of a vector, or of a work-group, walk along.
+// The dimensions along which neighbours of a vector, or of a work-group, walk.
 enum class Walk : uint8_t { kBySizes, kAlongReduced, kAlongKept };
 
-// What solvers vary; zeros leave it to the sizes.
+// The parameters that solvers vary; zeros leave them to the sizes.
 struct Tuning {
   Walk walk = Walk::kBySizes;
   int32_t parts_per_unit = 0;  // work-items (GPU: groups) of a compute unit

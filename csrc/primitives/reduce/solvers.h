@@ -12,7 +12,7 @@ const solver::Solver<ReduceProblem>* along();
 const solver::Solver<ReduceProblem>* across();
 const solver::Solver<ReduceProblem>* reference();
 
-// What along and across can vary; 0: by the sizes.
+// The parameters that along and across can vary; 0: by the sizes.
 struct ReduceConfig {
   int32_t parts_per_unit = 0;  // work-items (GPU: groups) of a compute unit
   int32_t width = 0;           // CPU: columns of a block; GPU: work-items of a result

@@ -1,4 +1,4 @@
-// What the solvers of softmax share, and the first choice for small problems.
+// Code that the solvers of softmax share, and the first choice for small problems.
 #include "primitives/softmax/softmax.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the solvers of softmax share: their list, and how a kernel of theirs is launched.
+// Code that the solvers of softmax share: their list, and how a kernel of theirs is launched.
 #pragma once
 #include "primitives/common/estimates.h"
 #include "primitives/common/team.h"
