@@ -59,7 +59,7 @@ bool is_fusible(const Tensor& query, const Tensor& key, const Tensor& value, con
   return !mask || !mask->defined() || is_mask_fusible(*mask, query, key);
 }
 
-// Which of PyTorch's backends computes it, among those that torch.nn.attention.sdpa_kernel allows.
+// The backend of PyTorch that computes it, among those that torch.nn.attention.sdpa_kernel allows.
 int64_t choose_backend(const Tensor& query, const Tensor& key, const Tensor& value,
                        const OptionalTensor& mask, double, bool, std::optional<double>, bool enable_gqa) {
   const auto& context = at::globalContext();
@@ -100,7 +100,8 @@ Tensor expanded_bias(const OptionalTensor& bias, const Tensor& query, const Tens
   return values.expand({query.size(0), query.size(1), query.size(2), key.size(2)});
 }
 
-// What the two passes share of a call: the problem and its operands as far as they come from the arguments.
+// The part of a call that both passes share: the problem and its operands as far as they come from the
+// arguments.
 struct Call {
   AttentionProblem p;
   AttentionOperands o;

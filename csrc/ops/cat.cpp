@@ -98,7 +98,7 @@ class Concatenation {
     blocks_.offset[k] = buffer.offset;
     blocks_.pitch[k] = rows->pitch;
     blocks_.length[k].divisor = static_cast<uint32_t>(rows->length);
-    // What lies inside the row besides this dimension is the same for all inputs.
+    // The other dimensions inside a row are the same for all inputs.
     blocks_.start[k] = start_ * (rows->length / input.size(dim_));
     blocks_.first[0] = 0;
     blocks_.first[k + 1] = blocks_.first[k] + static_cast<uint32_t>(input.numel());

@@ -18,7 +18,7 @@ namespace {
 using at::IntArrayRef;
 using at::Tensor;
 
-// What forward and backward share: checked operands, and the lengths on the device.
+// The state that forward and backward share: checked operands, and the lengths on the device.
 struct Ctc {
   Stream& stream;
   cl::Device& device;

@@ -28,7 +28,7 @@ int32_t norm_of(double p) {
   return p < 2 ? DISTANCE_LOW : DISTANCE_HIGH;
 }
 
-// What the four ops share: `x` has rows, `y` the others, both contiguous.
+// The operands that the four ops share: `x` has rows, `y` the others, both contiguous.
 struct Distances {
   Stream& stream;
   cl::Device& device;

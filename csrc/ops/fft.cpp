@@ -136,8 +136,8 @@ void transform_complex(const Tensor& self, const Tensor& out, IntArrayRef dims, 
   }
 }
 
-// What kernels may write: the tensor itself where it is of their dtype, no two of its elements share memory
-// and the input does not either.
+// A tensor that kernels may write: `out` itself where it has their dtype, its elements do not overlap, and it
+// does not overlap the input.
 Tensor writable(const Tensor& out, const Tensor& self, IntArrayRef sizes, at::ScalarType type) {
   TORCH_CHECK(out.device() == self.device(), "Expected out tensor to have device ", self.device(),
               ", but got ", out.device(), " instead");
@@ -211,7 +211,7 @@ Tensor& fft_r2c_out(const Tensor& self, IntArrayRef given, int64_t normalization
   return out;
 }
 
-// What is left to transform after all dimensions but the last.
+// Transforms all dimensions but the last; the result is left to be transformed along that one.
 Tensor but_last(const Tensor& self, IntArrayRef dims, int64_t n) {
   TORCH_CHECK(!dims.empty(), "_fft_c2r needs a dimension");
   TORCH_CHECK(self.size(dims.back()) >= n / 2 + 1, "_fft_c2r of ", n, " points needs ", n / 2 + 1,

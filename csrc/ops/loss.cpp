@@ -26,7 +26,7 @@ bool merges(const Tensor& scores) {
   return scores.dim() < 4 || scores.size(2) == 1 || scores.stride(2) == scores.size(3) * scores.stride(3);
 }
 
-// What forward and backward share. `scores` may be the gradient that is written.
+// The operands that forward and backward share. `scores` may be the gradient that is written.
 struct Nll {
   Stream& stream;
   cl::Device& device;

@@ -34,7 +34,7 @@ void check_long(const Tensor& target) {
               c10::toString(target.scalar_type()));
 }
 
-// What loss and gradient of multi_margin_loss share, with inputs as [rows, classes].
+// The operands that loss and gradient of multi_margin_loss share; inputs are [rows, classes].
 struct MultiMargin {
   Tensor target;   // [rows, 1]
   Tensor margins;  // max(0, margin - x[target] + x), 0 at the target, [rows, classes]
@@ -101,7 +101,8 @@ Tensor& multi_margin_loss_backward_out(const Tensor& grad, const Tensor& self, c
   return out.copy_(dx);
 }
 
-// What loss and gradient of multilabel_margin_loss share. A row's targets end at the first negative number.
+// The operands that loss and gradient of multilabel_margin_loss share. A row's targets end at the first
+// negative number.
 struct MultiLabel {
   Tensor targets;    // [rows, classes], 0 behind the end
   Tensor valid;      // before the end, of the input's dtype

@@ -97,7 +97,7 @@ Tensor pad_backward(const Tensor& grad_output, const Tensor& self, IntArrayRef p
   return pad_backward_out<Meta, M>(grad_output, self, padding, grad_input);
 }
 
-// What the ops without a meta function check.
+// The checks of the ops that have no meta function.
 c10::SmallVector<int64_t, 5> padded_sizes(const Tensor& self, IntArrayRef padding, bool reflect) {
   const int64_t axes = static_cast<int64_t>(padding.size()) / 2;
   TORCH_CHECK(

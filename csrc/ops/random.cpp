@@ -92,7 +92,7 @@ void fill_real(const at::Tensor& self, const char* kernel, const Gen& generator,
                 static_cast<float>(values)...);
 }
 
-// What the kernels could fill, but PyTorch's do not.
+// Refuses dtypes that the kernels could fill, but PyTorch's do not.
 void check_implemented(bool implemented, const at::Tensor& self, const char* op) {
   TORCH_CHECK_NOT_IMPLEMENTED(implemented, "\"", op, "\" not implemented for '",
                               c10::toString(self.scalar_type()), "'");

@@ -147,7 +147,7 @@ c10::Scalar cast_to(const c10::Scalar& value, at::ScalarType type) {
   return value.toDouble();
 }
 
-// Of neighbours; rounded as on the CPU, for what is truncated to integers shows the last bit.
+// The distance of neighbours. It is rounded as on the CPU, because truncation to integers shows the last bit.
 c10::Scalar spacing(const c10::Scalar& start, const c10::Scalar& stop, int64_t steps, at::ScalarType type) {
   const double intervals = static_cast<double>(std::max<int64_t>(1, steps - 1));
   if (start.isComplex()) return (stop.toComplexDouble() - start.toComplexDouble()) / intervals;

@@ -22,8 +22,7 @@ struct Resampling {
 
 // y = x [N, C, H, W] in y's size, or with `backward` x = the gradient of that for y's. Both of one dtype,
 // which is a floating-point one, or in forward uint8, of which the results are those of PyTorch's CPU kernels
-// and Pillow: weights are integers, and each of the two passes rounds. What is written is dense, in any
-// layout.
+// and Pillow: weights are integers, and each of the two passes rounds. The output is dense, in any layout.
 void resample(bool backward, const at::Tensor& x, const at::Tensor& y, const Resampling& how);
 
 }  // namespace dlb

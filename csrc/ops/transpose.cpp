@@ -32,7 +32,8 @@ bool copy_transposed(const at::Tensor& source, const at::Tensor& destination) {
   if (stream.device().cls != cl::DeviceClass::kCpu) return false;
   const auto dims = dims_of(source, destination);
   if (dims.size() < 2 || dims.size() > 3) return false;
-  // Of the source as a matrix: elements of a row lie together there, those of a column in the destination.
+  // The source as a matrix: elements of a row lie together in the source, those of a column in the
+  // destination.
   PairedDim row{}, column{}, batch{1, 0, 0};
   for (const PairedDim& dim : dims) {
     if (dim.in < 1 || dim.out < 1) return false;

@@ -221,8 +221,9 @@ struct Ready {
   uint64_t hash;
 };
 
-// Of several parts each table ends with a word for all of them, which is not for the device either: a table
-// that is held was looked at together with the same others.
+// The tables of the parts. Where there are several, each table ends with a word that is a hash of all of
+// them, which the device does not read: a table that is found in the ring was then checked together with the
+// same others.
 std::vector<Ready> tables_of(const std::vector<Part>& parts, const TensorLists& lists) {
   std::vector<Ready> ready;
   std::vector<uint64_t> all;

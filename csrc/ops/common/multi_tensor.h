@@ -26,7 +26,7 @@ struct TensorLists {
   c10::SmallVector<List, codegen::kMaxMultiOperands> lists;
 };
 
-// What a launch needs beside its own arguments; valid within the call that gets it.
+// The arguments that a launch needs beside its own; valid within the call that gets it.
 struct TableLaunch {
   std::array<cl_mem, codegen::kMaxSegments> segments{};  // all set
   cl_mem ring = nullptr;

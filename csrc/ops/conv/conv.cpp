@@ -108,7 +108,8 @@ ConvProblem usual_like(const ConvProblem& p, const Usual& usual) {
   return q;
 }
 
-// After a convolution whose program had to be compiled: its gradients will come, and others like it.
+// Expects the problems that follow a convolution whose program had to be compiled: its gradients, and others
+// like it.
 void expect_what_follows(const ConvProblem& p, bool input_grad, bool weight_grad) {
   std::vector<solver::StoredProblem> list;
   const auto add = [&](const ConvProblem& like, ConvDirection direction) {

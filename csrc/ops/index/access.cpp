@@ -115,7 +115,7 @@ Split split_moves(const cl::Device& device, uint32_t count, const IndexAccess& a
   return {split_work(device, (count + kTogether - 1) / kTogether).range, kTogether};
 }
 
-// What the walks along a dimension share.
+// The part of an access that the walks along a dimension share.
 IndexAccess access_along(const at::Tensor& plain, const at::Tensor& indexed, const at::Tensor& index,
                          size_t dim, int32_t site) {
   IndexAccess access;

@@ -67,7 +67,7 @@ at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& in
                         scale_grad_by_freq);
 }
 
-// What the kernel of bags computes and how its operands lie.
+// The operands of the kernel of bags.
 struct BagOperands {
   at::Tensor weight, indices, offsets, scales;  // contiguous; scales may be undefined
   at::Tensor out, bag_of, bag_size, maxima;     // maxima: of the maximum alone

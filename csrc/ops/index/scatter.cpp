@@ -22,8 +22,7 @@
 namespace dlb {
 namespace {
 
-// Which of two writes to one element stays must be fixed when deterministic algorithms are asked for; a GPU
-// cannot promise that.
+// Deterministic algorithms must fix which of two writes to one element stays; a GPU cannot promise that.
 bool needs_order(const char* op, const at::Tensor& t) {
   if (!at::globalContext().deterministicAlgorithms()) return false;
   if (current_stream(t.device().index()).device().cls != cl::DeviceClass::kCpu)

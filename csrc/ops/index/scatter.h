@@ -1,4 +1,4 @@
-// What writes through an index of a tensor's own shape.
+// Writes through an index that has a tensor's own shape.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -32,7 +32,7 @@ Combine combine_of(std::string_view reduce) {
   TORCH_CHECK(false, "reduce argument must be either sum, prod, mean, amax or amin, got ", reduce);
 }
 
-// What combining starts from where the target's own value does not count.
+// The value that combining starts from where the target's own value does not count.
 c10::Scalar identity_of(Combine op, at::ScalarType type) {
   if (op == Combine::Sum) return 0;
   if (op == Combine::Product) return 1;

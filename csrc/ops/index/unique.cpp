@@ -1,4 +1,4 @@
-// Which values there are: unique in all its forms.
+// Unique values: torch.unique in all its forms.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
 

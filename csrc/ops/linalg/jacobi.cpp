@@ -97,7 +97,7 @@ bool sweep_blocks(int64_t blocks, const Tensor& moved, Find&& find, Apply&& appl
   return false;
 }
 
-// What the rounds of blocks of a batch of matrices with n columns write.
+// The tensors that the rounds of blocks write, for a batch of matrices with n columns.
 struct Rounds {
   Place place;
   int64_t batch, blocks;

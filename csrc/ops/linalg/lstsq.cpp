@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kName = "torch.linalg.lstsq: ";
 
-// Which of the results a driver gives.
+// The results that a driver gives.
 struct Driver {
   bool gels, values, residuals;
 };

@@ -1,4 +1,4 @@
-// What the ops of dense linear algebra share: batches of matrices as kernels take them, launches over a
+// Code that the ops of dense linear algebra share: batches of matrices as kernels take them, launches over a
 // batch, and products that keep float32's precision.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -38,7 +38,7 @@ std::tuple<Tensor&, Tensor&> eigh_out(const Tensor& a, c10::string_view uplo, bo
   return {values, vectors};
 }
 
-// What svd_by_jacobi() does, on CPUs.
+// The same as svd_by_jacobi(), on CPUs.
 void jacobi(const Tensor& w, const Tensor& s, const Tensor& v, const Tensor& info) {
   const int64_t m = w.size(1), n = w.size(2);
   run_jobs(Place(w, "linalg.svd"), "linalg/svd.cl", "svd", w.size(0), m * n * n * 30, m, w,

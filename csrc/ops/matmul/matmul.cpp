@@ -160,7 +160,7 @@ Tensor vdot(const Tensor& self, const Tensor& other) {
   return dot_product("vdot", self.is_complex() ? self.conj() : self, other);
 }
 
-// What the CPU refuses of addr; the rest is PyTorch's composition of elementwise ops.
+// Refuses the factors of addr that the CPU refuses; the rest is PyTorch's composition of elementwise ops.
 void check_addr_factor(const Scalar& factor, c10::ScalarType dtype, const char* name) {
   TORCH_CHECK(!factor.isBoolean() || dtype == c10::ScalarType::Bool, "Boolean ", name,
               " only supported for Boolean results.");

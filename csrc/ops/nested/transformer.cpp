@@ -1,5 +1,5 @@
-// What nn.MultiheadAttention and nn.TransformerEncoderLayer call in eval mode: the fused forms of attention
-// and of a whole layer, for padded and for nested batches.
+// The fused forms of attention and of a whole layer that nn.MultiheadAttention and nn.TransformerEncoderLayer
+// call in eval mode, for padded and for nested batches.
 //
 // The steps around matrix products are few launches here; the products and the softmax are the device's own.
 #include <ATen/NestedTensorImpl.h>
@@ -122,7 +122,7 @@ struct Norm {
   const Tensor &weight, &bias;
   double eps;
 
-  // Of the rows of a buffer, which those of padded and of nested batches are.
+  // Normalises the rows of a buffer; padded and nested batches both are such rows.
   Tensor operator()(const Tensor& rows) const {
     return std::get<0>(at::native_layer_norm(rows, {rows.size(1)}, weight, bias, eps));
   }

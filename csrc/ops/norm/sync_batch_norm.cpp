@@ -1,6 +1,6 @@
-// What torch.nn.SyncBatchNorm asks of a device: statistics of this process's part of a batch, and the
-// formulas that take those of all parts. Composed of the device's other ops: a handful of launches beside a
-// collective.
+// The ops that torch.nn.SyncBatchNorm needs of a device: statistics of this process's part of a batch, and
+// the formulas that take those of all parts. Composed of the device's other ops: a handful of launches beside
+// a collective.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 

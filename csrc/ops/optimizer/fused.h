@@ -1,4 +1,4 @@
-// What fused optimizer steps share: checks of their lists and the operands that all of them have.
+// Code that fused optimizer steps share: checks of their lists and the operands that all of them have.
 #pragma once
 #include <ATen/core/Tensor.h>
 

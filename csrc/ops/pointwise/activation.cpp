@@ -52,7 +52,7 @@ constexpr std::array kActivations = {
         kAll},
 };
 
-// Whose numbers are rounded to the elements' dtype before they are compared.
+// An op whose numbers are rounded to the elements' dtype before they are compared.
 constexpr codegen::PointwiseOp rounding(codegen::PointwiseOp op) {
   op.rounded_scalars = true;
   return op;

@@ -26,7 +26,7 @@ at::Tensor& reduced(const codegen::PointwiseOp& op, int64_t reduction, at::Tenso
   return out.copy_(result);
 }
 
-// What a gradient is multiplied by: the mean divides it among the elements.
+// The factor of a gradient: the mean divides it among the elements.
 double share(int64_t reduction, const at::Tensor& input) {
   return reduction == at::Reduction::Mean ? 1.0 / static_cast<double>(input.numel()) : 1.0;
 }

@@ -13,7 +13,7 @@
 
 namespace dlb {
 
-// Which dtype an op's result has, as PyTorch's native_functions define it.
+// The dtype of an op's result, as PyTorch's native_functions define it.
 enum class Promote : uint8_t {
   Same,   // the common dtype of the inputs
   Float,  // the same, but integers become the default floating dtype
@@ -32,8 +32,8 @@ inline bool gives_bool(Promote promote) {
   return promote == Promote::Bool || promote == Promote::Truth;
 }
 
-// Which overloads a row registers. For structured ops out= is enough: functional and in-place follow from it.
-// Others, and the structured ones that programs call most (a dispatch and an iterator less), name their
+// The overloads that a row registers. For structured ops out= is enough: functional and in-place follow from
+// it. Others, and the structured ones that programs call most (a dispatch and an iterator less), name their
 // functional overload too; the in-place one is called the same with "_" after the op's name.
 enum Forms : uint8_t { kOut = 1, kFunctional = 2, kInplace = 4, kAll = 7 };
 

@@ -55,12 +55,12 @@ constexpr std::array kSpecialBinary = {
     DLB_POLYNOMIAL_ROW("legendre_polynomial_p", "dlb_legendre_p(x0, x1)"),
 };
 
-// Of a gamma-distributed number by its parameter, which is x0.
+// The derivative of a gamma-distributed number by its parameter, which is x0.
 constexpr std::array kGammaGrad = {PointwiseRow{"_standard_gamma_grad", "", Promote::Fixed,
                                                 float_op("gamma_grad", "dlb_gamma_grad(x0, x1)"),
                                                 kFunctional}};
 
-// Of a beta-distributed x0 by the first parameter x1, which with the other makes x2.
+// The derivative of a beta-distributed x0 by the first parameter, x1; x2 is the sum of both parameters.
 constexpr std::array kDirichletGrad = {
     PointwiseRow{"_dirichlet_grad", "", Promote::Fixed,
                  float_op("dirichlet_grad", "dlb_dirichlet_grad(x0, x1, x2)"), kFunctional}};

@@ -247,7 +247,7 @@ at::Tensor& round_decimals_out(const at::Tensor& self, int64_t decimals, at::Ten
 constexpr codegen::PointwiseOp kLogit = float_op(
     "logit", "const T x = x0 < s0 ? s0 : x0 > s1 ? s1 : x0; y0 = dlb_log(x / (C(1.0) - x));", nullptr, 2);
 
-// Without eps nothing is clamped: bounds that every number is within.
+// Without eps nothing is clamped: every number is within the bounds.
 at::Tensor& logit_out(const at::Tensor& self, std::optional<double> eps, at::Tensor& out) {
   auto iter = at::TensorIterator::unary_float_op(out, self);
   if (!has_kernel(kLogit, iter.common_dtype(), iter.device(0)))

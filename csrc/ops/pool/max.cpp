@@ -53,7 +53,7 @@ Tensor& max_pool2d_backward(const Tensor& grad_output, const Tensor& self, IntAr
 
 using Sizes = c10::SmallVector<int64_t, 5>;
 
-// What the CPU checks of a max pool's arguments and sizes; `pooled`: spatial sizes of its result.
+// Checks a max pool's arguments and sizes as the CPU does; `pooled`: spatial sizes of its result.
 void check_max_pool3d(const Tensor& self, const pool::Windows& windows, IntArrayRef pooled) {
   const auto& [t, h, w] = windows;
   at::native::pool3d_shape_check(self, self.size(-4), t.kernel, h.kernel, w.kernel, t.stride, h.stride,

@@ -1,5 +1,5 @@
-// What ATen's pooling ops share: windows from PyTorch's lists, and problems of the pooling primitive from
-// tensors.
+// Code that ATen's pooling ops share: windows from PyTorch's lists, and problems of the pooling primitive
+// from tensors.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -18,7 +18,7 @@ Windows windows_of(int axes, at::IntArrayRef kernel, at::IntArrayRef stride, at:
                    at::IntArrayRef dilation);
 Windows adaptive_windows(int axes);
 
-// What an average divides by.
+// The divisor of an average.
 struct Divisor {
   bool count_include_pad = true;
   std::optional<int64_t> override;

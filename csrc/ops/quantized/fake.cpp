@@ -136,7 +136,7 @@ std::tuple<Tensor, Tensor> per_channel(const Tensor& self, const Tensor& scale, 
               {low, high}, low, high);
 }
 
-// What zero points that are learned stand for: an integer of the range.
+// The integer of the range that a learned zero point stands for.
 Tensor integral(const Tensor& zero_point, int64_t low, int64_t high) {
   return zero_point.round().clamp_(low, high);
 }

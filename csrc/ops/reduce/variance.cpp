@@ -44,7 +44,7 @@ constexpr ReduceBody moments(bool complex, const char* finish) {
           .finish = finish,
           .settle = complex ? kSettleComplex : kSettleReal};
 }
-// s0 is the correction; the divisor never is negative. Of no elements all results are NaN.
+// s0 is the correction; the divisor never is negative. All results of no elements are NaN.
 #define DLB_VARIANCE(s) "const REAL v = n == 0 ? NAN : a1 / max((REAL)n - " s ", (REAL)0);"
 #define DLB_MEAN "y1 = n == 0 ? (T)(NAN) : a3 + a0;"
 constexpr ReduceOp moment_op(const char* name, const char* real, const char* complex, bool mean) {
@@ -68,7 +68,8 @@ const codegen::RegisterOps kVarianceOps(codegen::RowKind::Reduce,
                                          {kVarMean, "var_mean.correction", "first"},
                                          {kStdMean, "std_mean.correction", "first"}});
 
-// What a call reduces, to which shape, and what it takes off the divisor; checks them.
+// The dimensions that a call reduces, the shape of its result, and the correction of its divisor; checks
+// them.
 struct SpreadArguments {
   DimMask mask;
   at::DimVector shape;

@@ -50,7 +50,7 @@ class RowSorter {
     const RowSorter* sorter;
   };
 
-  // What sorting whole rows needs beside the keys.
+  // Allocates the tensors that sorting whole rows needs beside the keys.
   void allocate() {
     places_ = like(at::kInt, n_);
     other_keys_ = like(keys_.scalar_type(), n_);

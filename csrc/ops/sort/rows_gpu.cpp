@@ -58,8 +58,8 @@ Numbers numbers_of(at::ScalarType type) {
 
 constexpr size_t kGroup = params::SORT_GROUP;
 
-// What all launches for one call share. Results may be undefined; kernels then get the source's buffer, which
-// they leave alone.
+// The state that all launches for one call share. Results may be undefined; kernels then get the source's
+// buffer, which they leave alone.
 class Rows {
  public:
   Rows(const at::Tensor& rows, const at::Tensor& values, const at::Tensor& indices)

@@ -22,7 +22,7 @@ int64_t gpu_block(at::ScalarType type);
 void gpu_sort_rows(const at::Tensor& rows, const GpuOrder& order, const at::Tensor& values,
                    const at::Tensor& indices);
 
-// Which element gpu_pick_rows() gives: the k-th of the sorted row, or the lower median, which is the row's
+// The element that gpu_pick_rows() gives: the k-th of the sorted row, or the lower median, which is the row's
 // first NaN where there is one, or leaves NaN out.
 enum class Pick {
   Kth = params::SELECT_KTH,

@@ -1,6 +1,6 @@
-// Sparse COO tensors: what trains embeddings and sparse layers. Ops that only handle indices and values are
-// PyTorch's own for the CPU, which call ops that dispatch anew. What is neither there nor here runs on the
-// CPU.
+// Sparse COO tensors: the ops that train embeddings and sparse layers. Ops that only handle indices and
+// values are PyTorch's own for the CPU, which call ops that dispatch anew. Ops that are neither there nor
+// here run on the CPU.
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_sparse_broadcast_to.h>

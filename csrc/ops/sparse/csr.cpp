@@ -194,8 +194,8 @@ Tensor mask_csr(const Tensor& self, const Tensor& mask) {
                                               values.options().layout(mask.layout()));
 }
 
-// Of two sparse tensors the sum is that of COO ones, and has the layout of `out`. Of a sparse and a dense one
-// it is dense, and alpha multiplies the sparse one in either place, as on the CPU.
+// Two sparse tensors are added as COO ones, and the sum has the layout of `out`. The sum of a sparse and a
+// dense tensor is dense; alpha multiplies the sparse one in either place, as on the CPU.
 Tensor& add_csr_out(const Tensor& self, const Tensor& other, const c10::Scalar& alpha, Tensor& out) {
   TORCH_CHECK(self.sizes() == other.sizes(),
               "torch.add: Expected input tensors to have the same shape, but got tensor `self` with shape ",

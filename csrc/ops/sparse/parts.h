@@ -1,5 +1,5 @@
-// What the kernels for sparse COO tensors share. A sparse tensor of `sparse_dim` s and `dense_dim` d has
-// indices [s, nnz] (int64) and values [nnz, sizes of the last d dimensions].
+// Functions that the kernels for sparse COO tensors share. A sparse tensor of `sparse_dim` s and `dense_dim`
+// d has indices [s, nnz] (int64) and values [nnz, sizes of the last d dimensions].
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -35,8 +35,9 @@ at::Tensor& write(const at::Tensor& result, at::Tensor& out);
 // Where each of `rows` rows begins in sorted row indices [nnz], and the end: [rows + 1].
 at::Tensor row_begins(const at::Tensor& sorted_rows, int64_t rows);
 
-// Of elements in rows that begin at these places [rows + 1], those of the chosen rows, one row after the
-// other: for each its row's place among the chosen, and its own among the elements. Waits for the device.
+// Takes the elements of the chosen rows, one row after the other; the rows begin at the places `begins` [rows
+// + 1]. Gives for each element the place of its row among the chosen ones, and its own among all elements.
+// Waits for the device.
 std::pair<at::Tensor, at::Tensor> expand(const at::Tensor& begins, const at::Tensor& chosen);
 
 // A matrix as rows of elements, of which row r has those from begin[r] to begin[r + 1].

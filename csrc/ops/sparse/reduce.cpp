@@ -31,7 +31,7 @@ Tensor complex_products(const Tensor& values, const Tensor& of, int64_t groups) 
   return rows.index_put_({sorted, rank}, values.index_select(0, order)).prod(1);
 }
 
-// What is in each of `groups` groups, of which `of` [elements] has the numbers.
+// Reduces the values of each of `groups` groups; `of` [elements] has the number of each value's group.
 template <Fold Kind>
 Tensor reduced(const Tensor& values, const Tensor& of, int64_t groups) {
   if (Kind == Fold::kProduct && values.is_complex()) return complex_products(values, of, groups);

@@ -94,7 +94,7 @@ void Deform::check_places() const {
   if (use_mask) check_one(mask, "mask");
 }
 
-// Of images [first, first + count).
+// The operands of the images [first, first + count).
 struct Part {
   DeformParams p{};
   Tensor input, offset, mask;

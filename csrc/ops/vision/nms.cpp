@@ -13,7 +13,8 @@ namespace {
 
 using at::Tensor;
 
-// What compares to numbers of the compute type as `threshold` does: the greatest that is not above it.
+// The greatest number of the compute type that is not above `threshold`: it compares to others as `threshold`
+// does.
 template <class Real>
 Real floor_of(double threshold) {
   const auto rounded = static_cast<Real>(threshold);

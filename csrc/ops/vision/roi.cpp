@@ -25,7 +25,7 @@ bool wants_channels_last(const cl::Device& device, int64_t channels, int64_t sam
   return device.cls == cl::DeviceClass::kCpu && channels >= 16 && samples * 4 > elements;
 }
 
-// What is pooled, and how.
+// The parameters of a pooling op.
 struct Pooling {
   const char* op;
   double scale;
@@ -166,7 +166,7 @@ Two ps_roi_align(const Tensor& input, const Tensor& rois, double scale, int64_t 
                  int64_t ratio) {
   return forward({"ps_roi_align", scale, height, width, ratio, true, true}, "roi_align", input, rois, true);
 }
-// Which channels a bin has is known; the map says it to others.
+// The channel map is not used: a bin's channels follow from its place.
 Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, const Tensor&, double scale,
                              int64_t height, int64_t width, int64_t ratio, int64_t batch, int64_t channels,
                              int64_t in_height, int64_t in_width) {

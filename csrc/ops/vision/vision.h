@@ -1,4 +1,4 @@
-// What the kernels of torchvision's ops share.
+// Helpers that the kernels of torchvision's ops share.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/headeronly/version.h>
