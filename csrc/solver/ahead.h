@@ -10,8 +10,9 @@
 namespace dlb::solver {
 
 // Says that these problems, of one device, will come, or some that share their programs: for ops that have
-// just had to compile. What choosing would build for them first is compiled meanwhile; who wants it before it
-// is there waits for it. Does nothing on devices without such processes. Never waits.
+// just had to compile. The programs that choosing would build for them first are compiled meanwhile; a caller
+// that wants one before it is there waits for it. Does nothing on devices without such processes. Never
+// waits.
 void expect(const std::vector<StoredProblem>& problems);
 
 // Builds what a first run of the problem by the solver has to wait for, its solution and what checks that

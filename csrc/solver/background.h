@@ -7,7 +7,7 @@
 namespace dlb::solver {
 
 // Queues a task; starts the thread with the first. One that is for `when_idle` runs when there was none for a
-// second, or somebody waits for all. What a task throws is logged and dropped. Never waits.
+// second, or somebody waits for all. An exception of a task is logged and dropped. Never waits.
 void in_background(std::function<void()> task, bool when_idle = false);
 
 // For such tasks, before they build: waits while the program's own threads build kernels that they wait for,

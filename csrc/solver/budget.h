@@ -1,4 +1,4 @@
-// What measuring while a program runs may cost it.
+// The budget of time for measuring while a program runs.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -46,7 +46,7 @@ class Budget {
   double last_;  // when the share was last added
 };
 
-// What the measurements of one device share.
+// The state that the measurements of one device share.
 struct MeasuringQueue {
   Budget budget;
   std::mutex mutex;                // one measurement or check at a time

@@ -1,4 +1,4 @@
-// What was chosen for the problems that this process met.
+// The choices for the problems that this process met.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -11,7 +11,8 @@ namespace dlb::solver {
 
 class Search;
 
-// What runs for a problem now. It never changes but for its counts: a better one replaces it in the table.
+// The solution that runs for a problem now. It never changes but for its counts: a better one replaces it in
+// the table.
 struct Choice {
   SolutionPtr taken;
   SolutionPtr reusable;            // the fastest that takes sizes as arguments
@@ -52,9 +53,9 @@ uint32_t run_round();
 // Bounds the programs made for single problems: the least recently run is given up when a new one comes.
 void note_specialised(const Problem& problem, const ChoicePtr& choice);
 
-// What was taken last for a problem of the same size bucket. A size that never comes again is not worth a
-// key, a look into the store and every solver's estimate: with dozens of problems to an image, they would
-// take longer than its launches.
+// The choice that was taken last for a problem of the same size bucket. A size that never comes again is not
+// worth a key, a look into the store and every solver's estimate: with dozens of problems to an image, they
+// would take longer than its launches.
 struct BucketChoice {
   const AnySolver* solver = nullptr;
   Config config;

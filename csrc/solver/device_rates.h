@@ -48,14 +48,15 @@ constexpr RateField kRateFields[] = {
     {"matrix_tf32", &DeviceRates::matrix_tf32},
 };
 
-// What estimates go by: the measured rates that the find store had when the process first asked for this
-// device's, else the derived ones. The derived ones too while deterministic_now() holds, so that every
-// process chooses alike, and where DLBACKEND_RATES is "derived". The values never change within a process.
-// Cheap, and never waits for a device.
+// The rates that estimates use: the measured ones that the find store had when the process first asked for
+// this device's, else the derived ones. The derived ones are used too while deterministic_now() holds, so
+// that every process chooses alike, and where DLBACKEND_RATES is "derived". The values never change within a
+// process. Cheap, and never waits for a device.
 const DeviceRates& rates_of(const cl::Device& device);
 
-// What the driver tells of clock, units and vectors, with ratios that are common among devices of its class.
-// For what must come out alike in every process: a choice that a stored config does not name.
+// Rates from the clock, units and vectors that the driver reports, with ratios that are common among devices
+// of its class. They serve choices that must come out alike in every process: those that a stored config does
+// not name.
 const DeviceRates& derived_rates(const cl::Device& device);
 
 // The key of the device's rates in the find store, what the store has under it now, and storing rates there.

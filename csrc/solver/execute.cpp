@@ -74,7 +74,7 @@ ChoicePtr choice_for(const Problem& problem, const Operands& operands, Stream& s
   return choice;
 }
 
-// What a choice runs; it counts as used from now on.
+// The solution that a choice runs; it counts as used from now on.
 const Solution& note_run(const Choice& choice, bool reusable_only) {
   const uint32_t round = run_round();
   if (choice.last_run.load(std::memory_order_relaxed) != round) [[unlikely]]

@@ -1,5 +1,4 @@
-// What measuring found out about one problem, as the find store keeps it: a small text, one line per
-// solution.
+// The results of measuring one problem, as the find store keeps them: a small text, one line per solution.
 #pragma once
 #include <optional>
 #include <string>
@@ -32,11 +31,11 @@ struct FindRecord {
   static std::optional<FindRecord> parse(const std::string& text);
 };
 
-// What the process was given for the problem (load_find_record() of find.h), else what the store knows.
+// The record that the process was given for the problem (load_find_record() of find.h), else the store's.
 std::optional<FindRecord> load_record(const cl::Device& device, const std::string& problem_key);
 void store_record(const cl::Device& device, const std::string& problem_key, const FindRecord& record);
 
-// What find records hold for: a device's identity, compute units and class, as text.
+// The place that find records hold for: a device's identity, compute units and class, as text.
 std::string find_place(int device);
 // Gives this process a find record that goes before the store's, on every device of that place; an empty text
 // hides the store's. Throws std::invalid_argument for another text. Opens no driver.

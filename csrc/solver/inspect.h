@@ -1,4 +1,4 @@
-// What users ask of the choices: explanations, lists of solutions, tuning, records.
+// The functions by which users inspect choices: explanations, lists of solutions, tuning, records.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@ namespace dlb::solver {
 // std::invalid_argument for a key that no problem prints.
 std::string explain(const std::string& key, int device);
 
-// What is known of a problem's solutions, one a line, tab-separated: solver, config, "reusable" or
+// The known facts of a problem's solutions, one a line, tab-separated: solver, config, "reusable" or
 // "specialised", microseconds (or "-"), workspace bytes, error (or "-"), state. Does not run anything.
 std::string solutions(const std::string& key, int device);
 

@@ -14,7 +14,7 @@ class InvokerCache {
  public:
   using Entry = std::shared_ptr<const Value>;
 
-  // What is remembered, or null.
+  // The value that is remembered, or null.
   Entry find(const Problem& problem) {
     std::lock_guard<std::mutex> lock(mutex_);
     const Entry* entry = known_.find(problem);

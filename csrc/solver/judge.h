@@ -16,7 +16,7 @@ struct Contest {
   bool specialised = false;  // the candidate was compiled for the problem's sizes
 };
 
-// The lower median: interruptions only lengthen samples. Of at least one value.
+// The lower median: interruptions only lengthen samples. Takes at least one value.
 double lower_median(std::vector<double> values);
 
 // Measurements before a solution takes over: the shorter the run, the less one measurement says. More where

@@ -76,7 +76,7 @@ void measure_all(const Problem& problem, cl::Device& device, std::vector<Candida
     check_all(trial, problem, candidates);
     race(trial, candidates);
   }
-  // Of candidates that differ by too little the one with the lower estimate is taken, as everywhere.
+  // Where candidates differ by too little, the one with the lower estimate is taken, as everywhere.
   Candidate* taken = nullptr;
   for (Candidate& c : candidates)
     if (c.state == Candidate::kReady && (!taken || c.time < taken->time * kMinimumGain)) taken = &c;

@@ -220,7 +220,7 @@ void note_first_choice(cl::Device& device) {
   if (done || !searches(find_mode()) || deterministic_now() || !uses_measured_rates()) return;
   if (done.exchange(true)) return;
   if (rates_of(device).measured || !cl::find_disk_cache().can_store()) return;
-  // Before a first iteration's makeshifts are replaced, the device has no time for it.
+  // The device has no time for it before the fallback choices of a first iteration are replaced.
   const auto measure = [&device] {
     wait_while_program_starts(device);
     if (!background_stopping() && !load_rates(device)) measure_rates(device);

@@ -5,9 +5,9 @@
 namespace dlb::solver {
 
 // Measures all rates, which takes a few tenths of a second of the device's time and a moment of its
-// compiler's, and stores them for later processes. What a device does not have, or its compiler does not
-// build, keeps its derived rate or ratio to float32's. Holds the device's measuring queue for a few
-// milliseconds at a time. Throws cl::Error.
+// compiler's, and stores them for later processes. A type that the device does not have, or whose kernel its
+// compiler does not build, keeps its derived rate or ratio to float32's. Holds the device's measuring queue
+// for a few milliseconds at a time. Throws cl::Error.
 DeviceRates measure_rates(cl::Device& device);
 
 // To be called when a problem is chosen for by estimate: where nothing was measured yet, queues that in the

@@ -14,7 +14,7 @@ class Stream;
 }
 namespace dlb::solver {
 
-// Which of PyTorch's settings says whether an op's float32 operands may be rounded to TF32.
+// The setting of PyTorch that says whether an op's float32 operands may be rounded to TF32.
 enum class Tf32Setting : uint8_t { kNever, kMatmul, kConvolution };
 
 // A part of a problem's result that is itself a problem, for comparing a solver with the reference solver
@@ -42,8 +42,8 @@ class Op {
   size_t operand_bytes() const noexcept { return operand_bytes_; }
   Tf32Setting tf32_setting() const noexcept { return tf32_setting_; }
 
-  // In order of preference: of equal estimates the first is taken. The last is the reference, the plainest
-  // kernel, which is right for every problem of the op.
+  // The solvers in order of preference: where estimates are equal, the first is taken. The last is the
+  // reference, the plainest kernel, which is right for every problem of the op.
   const std::vector<const AnySolver*>& solvers() const;
   const AnySolver& reference() const { return *solvers().back(); }
 

@@ -20,8 +20,8 @@ class PreparedWeights {
   static std::shared_ptr<PreparedWeights> of(const c10::Storage& storage);
 
   // `bytes` of memory that hold `form` of the weights at this element offset, as they are since their
-  // tensor's `version`; later work of the stream may read it. What is missing or older, fill(memory) enqueues
-  // on the stream. Keeps the kMost that were asked for last. Throws c10::OutOfMemoryError.
+  // tensor's `version`; later work of the stream may read it. Where that is missing or older, fill(memory)
+  // enqueues it on the stream. Keeps the kMost that were asked for last. Throws c10::OutOfMemoryError.
   template <class Fill>
   MemRef get(uint64_t form, int64_t offset, uint32_t version, uint64_t bytes, Stream& stream, Fill&& fill) {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -1,9 +1,9 @@
 // Problems: what an op that has several implementations is asked to do, as plain values.
 //
 // Two equal problems share what was chosen for them, so a problem holds all that the choice may depend on.
-// What may differ between two calls of one problem (buffers, scalar factors) is in its operands. The
-// framework sees problems and operands by their base classes; each primitive (csrc/primitives) derives its
-// own, with named and typed fields, and registers an op for it (solver/op.h).
+// Its operands have what may differ between two calls of one problem (buffers, scalar factors). The framework
+// sees problems and operands by their base classes; each primitive (csrc/primitives) derives its own, with
+// named and typed fields, and registers an op for it (solver/op.h).
 #pragma once
 #include <c10/core/ScalarType.h>
 
@@ -111,7 +111,7 @@ inline uint64_t hash_bytes(const void* value, size_t bytes) noexcept {
 inline uint64_t hash(const Problem& problem) noexcept {
   return hash_bytes(&problem, problem_bytes(problem));
 }
-// Of a typed problem, whose size the compiler knows.
+// The hash of a typed problem, whose size the compiler knows.
 template <class P>
 uint64_t hash_of(const P& problem) noexcept {
   static_assert(std::has_unique_object_representations_v<P> && sizeof(P) % 8 == 0);

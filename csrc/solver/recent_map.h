@@ -17,8 +17,8 @@ class RecentMap {
  public:
   explicit RecentMap(size_t generation) : generation_(generation) {}
 
-  // What is remembered, or null. Valid until the next call. With a transparent hash and equality, anything
-  // that compares with keys can be looked up.
+  // The value that is remembered, or null. Valid until the next call. With a transparent hash and equality,
+  // anything that compares with keys can be looked up.
   template <class Lookup>
   Value* find(const Lookup& key) {
     if (auto it = young_.find(key); it != young_.end()) [[likely]]

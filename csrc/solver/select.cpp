@@ -150,8 +150,8 @@ uint32_t run_to_search(const Problem& problem, const cl::Device& device, const S
   return run_to_search_at(device, taken.solver->estimate_for(problem, device));
 }
 
-// What a problem of the same size bucket runs, if that is built for this one too; else null. When the problem
-// comes again, it is chosen for.
+// The solution that a problem of the same size bucket runs, if it is built for this one too; else null. When
+// the problem comes again, its own solution is chosen.
 ChoicePtr choose_by_bucket(const Problem& problem, cl::Device& device) {
   const auto like = bucket_choice(problem);
   if (!like || !like->solver->can_solve(problem, device)) return nullptr;
@@ -165,10 +165,11 @@ ChoicePtr choose_by_bucket(const Problem& problem, cl::Device& device) {
   return choice;
 }
 
-// What runs first, and at once, where programs can be built behind launches, in place of a solution that is
-// not built: one that is and was checked before, else the reference solver, whose kernels are few, small, and
-// right without a check. So a first iteration asks for all its programs within milliseconds. Null where the
-// problem had better wait: for what takes no time to load, or because the reference would take too long.
+// The solution that runs at once, where programs can be built behind launches, in place of one that is not
+// built: a solution that is built and was checked before, else the reference solver, whose kernels are few,
+// small, and right without a check. So a first iteration asks for all its programs within milliseconds. Null
+// where the problem had better wait: for a program that takes no time to load, or because the reference would
+// take too long.
 SolutionPtr first_without_waiting(const Problem& problem, cl::Device& device) {
   const AnySolver& reference = problem.op->reference();
   if (!preference_of(*problem.op).allows(reference) || !reference.can_solve(problem, device)) return nullptr;
@@ -212,7 +213,7 @@ ChoicePtr choose_makeshift(const Problem& problem, cl::Device& device, const std
     return nullptr;
   const SolutionPtr first = first_without_waiting(problem, device);
   if (!first) return nullptr;
-  // What a record says takes over, which then is a hit.
+  // The choice of the record takes over later, and counts as a hit.
   if (!valid_record(problem, device, text)) find_stats().misses++;
   note_first_choice(device);
   ChoicePtr choice = make_choice(first, first, nullptr, true);
@@ -223,7 +224,7 @@ ChoicePtr choose_makeshift(const Problem& problem, cl::Device& device, const std
 }
 
 // Chooses by what the store knows, else as the find mode does. So many `sizes` of the shape class were met.
-// Where it `runs` already, it does not begin with a makeshift.
+// A problem that `runs` already does not begin with a fallback choice.
 ChoicePtr choose_alone(const Problem& problem, cl::Device& device, size_t sizes, bool runs = false) {
   const std::string text = key(problem);
   ChoicePtr choice = runs ? nullptr : choose_makeshift(problem, device, text);
@@ -263,8 +264,8 @@ SolutionPtr best_by_estimate(const Problem& problem, cl::Device& device, const A
   return nullptr;
 }
 
-// What a problem would have begun with if it had waited; null where that is what it began with. To be called
-// in the background.
+// The choice that a problem would have begun with if it had waited; null where it did begin with that one. To
+// be called in the background.
 ChoicePtr choose_behind(const Problem& problem, cl::Device& device, const AnySolver* begun) {
   {
     std::lock_guard<std::mutex> lock(measuring_queue(device).mutex);
@@ -278,8 +279,9 @@ ChoicePtr choose_behind(const Problem& problem, cl::Device& device, const AnySol
   return choice;
 }
 
-// Has what a problem would have begun with take over from a makeshift as soon as it is ready. Returns what
-// runs until then. No search begins behind the reference, which is there to be replaced.
+// Builds in the background what the problem would have begun with, and lets it replace a fallback choice as
+// soon as it is ready. Returns the choice that runs until then. No search begins behind the reference, which
+// is there to be replaced.
 ChoicePtr replace_in_background(const Problem& problem, cl::Device& device, const ChoicePtr& choice) {
   const AnySolver* begun = choice->taken->solver;
   const ChoicePtr next = make_choice(choice->taken, choice->reusable);

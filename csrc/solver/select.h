@@ -14,9 +14,9 @@ namespace dlb::solver {
 // Chooses and remembers. One thread chooses for a problem; others that meet it meanwhile wait for that.
 // Throws c10::Error with every solver's reason where none can be taken.
 ChoicePtr choose(const Problem& problem, cl::Device& device);
-// By estimate alone, among solvers that give equal bits in every run.
+// The choice by estimate alone, among solvers that give equal bits in every run.
 ChoicePtr choose_deterministic(const Problem& problem, cl::Device& device);
-// For a problem that has run as often as its choice says: now it is chosen for, or a search begins.
+// Chooses for a problem that has run as often as its choice says, or begins a search.
 ChoicePtr reconsider(const Problem& problem, cl::Device& device, const ChoicePtr& choice);
 // Takes over what the choice's search has found out.
 void adopt_search(const Problem& problem, const ChoicePtr& choice);

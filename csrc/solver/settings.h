@@ -10,7 +10,7 @@
 
 namespace dlb::solver {
 
-// What happens to a problem that neither this process nor the find store knows:
+// The find mode: how to choose for a problem that neither this process nor the find store knows.
 //   kNormal         every applicable solver and config is measured before the first run
 //   kFast           the lowest estimate runs; nothing is measured
 //   kHybrid         the lowest estimate runs; the others are measured between later runs, and compiled for
@@ -31,8 +31,9 @@ inline bool searches(FindMode mode) {
 // Whether a mode may compile an op's kernels for a problem's sizes.
 bool specialises(FindMode mode, const Op& op);
 
-// What searching may cost a program in modes that search while it runs: a share of the time, in (0, 1]; 1 is
-// no limit. Starts as DLBACKEND_FIND_SHARE, else 0.03. Throws std::invalid_argument for another number.
+// The cost that searching may have for a program in modes that search while it runs: a share of the time, in
+// (0, 1]; 1 is no limit. Starts as DLBACKEND_FIND_SHARE, else 0.03. Throws std::invalid_argument for another
+// number.
 double find_share();
 void set_find_share(double share);
 

@@ -78,7 +78,7 @@ class AnySolver {
 // "cpu_packed@1": a solver's name and revision.
 std::string revision_name(const AnySolver& solver);
 
-// What a solver of problems of type P defines.
+// The functions that a solver of problems of type P defines.
 template <class P>
 class Solver : public AnySolver {
  public:
@@ -91,7 +91,8 @@ class Solver : public AnySolver {
   virtual uint64_t prepared(const P& problem, const cl::Device& device, const Config& config) const {
     return 0;
   }
-  // What could be tried without compiling for the problem's sizes, the best guess first. Never empty.
+  // The configs that could be tried without compiling for the problem's sizes, the best guess first. Never
+  // empty.
   virtual std::vector<Config> configs(const P& problem, const cl::Device& device) const { return {Config{}}; }
   // configs().front(), without working out the others.
   virtual Config first_config(const P& problem, const cl::Device& device) const {

@@ -1,4 +1,4 @@
-// What finding solvers did since the process started; dlbackend.solvers.stats() shows it.
+// Counts of the search for solvers since the process started; dlbackend.solvers.stats() shows them.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -57,7 +57,7 @@ bool has_config(const Problem& problem, const cl::Device& device, const AnySolve
   return solver.has_config_for(problem, device, config);
 }
 
-// What follows from a record's results: the fastest reusable solution, and the specialised ones that are
+// The conclusions from a record's results: the fastest reusable solution, and the specialised ones that are
 // faster.
 struct Stored {
   SolutionPtr taken;

@@ -1,4 +1,4 @@
-// What the find store knows of a problem, as a choice.
+// The entry of the find store for a problem, as a choice.
 #pragma once
 #include <optional>
 #include <string>
