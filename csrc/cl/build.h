@@ -16,8 +16,8 @@ std::string with_device_options(const Device& device, const std::string& options
 cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key);
 
 // Whether a store or a pack has the program with these options (the device's own are added), so that it loads
-// in milliseconds. What only a pack has does not where the driver makes machine code of PTX and other
-// processes have it do that (cl/compile_process.h).
+// in milliseconds. A program that only a pack has does not count where the driver makes machine code of PTX
+// and other processes have it do that (cl/compile_process.h).
 bool is_stored(const Device& device, const std::string& source, const std::string& options);
 
 // Whether the driver builds the source with the device's own options. The program is stored as others are,

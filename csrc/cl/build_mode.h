@@ -1,10 +1,11 @@
-// Who waits for the programs that a thread asks for, and where they may be compiled.
+// The build mode of a thread: whether callers or launches wait for its programs, and where they may be
+// compiled.
 #pragma once
 namespace dlb::cl {
 
 enum class WaitedBy {
   kNobody,
-  kLaunches,  // the caller goes on, and his launches wait (cl/builders.h)
+  kLaunches,  // the caller goes on, and its launches wait (cl/builders.h)
   kCaller
 };
 

@@ -14,15 +14,15 @@ struct ProgramEntry;
 bool can_defer_builds(const Device& device);
 
 // Has a program built by another thread, in the order of the calls; does nothing where that is under way.
-// False where there is no such thread: it must be built by who needs it. Never waits. A build that fails is
-// left to the program's first launch, which reports it late.
+// False where there is no such thread: its caller must build it. Never waits. A build that fails is left to
+// the program's first launch, which reports it late.
 bool build_behind(ProgramEntry& entry) noexcept;
 
 // Waits until the builds that were asked for before have ended.
 void wait_for_builders() noexcept;
 
-// Forgets what is not begun, and waits for what is; at process exit. What was not built is built by those who
-// need it.
+// Forgets what is not begun, and waits for what is; at process exit. Launches that need a program which was
+// not built build it.
 void stop_builders() noexcept;
 
 }  // namespace dlb::cl

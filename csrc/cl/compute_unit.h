@@ -1,4 +1,4 @@
-// What drivers tell of the speed of a device's compute units.
+// The speed of a device's compute units, as far as drivers report it.
 #pragma once
 #include <cstdint>
 

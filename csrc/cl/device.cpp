@@ -32,7 +32,7 @@ bool get_amx_bf16() {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kTileBf16)) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
-// What the CPU has, or less where DLBACKEND_CPU_BF16 asks for less.
+// The instructions for bfloat16 that the CPU has, or fewer where DLBACKEND_CPU_BF16 asks for fewer.
 Bf16 get_bf16() {
   const std::string chosen = settings::cpu_bf16();
   const bool vectors = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
@@ -83,14 +83,14 @@ DeviceClass class_of(cl_device_type type) {
   return (type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
 }
 
-// What the driver reports, unless DLBACKEND_VECTOR_FLOATS overrides it.
+// The width that the driver reports, unless DLBACKEND_VECTOR_FLOATS overrides it.
 uint32_t vector_floats_of(cl_device_id id) {
   if (const uint64_t chosen = settings::vector_floats()) return static_cast<uint32_t>(chosen);
   return std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT));
 }
 
-// What the driver reports, unless DLBACKEND_DEVICE_CACHE overrides it. Where both are silent nothing counts
-// as too large for the cache.
+// The size that the driver reports, unless DLBACKEND_DEVICE_CACHE overrides it. Where neither gives a size,
+// nothing counts as too large for the cache.
 uint64_t cache_of(cl_device_id id) {
   if (const uint64_t chosen = settings::device_cache()) return chosen;
   const auto bytes = info<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);

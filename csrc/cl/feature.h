@@ -17,7 +17,7 @@ class Feature {
       : device_(device), extension_(extension), kernel_(kernel) {}
   Feature(const Feature&) = delete;
 
-  // Takes note of CL_DEVICE_EXTENSIONS. What is not listed is not there.
+  // Takes note of CL_DEVICE_EXTENSIONS. A feature that is not listed is not there.
   void find_in(const std::string& extensions);
   bool listed() const noexcept { return listed_; }
 

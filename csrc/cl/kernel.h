@@ -38,7 +38,7 @@ struct ProgramEntry;
 class Kernel {
  public:
   Kernel(Device& device, cl_kernel handle, const std::string& name);
-  // Of a program that may not be built yet: the first launch makes the driver's kernel.
+  // A kernel of a program that may not be built yet: the first launch makes the driver's kernel.
   Kernel(Device& device, ProgramEntry& program, const std::string& name);
   ~Kernel();
   Kernel(const Kernel&) = delete;

@@ -1,4 +1,4 @@
-// What DLBACKEND_VERBOSE shows, on stderr: lines "dlbackend,<event>,...".
+// The output of DLBACKEND_VERBOSE on stderr: lines "dlbackend,<event>,...".
 #pragma once
 #include <string>
 

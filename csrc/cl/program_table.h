@@ -15,7 +15,7 @@ namespace dlb::cl {
 // built or loaded on the first request. Thread-safe, never holds a global lock while building. Throws Error
 // with the build log, and the name of a file that holds the numbered source, when the program does not build;
 // where the thread's mode is deferred and the build can be (cl/builders.h), the kernel's launches report
-// that, late. The kernel lives as long as the process. What the driver keeps of its program may go when
+// that, late. The kernel lives as long as the process. The driver's part of its program may be released when
 // others are used more (DLBACKEND_MAX_PROGRAMS); the next launch loads it again.
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name);

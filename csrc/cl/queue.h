@@ -44,7 +44,7 @@ struct CommandRecord {
   uint64_t start = 0, end = 0;                 // device ns
 };
 
-// What the calling thread enqueues for; read while a queue is profiled.
+// The op and the solver that the calling thread enqueues for; read while a queue is profiled.
 struct CommandContext {
   uint64_t op = 0;  // the profiler's number of the innermost op, 0 outside of all
   const char* solver = nullptr;

@@ -5,7 +5,7 @@
 
 namespace dlb::cl {
 
-// What this process compiled and ran; see dlbackend.kernel_stats().
+// Counts of what this process compiled and ran; see dlbackend.kernel_stats().
 struct KernelStats {
   uint64_t compiled = 0;            // programs built from source
   uint64_t compiled_elsewhere = 0;  // of these, by other processes for this one (cl/compile_process.h)

@@ -238,7 +238,7 @@ void Submitter::work() {
       some = submit_some();
     } while (some);
     if (spin()) continue;
-    // What is enqueued shall begin, though it is less than what is usually flushed.
+    // Commands that are enqueued must begin, though they are fewer than usually flushed.
     if (queue_.device->flush_needed) api().clFlush(queue_.handle.load(std::memory_order_acquire));
     asleep_.store(1, std::memory_order_seq_cst);
     if (written_.load(std::memory_order_seq_cst) == done_.load(std::memory_order_relaxed)) asleep_.wait(1);

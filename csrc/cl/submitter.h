@@ -19,12 +19,13 @@ struct Range;
 // computes on the host's cores needs these itself.
 bool has_enqueue_thread(const Device& device);
 
-// Launches that callers have written down and a thread of its own gives to a queue's driver, in their order.
-// What else goes to the queue must come behind drain(), as must the release of what launches may still name:
-// buffers and kernels. Lives as long as the process. Thread-safe.
+// Callers record launches, and a thread gives them to a queue's driver in their order. Other commands for the
+// queue must come after drain(), and so must the release of buffers and kernels that launches may still name.
+// Lives as long as the process. Thread-safe.
 //
 // A launch that the driver refuses is reported late: raise_late_error(), which synchronising calls call,
-// throws what it would have thrown. Later launches do not: who runs them would take the error for theirs.
+// throws what the launch would have thrown. Later launches do not throw it: their callers would take the
+// error for their own.
 class Submitter {
  public:
   // The first launch starts the thread.
@@ -106,11 +107,11 @@ class Submitter {
   std::exception_ptr error_;
   std::atomic<bool> failed_{false}, stopped_{false};
 
-  // What callers write.
+  // Members that callers write.
   alignas(64) std::mutex writers_;
   std::atomic<uint32_t> since_wait_{0};
   std::atomic<uint64_t> written_{0};  // bytes since the beginning
-  // What those who submit write: the thread, and callers who cannot wait until it awakes.
+  // Members that submitting threads write: the submitter's own, and callers that cannot wait until it awakes.
   alignas(64) std::mutex submitters_;
   std::atomic<uint64_t> done_{0};
   alignas(64) std::atomic<uint32_t> asleep_{0};

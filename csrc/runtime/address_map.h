@@ -1,6 +1,6 @@
-// Which buffer a device pointer belongs to. Each segment is one cl_mem with a reserved, inaccessible range of
-// virtual addresses of its size, so that pointers into it are unique in the process and fault when the host
-// follows them.
+// Finds the buffer that a device pointer belongs to. Each segment is one cl_mem with a reserved, inaccessible
+// range of virtual addresses of its size, so that pointers into it are unique in the process and fault when
+// the host follows them.
 #pragma once
 #include <c10/core/Device.h>
 

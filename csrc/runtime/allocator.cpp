@@ -119,8 +119,8 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
 
 MemRef resolve(const c10::DataPtr& data, const void* pointer) {
   if (data.get_deleter() != &free_block) [[unlikely]] {
-    // Ops that use no TensorIterator meet tensors of other devices only here. Which device they wanted is not
-    // known here, unless there is just one.
+    // Ops that use no TensorIterator meet tensors of other devices only here. The device that they wanted is
+    // not known here, unless there is just one.
     TORCH_CHECK(data.device().type() == kDeviceType,
                 "Expected all tensors to be on the same device, but found at least two devices, ",
                 c10::Device(kDeviceType, cl::device_count() == 1 ? 0 : -1), " and ", data.device(), "!");

@@ -6,8 +6,8 @@
 
 namespace dlb {
 
-// What a kernel can report. The error buffer holds three longs: the site (0: none), and two values of the
-// site's choosing. The kernel claims it with atomic_cmpxchg on the low int of the first.
+// The errors that a kernel can report. The error buffer holds three longs: the site (0: none), and two values
+// of the site's choosing. The kernel claims it with atomic_cmpxchg on the low int of the first.
 struct DeviceErrorSite {
   const char* op;  // "index_select"
   // With two %lld for the values: "index %lld is out of bounds for dimension with size %lld".

@@ -23,7 +23,7 @@ using codegen::DType;
 
 constexpr size_t kMostTypes = 4, kMostFiles = 6;
 
-// What is asked for, without its options.
+// A request for a kernel, without its options.
 struct Request {
   cl::Device* device = nullptr;
   const char* kernel = nullptr;
@@ -71,7 +71,7 @@ void keep_only(std::string& text, std::string_view name) {
   for (auto it = others.rbegin(); it != others.rend(); ++it) text.erase(it->first, it->second - it->first);
 }
 
-// What a file that is compiled for element types sees before its own text.
+// The text in front of a file that is compiled for element types.
 std::string typed_prelude(const Request& request) {
   static constexpr const char* kLetters[kMostTypes] = {"A", "B", "C_", "D"};
   std::string text = codegen::prelude(request.compute, request.types.data(), request.count);

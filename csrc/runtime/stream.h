@@ -46,7 +46,7 @@ class Stream {
     if (queue_.submitter) queue_.submitter->drain();
   }
 
-  // Waits until all work enqueued so far is done. What kernels and late launches report stays for the next
+  // Waits until all work enqueued so far is done. Errors of kernels and late launches stay for the next
   // synchronising call; throws only where the wait itself fails.
   void wait();
 
@@ -148,8 +148,8 @@ c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id)
 // Waits for all streams of a device that were ever used, then raises the error of the first stream that
 // failed.
 void synchronize_device(c10::DeviceIndex device);
-// The same without raising what kernels and late launches report, which stays for the next synchronising
-// call: for those who wait for reasons of their own.
+// The same without raising the errors of kernels and late launches, which stay for the next synchronising
+// call: for code that waits for reasons of its own.
 void wait_for_device(c10::DeviceIndex device);
 
 // The devices that have a stream.
@@ -163,8 +163,8 @@ struct StreamLog {
   c10::StreamId stream;
   Stream::Log log;
 };
-// Ends what start_logs() began, and returns the logs that are not empty. What the driver reports late becomes
-// a warning.
+// Ends what start_logs() began, and returns the logs that are not empty. Errors that the driver reports late
+// become warnings.
 std::vector<StreamLog> stop_logs();
 
 // Waits for all queues of all devices, at process exit. Errors are logged: nobody is left to handle them.

@@ -89,9 +89,9 @@ DiskCache& program_disk_cache();
 // Results of measuring solvers, small texts; keys are find_key(). Under cache_dir(), over the packs.
 DiskCache& find_disk_cache();
 
-// A key's first line is the device's cache tag. What measuring finds also depends on how many compute units
-// and which class of kernels this process uses. The library's version is in the payload and not in the key,
-// so that a new version starts from what an older one found, and verifies it.
+// A key's first line is the device's cache tag. The results of measuring also depend on how many compute
+// units and which class of kernels this process uses. The library's version is in the payload and not in the
+// key, so that a new version starts from what an older one found, and verifies it.
 std::string program_key(const Device& device, const std::string& options, const std::string& source);
 std::string find_key(const Device& device, const std::string& problem);
 // The key of the same problem for all versions of platform and driver, as packs may hold it (`cache export

@@ -42,7 +42,7 @@ class OwnDriverCache {
   const std::string& root() const { return root_; }
   uint64_t max_bytes() const;
   std::vector<Folder> folders() const;
-  // What is wrong with a program's files, or "".
+  // The fault of a program's files, or "".
   std::string fault(const std::string& folder) const;
   bool remove(const std::string& folder) const noexcept { return remove_driver_folder(root_, folder); }
   // Removes the least recently used programs beyond max_bytes(), and what killed processes left.

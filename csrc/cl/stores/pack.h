@@ -12,7 +12,8 @@
 namespace dlb::cl {
 
 // A pack is opened and its headers are read on the first use; keys and payloads only when they are asked for.
-// What is damaged or cut off costs its own entries and one warning on stderr, and no others. Thread-safe.
+// A damaged or missing part costs its own entries and one warning on stderr; the others stay usable.
+// Thread-safe.
 class Pack {
  public:
   struct Item {

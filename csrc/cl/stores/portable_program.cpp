@@ -15,7 +15,8 @@ namespace dlb::cl {
 namespace {
 
 constexpr std::string_view kPayload = "dlbackend-ptx 1 ";  // followed by the driver's version
-// What PTX was or will be compiled for, as the driver names it: ten times the compute capability.
+// The targets that PTX was or will be compiled for, as the driver names them: ten times the compute
+// capability.
 constexpr int kTargets[] = {121, 120, 110, 103, 101, 100, 90, 89, 87, 86,
                             80,  75,  72,  70,  62,  61,  60, 53, 52, 50};
 
@@ -47,7 +48,7 @@ std::string key_of(int target, const std::string& options, const std::string& so
   return "NVIDIA CUDA|ptx|sm_" + std::to_string(target) + "\n" + hash128(options + "\n" + source).hex();
 }
 
-// Whether version `a`, as 580.159.04, is `b` or later. What is no number counts as 0.
+// Whether version `a`, as 580.159.04, is `b` or later. A part that is no number counts as 0.
 bool at_least(std::string_view a, std::string_view b) {
   while (!a.empty() || !b.empty()) {
     const auto take = [](std::string_view& version) {

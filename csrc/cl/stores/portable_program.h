@@ -20,7 +20,7 @@ std::vector<std::string> portable_keys(const Device& device, const std::string& 
 struct PortableProgram {
   std::string key, payload;
 };
-// What a pack is to hold of a program that this device's driver compiled, given its program_key() and its
+// The entry of a pack for a program that this device's driver compiled, given its program_key() and its
 // binary. Nothing where other drivers cannot use it.
 std::optional<PortableProgram> portable_program(const Device& device, const std::string& key,
                                                 const std::string& binary);

@@ -16,8 +16,8 @@ namespace {
 constexpr std::string_view kNote = "kept by the driver: ", kMarker = "dlb_build_";
 constexpr size_t kMarkerDigits = 16;
 
-// With the hash of what is put in front of the source: another version of this library may build it behind
-// other declarations, which PoCL would not find again.
+// The note has the hash of the declarations in front of the source: another version of this library may build
+// the source behind other ones, which PoCL would not find again.
 std::string note(const Device& device, const std::string& source, const std::string& cache,
                  const std::string& folder, const std::string& marker) {
   return std::string(kNote) + cache + " " + folder + " " + marker + " " +

@@ -1,4 +1,4 @@
-// What the program store keeps of a program: its binary, or a note that the driver's own cache has it.
+// The entry of a program in the program store: its binary, or a note that the driver's own cache has it.
 #pragma once
 #include <string>
 #include <string_view>
@@ -34,8 +34,8 @@ std::string driver_cache_of(const Device& device);
 // The folder of the driver's own cache that has what was stored, or "" where that is not known.
 std::string stored_folder(std::string_view stored);
 
-// What the store is to keep of a program that was compiled of this source with this marker: its binary, or a
-// note where the driver keeps it. "" where the driver does, but in a folder that is not known.
+// The entry to store for a program that was compiled from this source with this marker: its binary, or a note
+// where the driver keeps the binary. "" where the driver keeps it in a folder that is not known.
 std::string what_to_store(const Device& device, const std::string& source, const Compiled& compiled,
                           const std::string& marker);
 
