@@ -37,7 +37,7 @@ from dlbackend.progress import Bar  # noqa: E402
 
 
 def chosen(options: argparse.Namespace) -> list[cases.Case]:
-    """What may be called: not what is known to fail."""
+    """The cases that may be called: all but those known to fail."""
     known = listed.read_list()
     return [
         case

@@ -100,7 +100,8 @@ fi
 
 # --- The build; skipped while neither sources nor torch have changed ---------------------------------------------------
 
-# Of pyproject.toml only what a build reads, so that a change of an extra or of a linter's settings compiles nothing.
+# Prints only what a build reads of pyproject.toml, so that a change of an extra or of a linter's settings compiles
+# nothing.
 build_settings() {
   "$python" - <<'PYTHON'
 import json
@@ -132,8 +133,8 @@ default_jobs() {  # a compiler takes up to 1.5 GB
   echo $((memory < 1 ? 1 : memory < cores ? memory : cores))
 }
 
-# Of ninja's "[12/60] ..." lines: on a terminal the last one in place, else one every tenth or 20 s. Once a tenth is
-# there, it says how long the rest will take: files take about equally long.
+# Shows ninja's "[12/60] ..." lines: on a terminal the last one in place, else one every tenth or 20 s. Once a tenth is
+# done, it says how long the rest will take: files take about equally long.
 show_progress() {
   local start=$SECONDS reported=$SECONDS tenth=0 done_ total left
   sed -u -n 's/^ *\[\([0-9]*\)\/\([0-9]*\)\] .*/\1 \2/p' | while read -r done_ total; do

@@ -32,7 +32,7 @@ def batch(layout: torch.layout, *shape: int) -> torch.Tensor:
 
 
 def parts(x: torch.Tensor) -> list[torch.Tensor]:
-    """What the tensor is made of."""
+    """The tensors that the sparse tensor consists of."""
     if x.layout in (torch.sparse_csr, torch.sparse_bsr):
         return [x.crow_indices(), x.col_indices(), x.values()]
     return [x.ccol_indices(), x.row_indices(), x.values()]

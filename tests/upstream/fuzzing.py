@@ -19,9 +19,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from upstream import cases, comparing
 
 SAMPLES = 30  # so many of the database's are looked at
-# Whose arguments are valid for one size alone, and those of which the CPU reads memory that nothing wrote when empty.
+# Ops whose arguments are valid for one size alone, and ops of which the CPU, when they are empty, reads memory that
+# nothing wrote.
 OF_ONE_SIZE = re.compile(r"lu_solve|lu_unpack|ldl_solve|margin_loss|segment_reduce")
-# Which write to some of their inputs, so that these may not overlap.
+# Ops that write to some of their inputs, so that these may not overlap.
 WRITES = re.compile(r"batch_norm")
 SIZES = [0, 1, 1, 2, 2, 3, 4, 5, 7]
 LONG_SIZES = [16, 33, 64, 129, 300, 1025]
@@ -29,7 +30,7 @@ LONG_SIZES = [16, 33, 64, 129, 300, 1025]
 
 @dataclass
 class Found:
-    """What a seed's call was, and what is wrong with it: "", comparing.REFUSED or a cause."""
+    """The call of a seed, and its fault: "", comparing.REFUSED or a cause."""
 
     seed: int
     what: str

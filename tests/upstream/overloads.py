@@ -60,7 +60,7 @@ def schemas(known: dict[str, Any] = {}) -> dict[str, Any]:  # noqa: B006
 
 
 class Arguments:
-    """What one call gets, made on the CPU. All tensors of a call have much in common, so that some calls succeed."""
+    """The arguments of a call, made on the CPU. All tensors of a call have much in common: so some calls succeed."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -181,7 +181,7 @@ def asserts(name: str, seed: int, attempt: int, device: str) -> str:
 
 
 def run_overload(name: str, seed: int, attempts: list[int], device: str) -> list[str]:
-    """What was wrong with some attempts."""
+    """The faults of some attempts."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -205,7 +205,7 @@ def run(
             lost.append(names[number])
         else:
             yield from ((names[number], problem) for problem in result)
-    # Which attempt it was, and whether the CPU is lost with the same.
+    # Find the attempt, and whether the CPU is lost with the same one.
     single = [(name, attempt) for name in lost for attempt in every]
     suspects: dict[tuple[str, int], str] = {}
     for device in (DEVICE, "cpu"):
