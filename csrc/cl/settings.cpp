@@ -26,7 +26,8 @@ void report_ignored(const std::string& name, const std::string& value, const std
                expected.c_str());
 }
 
-// What the list DLBACKEND_EMULATE gives as `part`. Reports entries that are no part of it.
+// What the list DLBACKEND_EMULATE gives as `part`. Entries that are no part of it are reported with the first
+// part.
 std::string emulated(std::string_view part) {
   constexpr std::string_view kParts[] = {"class",          "bf16",  "tensor_cores",
                                          "groups_advance", "cache", "vector_floats"};
@@ -36,12 +37,11 @@ std::string emulated(std::string_view part) {
     const size_t end = std::min(rest.find(','), rest.size());
     const std::string_view entry = rest.substr(0, end);
     const std::string_view name = entry.substr(0, entry.find('='));
-    if (std::find(std::begin(kParts), std::end(kParts), name) == std::end(kParts))
-      report_ignored(
-          "DLBACKEND_EMULATE", std::string(entry),
-          "a list of class, bf16, tensor_cores, groups_advance, cache and vector_floats, each with =VALUE");
-    else if (name == part)
-      found = entry.substr(std::min(entry.find('=') + 1, entry.size()));
+    const bool is_known = std::find(std::begin(kParts), std::end(kParts), name) != std::end(kParts);
+    if (!is_known && part == kParts[0])
+      report_ignored("DLBACKEND_EMULATE", std::string(entry),
+                     "PART=VALUE, of class, bf16, tensor_cores, groups_advance, cache and vector_floats");
+    if (name == part) found = entry.substr(std::min(entry.find('=') + 1, entry.size()));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return found;

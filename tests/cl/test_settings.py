@@ -41,10 +41,14 @@ def test_numbers_are_taken(tmp_path):
 def test_parts_of_emulate():
     code = """
 import torch, dlbackend
-device = torch.ocl.get_device_properties(0)
-print(torch.ones(3, device="ocl:0").add(1).sum().item(), device.type, device.vector_floats)
+from dlbackend import _C
+x = torch.ones(64, 64, device="ocl:0")
+print(x.mm(x).sum().item(), torch.ocl.get_device_properties(0).vector_floats)
+print(_C.explain_problem(dlbackend.solvers.problems()[0]))
 """
     done = fresh_python(code, DLBACKEND_EMULATE="class=gpu,cache=1e6,vector_floats=8,floats=4")
-    assert done.stdout.split() == ["6.0", "gpu", "8"], done.stderr
-    ignored = {line.partition(" is ignored")[0] for line in done.stderr.splitlines() if " is ignored; it is " in line}
-    assert ignored == {"dlbackend: DLBACKEND_EMULATE: cache=1e6", "dlbackend: DLBACKEND_EMULATE=floats=4"}
+    sum_and_floats, problem = done.stdout.split("\n", 1)
+    assert sum_and_floats.split() == ["262144.0", "8"], done.stderr
+    assert "cpu_packed: for CPU-like devices" in problem
+    ignored = [line.partition(" is ignored")[0] for line in done.stderr.splitlines() if " is ignored; it is " in line]
+    assert ignored == ["dlbackend: DLBACKEND_EMULATE=floats=4", "dlbackend: DLBACKEND_EMULATE: cache=1e6"]
