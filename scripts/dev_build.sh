@@ -10,9 +10,8 @@ if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 # Every file is compiled by itself, so that a change takes seconds; wheels compile a folder's files together.
-[ -f build/build.ninja ] ||
-  cmake -S . -B build -G Ninja -DPython_EXECUTABLE="$(command -v python3)" -DDLB_UNITY=OFF "${launcher[@]}"
-grep -q DLB_BUILD_TESTS:BOOL=ON build/CMakeCache.txt || cmake -DDLB_BUILD_TESTS=ON build
+[ -f build/build.ninja ] || cmake -S . -B build -G Ninja -DPython_EXECUTABLE="$(command -v python3)" "${launcher[@]}"
+grep -q DLB_UNITY:BOOL=OFF build/CMakeCache.txt || cmake -DDLB_UNITY=OFF -DDLB_BUILD_TESTS=ON build
 # ccache may then take precompiled headers by what they were made from, and so share objects between checkouts.
 export CCACHE_PCH_EXTSUM=1
 for part in ops primitives; do

@@ -21,6 +21,13 @@ def environment_with(variables: dict[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in both.items() if value is not None}
 
 
+def emulating(**parts: str) -> dict[str, str]:
+    """DLBACKEND_EMULATE as it is, with these parts in place of its own."""
+    now = os.environ.get("DLBACKEND_EMULATE", "")
+    old = dict(entry.split("=") for entry in now.split(",") if entry)
+    return {"DLBACKEND_EMULATE": ",".join(f"{name}={value}" for name, value in {**old, **parts}.items())}
+
+
 def fresh_python(code: str, *options: str, **variables: str | None) -> subprocess.CompletedProcess[str]:
     """The finished process of `python options -c code`, with these environment variables added."""
     return run_python(*options, "-c", code, **variables)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fresh_process import run_python_for
+from fresh_process import emulating, run_python_for
 
 import dlbackend  # noqa: F401
 
@@ -24,10 +24,7 @@ CHOSEN = {
     "solver/test_gpu_solvers.py": "test",
     "solver/test_launch_problems.py": "right and (norm or pool)",
 }
-MORE = {  # environment variables of a file's process
-    "solver/test_attention_mma.py": {"DLBACKEND_TENSOR_CORES": "emulated"},
-    "solver/test_gpu_mma.py": {"DLBACKEND_TENSOR_CORES": "emulated"},
-}
+EMULATED_TENSOR_CORES = ("solver/test_attention_mma.py", "solver/test_gpu_mma.py")
 
 
 @pytest.mark.skipif(
@@ -35,11 +32,12 @@ MORE = {  # environment variables of a file's process
 )
 @pytest.mark.slow
 @pytest.mark.timeout(1300)  # emulated, a file takes minutes
-@pytest.mark.parametrize("file", [*CHOSEN, *MORE])
+@pytest.mark.parametrize("file", [*CHOSEN, *EMULATED_TENSOR_CORES])
 def test_gpu_kernels(file: str, request: pytest.FixtureRequest) -> None:
     tests = request.path.parent
     options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN.get(file, "test")]
-    variables = {"DLBACKEND_DEVICE_CLASS": "gpu", **MORE.get(file, {})}
+    cores = {"tensor_cores": "emulated"} if file in EMULATED_TENSOR_CORES else {}
+    variables = emulating(**{"class": "gpu"}, **cores)
     done = run_python_for(1200, "-m", "pytest", str(tests / file), *options, **variables)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

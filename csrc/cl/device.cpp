@@ -32,9 +32,9 @@ bool get_amx_bf16() {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kTileBf16)) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
-// The instructions for bfloat16 that the CPU has, or fewer where DLBACKEND_CPU_BF16 asks for fewer.
+// The instructions for bfloat16 that the CPU has, or fewer where DLBACKEND_EMULATE asks for fewer.
 Bf16 get_bf16() {
-  const std::string chosen = settings::cpu_bf16();
+  const std::string chosen = settings::emulated_bf16();
   const bool vectors = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2");
   if (!vectors || chosen == "none") return Bf16::kNone;
@@ -77,22 +77,22 @@ std::string platform_string(cl_platform_id id, cl_platform_info what) {
 }
 
 DeviceClass class_of(cl_device_type type) {
-  const std::string forced = settings::device_class();
+  const std::string forced = settings::emulated_class();
   if (forced == "cpu") return DeviceClass::kCpu;
   if (forced == "gpu") return DeviceClass::kGpu;
   return (type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
 }
 
-// The width that the driver reports, unless DLBACKEND_VECTOR_FLOATS overrides it.
+// The width that the driver reports, unless DLBACKEND_EMULATE overrides it.
 uint32_t vector_floats_of(cl_device_id id) {
-  if (const uint64_t chosen = settings::vector_floats()) return static_cast<uint32_t>(chosen);
+  if (const uint64_t chosen = settings::emulated_vector_floats()) return static_cast<uint32_t>(chosen);
   return std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT));
 }
 
-// The size that the driver reports, unless DLBACKEND_DEVICE_CACHE overrides it. Where neither gives a size,
+// The size that the driver reports, unless DLBACKEND_EMULATE overrides it. Where neither gives a size,
 // nothing counts as too large for the cache.
 uint64_t cache_of(cl_device_id id) {
-  if (const uint64_t chosen = settings::device_cache()) return chosen;
+  if (const uint64_t chosen = settings::emulated_cache()) return chosen;
   const auto bytes = info<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
   return bytes ? bytes : std::numeric_limits<uint64_t>::max();
 }
@@ -110,7 +110,7 @@ cl_uint compute_capability(const Device& device) {
 
 TensorCores tensor_cores_of(const Device& device) {
   constexpr cl_uint kAmpere = 80;  // the first with mma of bfloat16, of TF32 and of 16 half along k
-  const std::string chosen = settings::tensor_cores();
+  const std::string chosen = settings::emulated_tensor_cores();
   if (chosen == "none" || device.cls != DeviceClass::kGpu) return TensorCores::kNone;
   if (chosen == "emulated") return TensorCores::kEmulated;
   return compute_capability(device) >= kAmpere ? TensorCores::kMma : TensorCores::kNone;
@@ -118,7 +118,7 @@ TensorCores tensor_cores_of(const Device& device) {
 
 bool groups_advance(const Device& device) {
   constexpr cl_uint kVolta = 70;  // the first whose work-items NVIDIA promises to go on independently
-  if (const std::string chosen = settings::groups_advance(); !chosen.empty()) return chosen == "1";
+  if (const std::string chosen = settings::emulated_groups_advance(); !chosen.empty()) return chosen == "1";
   return device.host_memory || compute_capability(device) >= kVolta;
 }
 

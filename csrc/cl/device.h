@@ -11,16 +11,16 @@
 namespace dlb::cl {
 
 // Most kernels are written twice: as long vector loops without barriers for CPUs, and with many work-items
-// for all other devices. DLBACKEND_DEVICE_CLASS gives every device one class, so that the kernels of GPUs can
-// be tested, slowly, on the driver of a CPU.
+// for all other devices. DLBACKEND_EMULATE=class=gpu gives every device one class, so that the kernels of
+// GPUs can be tested, slowly, on the driver of a CPU.
 enum class DeviceClass : uint8_t { kCpu, kGpu };
 
 // Instructions of x86-64 for bfloat16: none, AVX512_BF16 on vectors, AMX on tiles.
 enum class Bf16 : uint8_t { kNone, kVectors, kTiles };
 
 // Matrix instructions that the work-items of a GPU execute together: none, mma of NVIDIA's PTX, or the same
-// computed in plain OpenCL C. DLBACKEND_TENSOR_CORES=emulated gives the last to devices without the
-// instructions, to test the kernels that need them, and DLBACKEND_TENSOR_CORES=none takes the instructions
+// computed in plain OpenCL C. DLBACKEND_EMULATE=tensor_cores=emulated gives the last to devices without the
+// instructions, to test the kernels that need them, and tensor_cores=none takes the instructions
 // away.
 enum class TensorCores : uint8_t { kNone, kMma, kEmulated };
 

@@ -147,6 +147,14 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
   return kernel;
 }
 
+bool is_settled_unmade(Kernel& kernel) {
+  Recording* recording = Recording::current();
+  if (!recording) return build_mode().deferred && kernel.will_be_made();
+  if (recording->wanted() != Recording::kWhether) return false;
+  recording->note_unbuilt();
+  return true;
+}
+
 std::shared_ptr<Kernel> get_own_kernel(Device& device, const std::string& source, const std::string& options,
                                        const std::string& name) {
   const std::string all_options = with_device_options(device, options);

@@ -20,6 +20,14 @@ namespace dlb::cl {
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name);
 
+// Whether get_kernel() has nothing more to do for a kernel that it gave out. It has where the kernel was
+// given out unmade, by a recording or because its build was deferred, and is now to be built, or to be noted
+// by this thread's recording.
+bool is_settled_unmade(Kernel& kernel);
+inline bool is_settled(Kernel& kernel) {
+  return kernel.is_made() || is_settled_unmade(kernel);
+}
+
 // Builds or loads programs ahead of their first use, in up to `threads` threads (0: as many as the host has
 // cores), and returns how many are ready. One that does not build is left for its first use to report.
 // `progress(done)` is called after each program, by one thread at a time; where it returns false, no more are

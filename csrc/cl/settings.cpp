@@ -1,9 +1,11 @@
 // Reads environment variables, and says on stderr which of them are ignored.
 #include "cl/settings.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <string_view>
 
@@ -19,19 +21,44 @@ std::string text(const char* name) {
   return read(name).value_or("");
 }
 
-void report_ignored(const char* name, const std::string& value, const std::string& expected) {
-  std::fprintf(stderr, "dlbackend: %s=%s is ignored; it is %s\n", name, value.c_str(), expected.c_str());
+void report_ignored(const std::string& name, const std::string& value, const std::string& expected) {
+  std::fprintf(stderr, "dlbackend: %s=%s is ignored; it is %s\n", name.c_str(), value.c_str(),
+               expected.c_str());
 }
 
-std::string one_of(const char* name, std::string_view first, std::string_view second) {
-  std::string value = text(name);
+// What the list DLBACKEND_EMULATE gives as `part`. Entries that are no part of it are reported with the first
+// part.
+std::string emulated(std::string_view part) {
+  constexpr std::string_view kParts[] = {"class",          "bf16",  "tensor_cores",
+                                         "groups_advance", "cache", "vector_floats"};
+  const std::string list = text("DLBACKEND_EMULATE");
+  std::string found;
+  for (std::string_view rest = list; !rest.empty();) {
+    const size_t end = std::min(rest.find(','), rest.size());
+    const std::string_view entry = rest.substr(0, end);
+    const std::string_view name = entry.substr(0, entry.find('='));
+    const bool is_known = std::find(std::begin(kParts), std::end(kParts), name) != std::end(kParts);
+    if (!is_known && part == kParts[0])
+      report_ignored("DLBACKEND_EMULATE", std::string(entry),
+                     "PART=VALUE, of class, bf16, tensor_cores, groups_advance, cache and vector_floats");
+    if (name == part) found = entry.substr(std::min(entry.find('=') + 1, entry.size()));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return found;
+}
+
+std::string one_of(const std::string& name, const std::string& value, std::string_view first,
+                   std::string_view second) {
   if (value.empty() || value == first || value == second) return value;
   report_ignored(name, value, std::string(first) + " or " + std::string(second));
   return "";
 }
+std::string one_of(const char* name, std::string_view first, std::string_view second) {
+  return one_of(name, text(name), first, second);
+}
 
-std::optional<int64_t> number(const char* name, int64_t least, int64_t most, const std::string& expected) {
-  const std::string value = text(name);
+std::optional<int64_t> number(const std::string& name, const std::string& value, int64_t least, int64_t most,
+                              const std::string& expected) {
   if (value.empty()) return {};
   int64_t found = 0;
   const char* const end = value.data() + value.size();
@@ -41,9 +68,16 @@ std::optional<int64_t> number(const char* name, int64_t least, int64_t most, con
   return {};
 }
 
-uint64_t positive(const char* name, const std::string& things) {
+uint64_t positive(const std::string& name, const std::string& value, const std::string& things) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  return static_cast<uint64_t>(number(name, 1, kMost, "a number of " + things).value_or(0));
+  return static_cast<uint64_t>(number(name, value, 1, kMost, "a number of " + things).value_or(0));
+}
+
+std::string emulated_word(const std::string& part, std::string_view first, std::string_view second) {
+  return one_of("DLBACKEND_EMULATE: " + part, emulated(part), first, second);
+}
+uint64_t emulated_number(const std::string& part, const std::string& things) {
+  return positive("DLBACKEND_EMULATE: " + part, emulated(part), things);
 }
 
 }  // namespace
@@ -58,43 +92,46 @@ std::optional<std::string> packs() {
   return read("DLBACKEND_PACKS");
 }
 
-std::string device_class() {
-  return one_of("DLBACKEND_DEVICE_CLASS", "cpu", "gpu");
+std::string emulated_class() {
+  return emulated_word("class", "cpu", "gpu");
 }
-std::string cpu_bf16() {
-  return one_of("DLBACKEND_CPU_BF16", "vectors", "none");
+std::string emulated_bf16() {
+  return emulated_word("bf16", "vectors", "none");
 }
-std::string tensor_cores() {
-  return one_of("DLBACKEND_TENSOR_CORES", "none", "emulated");
+std::string emulated_tensor_cores() {
+  return emulated_word("tensor_cores", "none", "emulated");
 }
+std::string emulated_groups_advance() {
+  return emulated_word("groups_advance", "0", "1");
+}
+uint64_t emulated_cache() {
+  return emulated_number("cache", "bytes");
+}
+uint64_t emulated_vector_floats() {
+  return emulated_number("vector_floats", "floats");
+}
+
 std::string rates() {
   return one_of("DLBACKEND_RATES", "measured", "derived");
 }
 std::string enqueue_thread() {
   return one_of("DLBACKEND_ENQUEUE_THREAD", "0", "1");
 }
-std::string groups_advance() {
-  return one_of("DLBACKEND_GROUPS_ADVANCE", "0", "1");
-}
-
-uint64_t device_cache() {
-  return positive("DLBACKEND_DEVICE_CACHE", "bytes");
-}
-uint64_t vector_floats() {
-  return positive("DLBACKEND_VECTOR_FLOATS", "floats");
-}
 uint64_t max_programs() {
-  return positive("DLBACKEND_MAX_PROGRAMS", "programs");
+  return positive("DLBACKEND_MAX_PROGRAMS", text("DLBACKEND_MAX_PROGRAMS"), "programs");
 }
 
 unsigned local_ranks() {
-  return static_cast<unsigned>(number("LOCAL_WORLD_SIZE", 1, 1 << 16, "a number of processes").value_or(1));
+  return static_cast<unsigned>(
+      number("LOCAL_WORLD_SIZE", text("LOCAL_WORLD_SIZE"), 1, 1 << 16, "a number of processes").value_or(1));
 }
 std::optional<unsigned> compile_processes() {
-  return number("DLBACKEND_COMPILE_PROCESSES", 0, 64, "a number up to 64");
+  return number("DLBACKEND_COMPILE_PROCESSES", text("DLBACKEND_COMPILE_PROCESSES"), 0, 64,
+                "a number up to 64");
 }
 int verbose() {
-  return static_cast<int>(number("DLBACKEND_VERBOSE", 0, 2, "0, 1 or 2").value_or(0));
+  return static_cast<int>(
+      number("DLBACKEND_VERBOSE", text("DLBACKEND_VERBOSE"), 0, 2, "0, 1 or 2").value_or(0));
 }
 
 std::string opencl_library() {

@@ -15,18 +15,22 @@ std::optional<std::string> packs();      // DLBACKEND_PACKS; set to nothing ther
 
 // One of the named words. Empty where the variable is not set and, with a line on stderr, where it holds
 // another word.
-std::string device_class();    // DLBACKEND_DEVICE_CLASS: cpu, gpu
-std::string cpu_bf16();        // DLBACKEND_CPU_BF16: vectors, none
-std::string tensor_cores();    // DLBACKEND_TENSOR_CORES: none, emulated
 std::string rates();           // DLBACKEND_RATES: measured, derived
 std::string enqueue_thread();  // DLBACKEND_ENQUEUE_THREAD: 0, 1
-std::string groups_advance();  // DLBACKEND_GROUPS_ADVANCE: 0, 1
 
-// Numbers above 0. They are 0 where the variable is not set and, with a line on stderr, where it holds
+// Parts of DLBACKEND_EMULATE, a list such as "class=gpu,tensor_cores=emulated" of what devices are taken to
+// have in place of what their drivers report. Empty or 0 where the list does not name the part and, with a
+// line on stderr, where it gives it another value.
+std::string emulated_class();           // class: cpu, gpu
+std::string emulated_bf16();            // bf16: vectors, none
+std::string emulated_tensor_cores();    // tensor_cores: none, emulated
+std::string emulated_groups_advance();  // groups_advance: 0, 1
+uint64_t emulated_cache();              // cache, bytes
+uint64_t emulated_vector_floats();      // vector_floats
+
+// A number above 0. It is 0 where the variable is not set and, with a line on stderr, where it holds
 // something else.
-uint64_t device_cache();   // DLBACKEND_DEVICE_CACHE, bytes
-uint64_t vector_floats();  // DLBACKEND_VECTOR_FLOATS
-uint64_t max_programs();   // DLBACKEND_MAX_PROGRAMS
+uint64_t max_programs();  // DLBACKEND_MAX_PROGRAMS
 
 // Numbers in a range. The comment ends with the default, which also holds, with a line on stderr, where the
 // variable is no such number.

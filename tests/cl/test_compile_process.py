@@ -179,7 +179,7 @@ print(int(stats["compiled"]), int(stats["compiled_elsewhere"]), dlbackend.solver
             code.replace("MODE", repr(mode)),
             DLBACKEND_CACHE_DIR=str(tmp_path / mode),
             DLBACKEND_PACKS="",
-            DLBACKEND_DEVICE_CLASS="gpu",
+            DLBACKEND_EMULATE="class=gpu",
             DLBACKEND_FIND_SHARE="1",
             DLBACKEND_COMPILE_PROCESSES="2",
         )

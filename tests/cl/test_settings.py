@@ -15,8 +15,6 @@ dlbackend._C.prefetch(0, [("", "")])  # asks how many processes compile
     [
         {
             "DLBACKEND_MAX_PROGRAMS": "12abc",
-            "DLBACKEND_DEVICE_CACHE": "1e6",
-            "DLBACKEND_VECTOR_FLOATS": "-8",
             "DLBACKEND_COMPILE_PROCESSES": "65",
             "DLBACKEND_VERBOSE": "1 ",
         },
@@ -32,9 +30,25 @@ def test_what_is_no_number_is_ignored(wrong, tmp_path):
 
 
 def test_numbers_are_taken(tmp_path):
-    right = {"DLBACKEND_MAX_PROGRAMS": "12", "DLBACKEND_DEVICE_CACHE": "1000000", "DLBACKEND_VECTOR_FLOATS": "8"}
+    right = {"DLBACKEND_MAX_PROGRAMS": "12", "DLBACKEND_EMULATE": "cache=1000000,vector_floats=8"}
     right |= {"DLBACKEND_VERBOSE": "1", "LOCAL_WORLD_SIZE": "2", "DLBACKEND_COMPILE_PROCESSES": ""}
     done = fresh_python(RUN, DLBACKEND_CACHE_DIR=str(tmp_path), **right)
     assert done.stdout.strip() == "6.0", done.stderr
     assert "is ignored" not in done.stderr
     assert "compiled" in done.stderr  # DLBACKEND_VERBOSE=1
+
+
+def test_parts_of_emulate():
+    code = """
+import torch, dlbackend
+from dlbackend import _C
+x = torch.ones(64, 64, device="ocl:0")
+print(x.mm(x).sum().item(), torch.ocl.get_device_properties(0).vector_floats)
+print(_C.explain_problem(dlbackend.solvers.problems()[0]))
+"""
+    done = fresh_python(code, DLBACKEND_EMULATE="class=gpu,cache=1e6,vector_floats=8,floats=4")
+    sum_and_floats, problem = done.stdout.split("\n", 1)
+    assert sum_and_floats.split() == ["262144.0", "8"], done.stderr
+    assert "cpu_packed: for CPU-like devices" in problem
+    ignored = [line.partition(" is ignored")[0] for line in done.stderr.splitlines() if " is ignored; it is " in line]
+    assert ignored == ["dlbackend: DLBACKEND_EMULATE=floats=4", "dlbackend: DLBACKEND_EMULATE: cache=1e6"]

@@ -123,7 +123,7 @@ def environment_of(name: str, device_class: str, folder: Path, uninitialized: bo
     return {
         **os.environ,
         **oclgrind,
-        "DLBACKEND_DEVICE_CLASS": device_class,
+        "DLBACKEND_EMULATE": f"class={device_class},tensor_cores=emulated",
         "DLBACKEND_CACHE_DIR": str(folder / device_class),
         "DLBACKEND_PACKS": "",
         # Oclgrind ends a process in which two threads use it at once, so nothing is measured or built beside the calls.
@@ -132,7 +132,6 @@ def environment_of(name: str, device_class: str, folder: Path, uninitialized: bo
         "DLBACKEND_COMPILE_PROCESSES": "0",
         "DLBACKEND_ENQUEUE_THREAD": "0",
         "DLBACKEND_FALLBACK": "silent",
-        "DLBACKEND_TENSOR_CORES": "emulated",
     }
 
 

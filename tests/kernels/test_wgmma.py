@@ -38,7 +38,7 @@ def fetch(machine: Machine, address: int, like: torch.Tensor) -> torch.Tensor:
 # How results lie in memory: rows of whole units; columns, to which another matrix is added; parts of the reduction.
 @pytest.mark.parametrize("results", ["units", "columns and an addend", "parts", "parts of odd width"])
 @pytest.mark.parametrize("along_rows", [False, True])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.slow)])
 def test_products(along_rows, order, results):
     m, n, k, splits = 136, 192, 200, 1 + results.startswith("parts")
     a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
@@ -224,7 +224,11 @@ def cases() -> Iterator[tuple[Attention, int, int]]:
     yield Attention(queries=70, keys=75, bias=torch.float32, causal=True, keep=0.7), 64, 0
 
 
-@pytest.mark.parametrize(("problem", "step", "overlap"), list(cases()))
+# The interpreter takes seconds for each: in the quick form it runs the last one.
+ATTENTION = [pytest.param(*case, marks=pytest.mark.slow) for case in list(cases())[:-1]] + list(cases())[-1:]
+
+
+@pytest.mark.parametrize(("problem", "step", "overlap"), ATTENTION)
 def test_attention(problem, step, overlap):
     ptx = forward_ptx(problem, step, overlap)
     for order in ORDERS:
@@ -234,8 +238,8 @@ def test_attention(problem, step, overlap):
 @pytest.mark.parametrize(
     "problem",
     [
-        Attention(heads=2, queries=70, keys=200, causal=True),  # keys that no query sees
-        Attention(queries=140, keys=100, dim=104, dtype=torch.float16, scale=0.2),
+        pytest.param(Attention(heads=2, queries=70, keys=200, causal=True), marks=pytest.mark.slow),  # keys unseen
+        pytest.param(Attention(queries=140, keys=100, dim=104, dtype=torch.float16, scale=0.2), marks=pytest.mark.slow),
         Attention(queries=20, keys=70, bias=torch.bfloat16, causal=True, keep=0.7),
     ],
 )

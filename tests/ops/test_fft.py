@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from common import DEVICE
-from fresh_process import fresh_python
+from fresh_process import emulating, fresh_python
 
 import dlbackend
 
@@ -195,7 +195,7 @@ for dtype in (torch.complex64, torch.complex128):
     x = torch.randn(5, 60, dtype=dtype)
     torch.testing.assert_close(torch.fft.fft(x.to("ocl")).cpu(), torch.fft.fft(x))
 """
-    done = fresh_python(code, DLBACKEND_VECTOR_FLOATS="4")
+    done = fresh_python(code, **emulating(vector_floats="4"))
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fresh_process import run_python
+from fresh_process import emulating, run_python
 
 import dlbackend  # noqa: F401
 
@@ -105,6 +105,6 @@ def test_elements(length: int, start: int) -> None:
 @pytest.mark.slow
 def test_past_the_cache(request: pytest.FixtureRequest) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-k", "test_elements"]
-    done = run_python("-m", "pytest", str(request.path), *options, DLBACKEND_DEVICE_CACHE="4096")
+    done = run_python("-m", "pytest", str(request.path), *options, **emulating(cache="4096"))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -92,5 +92,5 @@ for actual, expected in ((there.cumsum(1), x.cumsum(1)), (there.cummax(1).indice
 
 
 def test_where_work_groups_do_not_wait_for_each_other() -> None:
-    done = forked_python(TWO_LAUNCHES, DLBACKEND_DEVICE_CLASS="gpu", DLBACKEND_GROUPS_ADVANCE="0")
+    done = forked_python(TWO_LAUNCHES, DLBACKEND_EMULATE="class=gpu,groups_advance=0")
     assert done.returncode == 0, done.stderr

@@ -269,7 +269,7 @@ print(json.dumps([[s.specialised, s.taken] for s in dlbackend.solvers.solutions(
         with_faulty_solvers("test_slow", code),
         DLBACKEND_SOLVER="gemm:test_slow",
         DLBACKEND_CACHE_DIR=str(tmp_path),
-        DLBACKEND_DEVICE_CLASS="gpu",
+        DLBACKEND_EMULATE="class=gpu",
         DLBACKEND_FIND_SHARE="1",
     )
     assert sorted(solutions) == [[False, False], [True, True]]

@@ -34,7 +34,7 @@ def process(tmp_path):
             "DLBACKEND_CACHE_DIR": str(tmp_path / cache),
             "POCL_CACHE_DIR": str(tmp_path / cache / "pocl"),
             "DLBACKEND_PACKS": "",
-            "DLBACKEND_DEVICE_CLASS": "gpu",  # whose directions have programs of their own
+            "DLBACKEND_EMULATE": "class=gpu",  # whose directions have programs of their own
             "DLBACKEND_COMPILE_PROCESSES": "2",
             "DLBACKEND_FIND_MODE": "fast",
         }

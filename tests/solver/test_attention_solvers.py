@@ -13,7 +13,7 @@ from common import DEVICE, relative_error
 import dlbackend
 from dlbackend import _C
 
-EMULATED = os.environ.get("DLBACKEND_TENSOR_CORES") == "emulated"
+EMULATED = "tensor_cores=emulated" in os.environ.get("DLBACKEND_EMULATE", "")
 TENSOR_CORES = torch.ocl.is_available() and torch.ocl.get_device_properties(0).has_tensor_cores and not EMULATED
 
 # queries, keys, heads of queries, of keys, head size, and options of the call

@@ -150,18 +150,20 @@ def test_takes_what_it_is_faster_for():
     assert taken(large.replace("bfloat16", "float32")) != "cpu_bf16"
     assert taken(KEY.replace("=64", "=4").replace(",64,", ",4,")) != "cpu_bf16"
     code = f"import torch, dlbackend; from dlbackend import _C; print(_C.explain_problem({large!r}))"
-    assert "cpu_bf16: for CPU-like devices" in forked_python(code, DLBACKEND_DEVICE_CLASS="gpu").stdout
+    assert "cpu_bf16: for CPU-like devices" in forked_python(code, DLBACKEND_EMULATE="class=gpu").stdout
 
 
 def test_less_than_there_is():
     code = f"import torch, dlbackend; from dlbackend import _C; print(_C.explain_problem({KEY!r}))"
-    assert "cpu_bf16: needs PoCL" in forked_python(code, DLBACKEND_CPU_BF16="none").stdout
-    assert "cpu_bf16: applicable" in forked_python(code, DLBACKEND_CPU_BF16="vectors").stdout
+    assert "cpu_bf16: needs PoCL" in forked_python(code, DLBACKEND_EMULATE="bf16=none").stdout
+    assert "cpu_bf16: applicable" in forked_python(code, DLBACKEND_EMULATE="bf16=vectors").stdout
 
 
 @pytest.mark.skipif("amx_bf16" not in Path("/proc/cpuinfo").read_text(), reason="the tests themselves run vectors")
 def test_vectors_where_there_are_tiles(request):
     file, those = str(request.path), "test_gemm or test_conv or finite or blocking"
-    done = run_python("-m", "pytest", file, "-q", "-p", "no:cacheprovider", "-k", those, DLBACKEND_CPU_BF16="vectors")
+    done = run_python(
+        "-m", "pytest", file, "-q", "-p", "no:cacheprovider", "-k", those, DLBACKEND_EMULATE="bf16=vectors"
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -4,7 +4,7 @@ if the vectors were of the other one.
 
 import pytest
 import torch
-from fresh_process import run_python
+from fresh_process import emulating, run_python
 
 import dlbackend  # noqa: F401
 
@@ -25,6 +25,6 @@ def test_tile_of_other_vectors(file: str, request: pytest.FixtureRequest) -> Non
     other = 8 if PROPERTIES.vector_floats >= 16 else 16
     options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN[file]]
     tests = str(request.path.parent / file)
-    done = run_python("-m", "pytest", tests, *options, DLBACKEND_VECTOR_FLOATS=str(other))
+    done = run_python("-m", "pytest", tests, *options, **emulating(vector_floats=str(other)))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

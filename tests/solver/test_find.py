@@ -627,7 +627,7 @@ del held
 want = a.double() @ b.double()
 print(json.dumps([workspace, (out.cpu() - want).abs().max().item() / want.abs().max().item()]))
 """
-    workspace, error = process(code, DLBACKEND_DEVICE_CLASS="gpu", **WRONG)
+    workspace, error = process(code, DLBACKEND_EMULATE="class=gpu", **WRONG)
     assert workspace > 0
     assert error < 1e-4
 

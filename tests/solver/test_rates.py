@@ -50,7 +50,7 @@ def test_unusable_lines_are_ignored(text):
 
 @pytest.mark.parametrize("device_class", ["cpu", "gpu"])
 def test_derived_rates_are_sensible(tmp_path, device_class):
-    rates = rates_in_process(tmp_path, DLBACKEND_DEVICE_CLASS=device_class, DLBACKEND_RATES="derived")
+    rates = rates_in_process(tmp_path, DLBACKEND_EMULATE=f"class={device_class}", DLBACKEND_RATES="derived")
     assert not rates["measured"]
     assert all(math.isfinite(rates[name]) and rates[name] > 0 for name in NAMES)
     assert rates["float64"] < rates["float32"] <= rates["matrix16"]

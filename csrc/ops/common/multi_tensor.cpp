@@ -10,8 +10,8 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "cl/program_table.h"
 #include "codegen/registry.h"
+#include "runtime/kernel_cache.h"
 #include "runtime/transfer.h"
 
 namespace dlb {
@@ -295,18 +295,11 @@ bool for_each_table(const TensorLists& lists, Stream& stream, const std::vector<
 namespace {
 
 cl::Kernel& kernel_for(const MultiTensorKey& key, cl::Device& device) {
-  static std::mutex mutex;
-  static auto* kernels = new std::unordered_map<cl::Device*, std::unordered_map<MultiTensorKey, cl::Kernel*>>;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    if (cl::Kernel* kernel = (*kernels)[&device][key]) return *kernel;
-  }
-  codegen::check_is_row(*key.op);
-  cl::Kernel& kernel =
-      cl::get_kernel(device, codegen::multi_tensor_source(key), "", std::string("dlb_multi_") + key.op->name);
-  std::lock_guard<std::mutex> lock(mutex);
-  (*kernels)[&device][key] = &kernel;
-  return kernel;
+  return KernelCache<MultiTensorKey>::get(device, key, [&]() -> cl::Kernel& {
+    codegen::check_is_row(*key.op);
+    return cl::get_kernel(device, codegen::multi_tensor_source(key), "",
+                          std::string("dlb_multi_") + key.op->name);
+  });
 }
 
 }  // namespace

@@ -3,14 +3,13 @@
 #include "primitives/pointwise/launch.h"
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <unordered_map>
 
-#include "cl/program_table.h"
 #include "codegen/registry.h"
 #include "kernels/pointwise/traffic.h"
 #include "runtime/device_error.h"
+#include "runtime/kernel_cache.h"
 
 namespace dlb::pointwise {
 namespace {
@@ -27,36 +26,12 @@ constexpr size_t kGpuGroup = 256;
 constexpr uint32_t kCpuGrain = 8192;
 constexpr uint32_t kCpuItemsPerUnit = 4;  // evens out cores that are disturbed
 
-// Finds a kernel by its key: in a small cache of the thread's own, which needs no lock, then in the device's
-// table.
 cl::Kernel& kernel_for(const PointwiseKey& key, cl::Device& device) {
-  struct Slot {
-    PointwiseKey key;
-    cl::Device* device = nullptr;
-    cl::Kernel* kernel = nullptr;
-  };
-  constexpr size_t kSlots = 512;
-  thread_local std::unique_ptr<std::array<Slot, kSlots>> slots = std::make_unique<std::array<Slot, kSlots>>();
-  Slot& slot = (*slots)[std::hash<PointwiseKey>{}(key) % kSlots];
-  if (slot.device == &device && slot.key == key) [[likely]]
-    return *slot.kernel;
-
-  static std::mutex mutex;
-  static auto* kernels = new std::unordered_map<cl::Device*, std::unordered_map<PointwiseKey, cl::Kernel*>>;
-  cl::Kernel* kernel = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    kernel = (*kernels)[&device][key];
-  }
-  if (!kernel) {
+  return KernelCache<PointwiseKey>::get(device, key, [&]() -> cl::Kernel& {
     codegen::check_is_row(*key.op);
     const std::string source = (key.op->error ? kDeviceErrorSource : "") + codegen::pointwise_source(key);
-    kernel = &cl::get_kernel(device, source, "", std::string("pointwise_") + key.op->name);
-    std::lock_guard<std::mutex> lock(mutex);
-    (*kernels)[&device][key] = kernel;
-  }
-  slot = {key, &device, kernel};
-  return *kernel;
+    return cl::get_kernel(device, source, "", std::string("pointwise_") + key.op->name);
+  });
 }
 
 // The error site of an op that reports wrong data. It is registered at the op's first launch.
