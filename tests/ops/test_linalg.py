@@ -69,6 +69,21 @@ def test_cholesky(dtype: torch.dtype) -> None:
             assert_near(torch.cholesky_inverse(factor, upper=upper), torch.linalg.inv(a.to(wide(dtype))))
 
 
+@pytest.mark.parametrize("n", [3, 21, 90])
+def test_cholesky_solve_takes_a_factor_of_any_diagonal(n: int) -> None:
+    """That of a Cholesky factor is real, but not while gradients are checked."""
+    lower = torch.linalg.cholesky(definite((2, n, n), torch.complex64))
+    lower.diagonal(dim1=-2, dim2=-1).mul_(0.8 + 0.6j)
+    b = general((2, n, 5), torch.complex64)
+    for upper in (False, True):
+        factor = lower.mH.contiguous() if upper else lower
+        exact = lower.to(torch.complex128)
+        assert_near(
+            torch.cholesky_solve(b.to("ocl"), factor.to("ocl"), upper=upper),
+            torch.linalg.solve(exact @ exact.mH, b.to(torch.complex128)),
+        )
+
+
 def test_cholesky_says_where_a_matrix_is_not_definite() -> None:
     a = torch.eye(100).repeat(3, 1, 1)
     a[1, 80, 80] = -1

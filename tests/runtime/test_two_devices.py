@@ -17,6 +17,11 @@ a = x.to("ocl:0")
 for wanted in (x, x.t(), x[:, ::2], x[:0], x[1, 1]):
     there = wanted.to("ocl:0").to("ocl:1")
     assert there.device == torch.device("ocl:1") and there.cpu().equal(wanted)
+for form in ("to_sparse", "to_sparse_csr"):
+    for there in (getattr(a, form)().to("ocl:1"), getattr(a.to("ocl:1"), form)()):
+        assert there.device == there.values().device == torch.device("ocl:1"), there
+        assert torch.zeros_like(there).device == torch.device("ocl:1")
+        assert there.to_dense().cpu().equal(x) and (there + there).to("ocl:0").to_dense().cpu().equal(x + x)
 strided = torch.zeros(6, 4, device="ocl:1").t()
 strided.copy_(a.double())
 assert strided.cpu().equal(x)

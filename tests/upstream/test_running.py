@@ -67,12 +67,23 @@ TESTS = """
 import os, time
 import torch
 from torch.testing._internal.common_device_type import instantiate_device_type_tests, dtypes
-from torch.testing._internal.common_utils import TestCase, run_tests
+from torch.testing._internal.common_utils import TestCase, freeze_rng_state, run_tests
 
 class TestSome(TestCase):
     @dtypes(torch.float32)
     def test_fine(self, device, dtype):
         self.assertEqual(torch.ones(2, device=device, dtype=dtype).device.type, "ocl")
+
+    def test_frozen(self, device):
+        with freeze_rng_state():
+            first = torch.rand(3, device=device)
+        self.assertEqual(torch.rand(3, device=device), first)
+
+    def test_late(self, device):
+        torch.zeros(2, device=device)[torch.tensor([5], device=device)]
+
+    def test_later(self, device):
+        self.assertEqual(torch.ones(2, device=device).sum(), 2)
 
     def test_wrong(self, device):
         self.assertEqual(1, 2)
@@ -84,7 +95,7 @@ class TestSome(TestCase):
         os.abort()
 
 class TestOnNoDevice(TestCase):
-    def test_never(self):
+    def test_never_on_ocl(self):
         raise AssertionError
 
 class TestOfCPUAndCUDA(TestCase):
@@ -112,7 +123,8 @@ def test_files_of_a_checkout(tmp_path):
     assert done.returncode == 1, done.stderr
     row = re.search(r"^test_some.py +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) ", done.stdout, re.MULTILINE)
     assert row is not None, done.stdout
-    assert row.groups() == ("2", "1", "2", "0", "2", "0"), done.stdout
+    assert row.groups() == ("4", "1", "3", "0", "3", "0"), done.stdout
+    assert "new failure: test_some.py::TestSomePRIVATEUSE1::test_late_ocl" in done.stdout
     assert "new failure: test_some.py::TestSomePRIVATEUSE1::test_crash_ocl" in done.stdout
     fine = run_python(*arguments, "--any-version", "-k", "fine")
     assert fine.returncode == 0, fine.stdout

@@ -102,7 +102,8 @@ __attribute__((reqd_work_group_size(LINALG_SMALL_GROUP, 1, 1))) kernel void solv
     if (what & SOLVE_UPPER) {
 #pragma unroll
       for (int k = SIZE - 1; k >= 0; --k) {
-        if (!(what & SOLVE_UPPER_UNIT)) x[k] = DIV(x[k], tile[k * SIZE + k]);
+        const T pivot = what & SOLVE_MIRROR ? CONJ(tile[k * SIZE + k]) : tile[k * SIZE + k];
+        if (!(what & SOLVE_UPPER_UNIT)) x[k] = DIV(x[k], pivot);
 #pragma unroll
         for (int i = 0; i < k; ++i) x[i] -= MUL(tile[i * SIZE + k], x[k]);
       }

@@ -25,7 +25,7 @@ enum {
   SOLVE_SWAP_FIRST = 1,  // the pivots' row exchanges, forward
   SOLVE_LOWER = 2,
   SOLVE_LOWER_UNIT = 4,
-  SOLVE_MIRROR = 8,  // the upper triangle is the conjugate transpose of the lower one
+  SOLVE_MIRROR = 8,  // the upper triangle is the conjugate transpose of the lower one, the diagonal too
   SOLVE_UPPER = 16,
   SOLVE_UPPER_UNIT = 32,
   SOLVE_SWAP_LAST = 64  // the exchanges, backward

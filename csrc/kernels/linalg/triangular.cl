@@ -1,7 +1,9 @@
 // Solutions with triangular matrices that fit a tile. A_T: the element type.
 #include "kernels/linalg/linalg.clh"
 
-// Both solve in place for `w` of the right-hand sides x[i * TILE_LANES + lane], with a[i * n + k].
+// Both solve in place for `w` of the right-hand sides x[i * TILE_LANES + lane], with a[i * n + k], whose diagonal is
+// conjugated where `conjugate` says so.
+#define PIVOT(i) (conjugate ? CONJ(a[(i) * n + (i)]) : a[(i) * n + (i)])
 #ifdef DLB_CPU
 #define SOLVE_ROW(i, from, to, unit)                                                            \
   {                                                                                             \
@@ -11,7 +13,7 @@
       const T factor = a[(i) * n + k];                                                          \
       DLB_SIMD for (int l = 0; l < w; ++l) sum[l] -= MUL(factor, x[k * TILE_LANES + l]);        \
     }                                                                                           \
-    const T pivot = a[(i) * n + (i)];                                                           \
+    const T pivot = PIVOT(i);                                                                   \
     DLB_SIMD for (int l = 0; l < w; ++l) x[(i) * TILE_LANES + l] = unit ? sum[l] : DIV(sum[l], pivot); \
   }
 #else
@@ -19,13 +21,14 @@
   FOR_ITEMS(l, 0, w) {                                                                          \
     T sum = x[(i) * TILE_LANES + l];                                                            \
     for (int k = from; k < to; ++k) sum -= MUL(a[(i) * n + k], x[k * TILE_LANES + l]);          \
-    x[(i) * TILE_LANES + l] = unit ? sum : DIV(sum, a[(i) * n + (i)]);                          \
+    x[(i) * TILE_LANES + l] = unit ? sum : DIV(sum, PIVOT(i));                                  \
   }
 #endif
 #ifdef DLB_CPU
 // Four rows at a time: their sums do not wait for one another.
 enum { ROWS = 4 };
-inline void solve_rows(local const T* a, local T* x, int n, int w, int i, int from, int to, int unit, int upper) {
+inline void solve_rows(local const T* a, local T* x, int n, int w, int i, int from, int to, int unit, int upper,
+                       int conjugate) {
   T sum[ROWS][TILE_LANES];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) DLB_SIMD for (int l = 0; l < w; ++l) sum[r][l] = x[(i + r) * TILE_LANES + l];
@@ -40,7 +43,7 @@ inline void solve_rows(local const T* a, local T* x, int n, int w, int i, int fr
   for (int step = 0; step < ROWS; ++step) {
     const int r = upper ? ROWS - 1 - step : step;
     local T* const row = x + (i + r) * TILE_LANES;
-    const T pivot = a[(i + r) * n + i + r];
+    const T pivot = PIVOT(i + r);
     if (unit) {
       DLB_SIMD for (int l = 0; l < w; ++l) row[l] = sum[r][l];
     } else if (ABS1(pivot) >= TINY) {
@@ -61,18 +64,18 @@ inline void solve_rows(local const T* a, local T* x, int n, int w, int i, int fr
 
 inline void solve(local const T* a, local T* x, int n, int w, int what) {
   if (what & SOLVE_LOWER) {
-    const int unit = what & SOLVE_LOWER_UNIT;
+    const int unit = what & SOLVE_LOWER_UNIT, conjugate = 0;
     int i = 0;
 #ifdef DLB_CPU
-    for (; i + ROWS <= n; i += ROWS) solve_rows(a, x, n, w, i, 0, i, unit, 0);
+    for (; i + ROWS <= n; i += ROWS) solve_rows(a, x, n, w, i, 0, i, unit, 0, conjugate);
 #endif
     for (; i < n; ++i) SOLVE_ROW(i, 0, i, unit)
   }
   if (what & SOLVE_UPPER) {
-    const int unit = what & SOLVE_UPPER_UNIT;
+    const int unit = what & SOLVE_UPPER_UNIT, conjugate = what & SOLVE_MIRROR;
     int i = n;
 #ifdef DLB_CPU
-    for (; i >= ROWS; i -= ROWS) solve_rows(a, x, n, w, i - ROWS, i, n, unit, 1);
+    for (; i >= ROWS; i -= ROWS) solve_rows(a, x, n, w, i - ROWS, i, n, unit, 1, conjugate);
 #endif
     for (--i; i >= 0; --i) SOLVE_ROW(i, i + 1, n, unit)
   }
