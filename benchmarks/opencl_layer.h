@@ -1,5 +1,5 @@
-// What every OpenCL layer between loader and driver has: the calls of the driver, a copy of them, and the loader's two
-// entry points. A layer defines replace_calls(), which puts its own functions into the copy.
+// The common part of OpenCL layers between loader and driver: the calls of the driver, a copy of them, and
+// the loader's two entry points. A layer defines replace_calls(), which puts its own functions into the copy.
 #pragma once
 #include <CL/cl_layer.h>
 #include <string.h>
@@ -9,7 +9,8 @@ static struct _cl_icd_dispatch mine;
 
 static void replace_calls(void);
 
-CL_API_ENTRY cl_int CL_API_CALL clGetLayerInfo(cl_layer_info what, size_t size, void* value, size_t* size_needed) {
+CL_API_ENTRY cl_int CL_API_CALL clGetLayerInfo(cl_layer_info what, size_t size, void* value,
+                                               size_t* size_needed) {
   if (what != CL_LAYER_API_VERSION) return CL_INVALID_VALUE;
   if (value && size >= sizeof(cl_layer_api_version)) *(cl_layer_api_version*)value = CL_LAYER_API_VERSION_100;
   if (size_needed) *size_needed = sizeof(cl_layer_api_version);

@@ -1,7 +1,7 @@
-// What a driver lets happen at once. First: how long a launch takes while another thread of the process waits
-// for the device, that is, whether waiting calls hold the lock that launches need. Second: when a copy of 32
-// MiB that depends on a finished kernel ends, while a later kernel of 50 to 100 ms runs in the queue of that
-// kernel.
+// Measures what a driver does at once. First: how long a launch takes while another thread of the process
+// waits for the device, that is, whether waiting calls hold the lock that launches need. Second: when a copy
+// of 32 MiB that depends on a finished kernel ends, while a later kernel of 50 to 100 ms runs in the queue of
+// that kernel.
 //
 //   g++ -std=c++20 -O2 benchmarks/probes/driver_lock.cpp -lOpenCL -pthread -o driver_lock && ./driver_lock
 //   [device]

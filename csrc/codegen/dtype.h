@@ -35,7 +35,7 @@ enum class DType : uint8_t {
 };
 constexpr size_t kDTypes = 21;
 
-// Which of an op's bodies applies.
+// The class of a dtype, which chooses among an op's bodies.
 enum class DClass : uint8_t { Bool, Int, Float, Complex };
 
 size_t size_of(DType type);  // bytes

@@ -38,7 +38,7 @@ struct Group {
   std::set<size_t> needs;  // other groups
 };
 
-// What each group defines. The first group is the base, whose macros are no functions.
+// The definitions of each group. The first group is the base, whose macros are no functions.
 class Index {
  public:
   static const Index& get() {

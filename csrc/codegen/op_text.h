@@ -1,5 +1,5 @@
-// What the skeletons of pointwise and multi-tensor kernels know of an op: how its operands are loaded, what
-// is computed from them, and how results are stored, as macros that the skeletons are written in.
+// The macros of an op that the skeletons of pointwise and multi-tensor kernels are written in: how its
+// operands are loaded, what is computed from them, and how results are stored.
 #pragma once
 #include <functional>
 #include <string>
@@ -43,7 +43,7 @@ class OpText {
                             const std::function<std::string(size_t)>& memory) const;
 
  private:
-  // What an element of operand i is in compute type.
+  // The expression for an element of operand i in compute type.
   std::string loaded(size_t i, const std::string& element) const;
 
   std::string vector_type(size_t i) const;

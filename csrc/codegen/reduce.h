@@ -30,7 +30,7 @@ struct Field {
   const char* init = nullptr;
 };
 
-// What an op does for one class of compute types; statements of OpenCL C. Names: the accumulator's fields
+// The body of an op for one class of compute types; statements of OpenCL C. Names: the accumulator's fields
 // a0, a1 ..; the inputs x0, x1 .. (type T); `i`, the element's position in the reduction (long); scalars s0,
 // s1 .. (type T). A body without a step: the op is not defined for that class.
 struct ReduceBody {
@@ -113,7 +113,7 @@ const char* name_of(ReduceForm form);  // the kernel's name
 
 using params::ReduceParams;
 
-// What a kernel of so many operands takes of the parameters.
+// Bytes of the parameters that a kernel of so many operands takes.
 constexpr size_t params_bytes(size_t operands) {
   return offsetof(ReduceParams, operand) + operands * sizeof(params::ReduceOperand);
 }

@@ -1,4 +1,4 @@
-// What the text of a reduction or scan and the sizes that its callers count with have to agree on.
+// Facts that the text of a reduction or scan and the sizes that its callers count with must agree on.
 #pragma once
 #include "codegen/reduce.h"
 

@@ -49,7 +49,7 @@ void get_ready(const std::string& tag) {
     if (Device* device = device_of(tag))
       api().clReleaseProgram(build_source(*device, source, "", hash128(source)));
   } catch (...) {
-    // What is wrong then fails once more when something is compiled.
+    // The same error comes again when something is compiled.
   }
 }
 

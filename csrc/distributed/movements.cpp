@@ -126,8 +126,8 @@ OclGloo::WorkPtr OclGloo::allgather_coalesced(std::vector<Tensors>& outputs, Ten
   return job.submit(*pipeline_, c10d::OpType::ALLGATHER_COALESCED, "oclgloo:all_gather_coalesced", label());
 }
 
-// What gather and scatter ask of their arguments: `own` is every rank's one tensor, and `lists` holds on the
-// root one list with a tensor for each rank, which is returned, and on the others nothing.
+// Checks the arguments of gather and scatter: `own` is every rank's one tensor. On the root `lists` holds one
+// list with a tensor for each rank, which is returned; on the others it is empty.
 OclGloo::Tensors OclGloo::list_of_root(const Checks& checks, int64_t root, const char* own_side,
                                        const Tensors& own, const std::string& side,
                                        const std::vector<Tensors>& lists) const {

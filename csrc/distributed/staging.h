@@ -23,7 +23,7 @@ inline bool writes(Access access) {
   return access != Access::kRead;
 }
 
-// What the host sees as one piece of memory: regions of tensors of one device, behind each other.
+// Regions of tensors of one device, behind each other; the host sees them as one piece of memory.
 struct Operand {
   std::vector<Region> regions;
   Access access = Access::kRead;

@@ -35,7 +35,7 @@ CollectiveWork::CollectiveWork(c10d::OpType type, const char* title, std::vector
       device_(device),
       label_(std::move(label)) {}
 
-// Who never waited may free the tensors while the copies into them are still in their queue.
+// A caller that never waited may free the tensors while the copies into them are still in their queue.
 CollectiveWork::~CollectiveWork() {
   if (waited_ || !stream_ || cl::in_bad_fork()) return;
   for (const at::Tensor& tensor : outputs_)

@@ -11,7 +11,7 @@
 
 namespace dlb::distributed {
 
-// Which group, rank and operation an error belongs to.
+// The group, rank and operation that an error belongs to.
 struct Label {
   std::string op;  // with the bytes of its tensors
   std::string group;

@@ -132,7 +132,7 @@ struct Operand {
   const dlb_long* strides;
   int64_t bytes;
 
-  // What the copy engine writes for a box, line after line.
+  // The values that the copy engine writes for a box, line after line.
   Values box(const ConvWgmmaBox& from) const {
     int64_t count[5];
     for (int i = 0; i < 5; i++) count[i] = (map.box[i] + map.step[i] - 1) / map.step[i];

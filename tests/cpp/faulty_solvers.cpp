@@ -21,7 +21,7 @@ const GemmSolver& reference() {
   return static_cast<const GemmSolver&>(gemm_op.reference());
 }
 
-// What the reference does, so many times.
+// Does what the reference does, so many times.
 class Repeats final : public GemmInvoker {
  public:
   Repeats(const GemmProblem& problem, cl::Device& device, int times)

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kRows = 64, kItems = 128, kStep = 128, kDim = 64;
 
-// Of a work-item's registers: D's element i, and both halves of A's word w of the instruction that begins at
-// k.
+// The place of a work-item's registers: of D's element i, and of both halves of A's word w of the instruction
+// that begins at k.
 struct Place {
   int row, column;
   bool operator==(const Place&) const = default;

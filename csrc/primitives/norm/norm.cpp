@@ -33,8 +33,8 @@ void check_dtypes(const at::Tensor& input, std::initializer_list<const at::Tenso
     if (!param->defined()) continue;
     if (expected == c10::ScalarType::Undefined)
       expected = half && param->scalar_type() != type ? at::kFloat : type;
-    TORCH_CHECK(param->scalar_type() == expected, op, ": mixed dtype: expected parameters of dtype ", expected,
-                " beside an input of ", type, ", but found ", param->scalar_type());
+    TORCH_CHECK(param->scalar_type() == expected, op, ": mixed dtype: expected parameters of dtype ",
+                expected, " beside an input of ", type, ", but found ", param->scalar_type());
   }
 }
 
