@@ -17,4 +17,4 @@ if [ "${1:-}" = --all ]; then
   which=()
   shift
 fi
-exec "${on[@]}" .venv/bin/python -m pytest -n auto --maxprocesses 8 "${which[@]}" "$@"
+exec "${on[@]}" .venv/bin/python -m pytest -n auto --maxprocesses 8 --dist loadfile "${which[@]}" "$@"

@@ -33,6 +33,7 @@ def test_there_are_all_overloads():
     assert {"aten::add.Tensor", "aten::conv2d.padding", "aten::kaiser_window.beta_out"} <= set(names)
 
 
+@pytest.mark.slow
 def test_no_overload_ends_the_process(tmp_path):
     """Kernels do nothing, and what the host reads of their results is chance: what goes wrong must do so with them."""
     layer = build_layer(Path(__file__).parents[1] / "idle_layer.c", tmp_path)
