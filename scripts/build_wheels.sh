@@ -8,8 +8,9 @@
 # A wheel's version carries its torch (0.2.0+pt213), its metadata requires it, and auditwheel gives it the oldest
 # manylinux tag that its symbols allow: build on the oldest system to be supported. Each wheel is then installed with
 # [cpu] into a fresh environment and computes there, without a compiler and without the system's OpenCL; --no-check leaves
-# that out, for a torch whose own libraries are not here (a CUDA build needs no CUDA to be compiled against). Pairs that
-# cannot be had are named at the end. Exit status: 0 where every wheel that was built passed, and at least one was.
+# that out, for a torch whose own libraries are not here (a CUDA build needs no CUDA to be compiled against). Packs in
+# packs/ go into every wheel, and a stale one fails its build. Pairs that cannot be had are named at the end. Exit status:
+# 0 where every wheel that was built passed, and at least one was.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out="$PWD/dist" check=1 pythons=() torches=()

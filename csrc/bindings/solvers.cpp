@@ -45,6 +45,15 @@ py::dict find_stats() {
   return result;
 }
 
+// The solvers of every op as find records name them: "op:name@revision".
+std::vector<std::string> solver_revisions() {
+  std::vector<std::string> names;
+  for (const auto* op : dlb::solver::ops())
+    for (const auto* solver : op->solvers())
+      names.push_back(std::string(op->name()) + ":" + dlb::solver::revision_name(*solver));
+  return names;
+}
+
 // The rates by name, and whether they were measured.
 py::dict rates_dict(const dlb::solver::DeviceRates& rates) {
   py::dict result;
@@ -80,6 +89,7 @@ void bind_solvers(py::module_& m) {
       "Gives each device class its own allowance back.");
   m.def("force_solver", &solver::force);
   m.def("solver_names", &solver::solver_names);
+  m.def("solver_revisions", &solver_revisions);
   m.def("explain_problem", &solver::explain, py::arg("key"), py::arg("device") = 0, no_gil);
   m.def("solutions", &solver::solutions, py::arg("key"), py::arg("device") = 0, no_gil);
   m.def("tune_problem", &solver::tune, py::arg("key"), py::arg("device") = 0, py::arg("exhaustive") = true,

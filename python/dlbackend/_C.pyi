@@ -50,6 +50,7 @@ def kernel_stats() -> dict[str, float]: ...
 def find_stats() -> dict[str, float]: ...
 def force_solver(specification: str) -> None: ...  # as DLBACKEND_SOLVER; "" gives the choice back
 def solver_names() -> list[str]: ...  # "op:name"
+def solver_revisions() -> list[str]: ...  # "op:name@revision"
 def explain_problem(key: str, device: int = 0) -> str: ...  # the solver taken, and why others are not
 def solutions(key: str, device: int = 0) -> str: ...  # see csrc/solver/inspect.h
 def tune_problem(key: str, device: int = 0, exhaustive: bool = True) -> None: ...  # measures solvers now
