@@ -73,7 +73,7 @@ def background_at_rest():
     dlbackend.solvers.wait()
 
 
-QUICK = ("torch.float32", "torch.int64")
+QUICK = ("torch.float32",)
 
 
 def further_dtypes(items: list[pytest.Item]) -> Iterator[pytest.Item]:

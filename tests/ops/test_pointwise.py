@@ -237,6 +237,7 @@ def wrote(result, *what):
     pytest.fail(f"{what}: {result}")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_out_dtypes_that_the_cpu_refuses():
     refused = 0
