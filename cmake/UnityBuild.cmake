@@ -1,7 +1,6 @@
 # Compiles files of a folder together, which spares most of the time that goes into headers. Off in
 # scripts/dev_build.sh, where one changed file is what is compiled.
-option(DLB_UNITY "Compile the files of a folder together, up to DLB_UNITY_FILES at a time" ON)
-set(DLB_UNITY_FILES 8 CACHE STRING "Most files that are compiled together")
+option(DLB_UNITY "Compile the files of a folder together, up to eight at a time" ON)
 
 # unite_folders(TARGET files...): names a group for every folder's files.
 function(unite_folders target)
@@ -16,7 +15,7 @@ function(unite_folders target)
     if(NOT DEFINED files_of_${folder})
       set(files_of_${folder} 0)
     endif()
-    math(EXPR batch "${files_of_${folder}} / ${DLB_UNITY_FILES}")
+    math(EXPR batch "${files_of_${folder}} / 8")
     math(EXPR files_of_${folder} "${files_of_${folder}} + 1")
     set_source_files_properties("${file}" PROPERTIES UNITY_GROUP "${folder}_${batch}")
   endforeach()

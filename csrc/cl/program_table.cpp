@@ -147,7 +147,7 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
   return kernel;
 }
 
-bool is_settled_unmade(Kernel& kernel) {
+bool may_stay_unbuilt(Kernel& kernel) {
   Recording* recording = Recording::current();
   if (!recording) return build_mode().deferred && kernel.will_be_made();
   if (recording->wanted() != Recording::kWhether) return false;

@@ -20,12 +20,13 @@ namespace dlb::cl {
 Kernel& get_kernel(Device& device, const std::string& source, const std::string& options,
                    const std::string& name);
 
-// Whether get_kernel() has nothing more to do for a kernel that it gave out. It has where the kernel was
-// given out unmade, by a recording or because its build was deferred, and is now to be built, or to be noted
-// by this thread's recording.
-bool is_settled_unmade(Kernel& kernel);
+// Of a kernel that get_kernel() returned before it was built, for a recording or because its build was
+// deferred: whether it may be used as it is. If not, get_kernel() is to be called again, which builds it now
+// or notes it in this thread's recording.
+bool may_stay_unbuilt(Kernel& kernel);
+// Whether a kernel that get_kernel() returned may be used without calling that again.
 inline bool is_settled(Kernel& kernel) {
-  return kernel.is_made() || is_settled_unmade(kernel);
+  return kernel.is_made() || may_stay_unbuilt(kernel);
 }
 
 // Builds or loads programs ahead of their first use, in up to `threads` threads (0: as many as the host has

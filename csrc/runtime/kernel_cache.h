@@ -10,9 +10,9 @@
 
 namespace dlb {
 
-// The process's kernels of one kind of key, which says all that the source depends on but the device. A key
-// is a small value with ==; one that refers to a caller's memory has a member interned() that
-// returns an equal key which lives as long as the process.
+// The process's kernels for one type of key. A key says everything that the source depends on except the
+// device. It is a small value with ==. One that refers to its caller's memory has a member interned(), which
+// returns an equal key that stays valid as long as the process.
 template <class Key, class Hash = std::hash<Key>>
 class KernelCache {
  public:
@@ -38,8 +38,9 @@ class KernelCache {
         break;
       }
     }
-    cl::Kernel& kernel = shared(device, key, make);
-    *place = {lasting(key), &device, &kernel};
+    const Key kept = lasting(key);
+    cl::Kernel& kernel = shared(device, kept, make);
+    *place = {kept, &device, &kernel};
     return kernel;
   }
 
@@ -64,15 +65,15 @@ class KernelCache {
   static cl::Kernel& shared(cl::Device& device, const Key& key, Make&& make) {
     static std::mutex mutex;
     static auto* kernels = new std::unordered_map<cl::Device*, std::unordered_map<Key, cl::Kernel*, Hash>>;
+    cl::Kernel* known = nullptr;
     {
       std::lock_guard<std::mutex> lock(mutex);
-      auto& of_device = (*kernels)[&device];
-      if (const auto it = of_device.find(key); it != of_device.end() && cl::is_settled(*it->second))
-        return *it->second;
+      known = (*kernels)[&device][key];
     }
+    if (known && cl::is_settled(*known)) return *known;
     cl::Kernel& kernel = make();
     std::lock_guard<std::mutex> lock(mutex);
-    (*kernels)[&device][lasting(key)] = &kernel;
+    (*kernels)[&device][key] = &kernel;
     return kernel;
   }
 };

@@ -224,8 +224,9 @@ def cases() -> Iterator[tuple[Attention, int, int]]:
     yield Attention(queries=70, keys=75, bias=torch.float32, causal=True, keep=0.7), 64, 0
 
 
-# The interpreter takes seconds for each: in the quick form it runs the last one.
-ATTENTION = [pytest.param(*case, marks=pytest.mark.slow) for case in list(cases())[:-1]] + list(cases())[-1:]
+# The interpreter takes seconds for each case, so only the last one is not a slow test.
+*SLOW_CASES, QUICK_CASE = cases()
+ATTENTION = [*(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES), QUICK_CASE]
 
 
 @pytest.mark.parametrize(("problem", "step", "overlap"), ATTENTION)
