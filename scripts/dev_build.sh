@@ -7,6 +7,9 @@ cd "$(dirname "$0")/.."
 launcher=()
 if command -v ccache >/dev/null; then
   export CCACHE_BASEDIR="$PWD" CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+  # GCC knows the headers in a precompiled header by their text, comments too. Without this, ccache takes one for another
+  # that differs in comments alone, and the headers of both are then defined twice.
+  export CCACHE_DEPEND=1
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 # Every file is compiled by itself, so that a change takes seconds; wheels compile a folder's files together.

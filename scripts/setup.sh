@@ -155,10 +155,6 @@ stamp="$venv/dlbackend-build.stamp"
 now="$(fingerprint)"
 if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   export CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(default_jobs)}"
-  if command -v ccache >/dev/null; then
-    export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
-    export CCACHE_BASEDIR="$PWD" CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-  fi
   report "installing build tools: scikit-build-core, cmake, ninja"
   logged "${pip[@]}" install 'scikit-build-core>=1.0' cmake ninja
   report "building dlbackend with $CMAKE_BUILD_PARALLEL_LEVEL jobs: 4 to 8 minutes on two cores where nothing is built yet"
