@@ -39,6 +39,8 @@ void add_pointwise(const OpRow& row, py::dict& to) {
   to["scalars"] = op.scalars;
   to["bool_result"] = op.bool_result;
   to["real_result"] = op.real_result;
+  to["exact_number"] = op.exact_number;
+  to["rounded_scalars"] = op.rounded_scalars;
   to["error"] = text_or_none(op.error);
   if (row.kind != RowKind::MultiTensor) return;
   to["setup"] = text_or_none(row.setup);

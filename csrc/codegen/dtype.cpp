@@ -2,6 +2,7 @@
 #include "codegen/dtype.h"
 
 #include <array>
+#include <vector>
 
 #include "cl/embedded.h"
 
@@ -46,34 +47,6 @@ const Row& row(DType type) {
   return kRows[static_cast<size_t>(type)];
 }
 
-// Converts between compute types. C's own conversion from float to integer is undefined out of range, and
-// drivers differ there.
-std::string convert(DType from, DType to, const std::string& e) {
-  if (from == to) return e;
-  const DClass source = class_of(from), target = class_of(to);
-  if (source == DClass::Complex && target != DClass::Complex) {
-    if (target == DClass::Bool) return "((" + e + ").x != 0 || (" + e + ").y != 0)";
-    return convert(from == DType::C64 ? DType::F32 : DType::F64, to, "(" + e + ").x");
-  }
-  switch (target) {
-    case DClass::Bool:
-      return "((" + e + ") != 0)";
-    case DClass::Complex:
-      if (source == DClass::Complex) return std::string("convert_") + row(to).compute + "(" + e + ")";
-      return std::string("((") + row(to).compute + ")((" + (to == DType::C64 ? "float" : "double") + ")(" +
-             e + "), 0))";
-    case DClass::Float:
-      return std::string("((") + row(to).compute + ")(" + e + "))";
-    case DClass::Int:
-      if (source != DClass::Float) return std::string("((") + row(to).compute + ")(" + e + "))";
-      // Narrow integers go through a wider one and wrap, as x86 code does.
-      if (size_of(to) == 8 || to == DType::U8 || to == DType::U32)
-        return std::string("((") + row(to).compute + ")dlb_" + row(from).name + "_to_i64(" + e + "))";
-      return std::string("((") + row(to).compute + ")dlb_" + row(from).name + "_to_i32(" + e + "))";
-  }
-  return e;
-}
-
 }  // namespace
 
 size_t size_of(DType type) {
@@ -115,6 +88,34 @@ const char* compute_name(DType type) {
 }
 const char* scalar_name(DType compute) {
   return row(compute).scalar;
+}
+
+// Converts between compute types. C's own conversion from float to integer is undefined out of range, and
+// drivers differ there.
+std::string convert(DType from, DType to, const std::string& e) {
+  if (from == to) return e;
+  const DClass source = class_of(from), target = class_of(to);
+  if (source == DClass::Complex && target != DClass::Complex) {
+    if (target == DClass::Bool) return "((" + e + ").x != 0 || (" + e + ").y != 0)";
+    return convert(from == DType::C64 ? DType::F32 : DType::F64, to, "(" + e + ").x");
+  }
+  switch (target) {
+    case DClass::Bool:
+      return "((" + e + ") != 0)";
+    case DClass::Complex:
+      if (source == DClass::Complex) return std::string("convert_") + row(to).compute + "(" + e + ")";
+      return std::string("((") + row(to).compute + ")((" + (to == DType::C64 ? "float" : "double") + ")(" +
+             e + "), 0))";
+    case DClass::Float:
+      return std::string("((") + row(to).compute + ")(" + e + "))";
+    case DClass::Int:
+      if (source != DClass::Float) return std::string("((") + row(to).compute + ")(" + e + "))";
+      // Narrow integers go through a wider one and wrap, as x86 code does.
+      if (size_of(to) == 8 || to == DType::U8 || to == DType::U32)
+        return std::string("((") + row(to).compute + ")dlb_" + row(from).name + "_to_i64(" + e + "))";
+      return std::string("((") + row(to).compute + ")dlb_" + row(from).name + "_to_i32(" + e + "))";
+  }
+  return e;
 }
 
 std::string load(DType from, DType to, const std::string& e) {
@@ -163,22 +164,39 @@ std::string load_at(DType from, DType to, const std::string& pointer, const std:
   return load(from, to, pointer + "[" + index + "]");
 }
 
-std::string prelude(DType compute, const DType* used, size_t count) {
-  bool f64 = compute == DType::F64 || compute == DType::C128;
-  for (size_t i = 0; i < count; ++i) f64 |= used[i] == DType::F64 || used[i] == DType::C128;
+std::string conversions_source(const DType* used, size_t count) {
+  bool f64 = false, narrow = false;
+  for (size_t i = 0; i < count; ++i) {
+    f64 |= used[i] == DType::F64 || used[i] == DType::C128;
+    narrow |= used[i] >= DType::C32;
+  }
   std::string text = "#pragma OPENCL FP_CONTRACT OFF\n";
   text += cl::embedded_source("common/types.clh");
-  bool narrow = false;
-  for (size_t i = 0; i < count; ++i) narrow |= used[i] >= DType::C32;
   if (narrow) text += cl::embedded_source("common/types_narrow.clh");
   if (f64) text += cl::embedded_source("common/types_fp64.clh");
-  text += std::string("#define T ") + compute_name(compute) + "\n";
-  text += std::string("#define DLB_COMPUTE_") + name_of(compute) + "\n";
+  return text;
+}
+
+std::string compute_macros(DType compute) {
   const bool wide = compute == DType::F64 || compute == DType::C128;
+  std::string text = std::string("#define T ") + compute_name(compute) + "\n";
+  text += std::string("#define DLB_COMPUTE_") + name_of(compute) + "\n";
   text += std::string("#define REAL ") + (wide ? "double" : "float") + "\n";
   text += wide ? "#define C(v) (v)\n" : "#define C(v) (v##f)\n";
   if (class_of(compute) == DClass::Complex) text += cl::embedded_source("common/complex.clh");
   return text;
+}
+
+std::string end_compute_macros(DType compute) {
+  return std::string(
+             "#undef T\n#undef REAL\n#undef C\n#undef ACC\n#undef DLB_OWN_MATH\n#undef DLB_COMPUTE_") +
+         name_of(compute) + "\n";
+}
+
+std::string prelude(DType compute, const DType* used, size_t count) {
+  std::vector<DType> all(used, used + count);
+  all.push_back(compute);
+  return conversions_source(all.data(), all.size()) + compute_macros(compute);
 }
 
 std::string limit_macros(DType compute) {

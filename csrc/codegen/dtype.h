@@ -57,6 +57,9 @@ const char* compute_name(DType type);
 // double2.
 const char* scalar_name(DType compute);
 
+// Expression that turns the value `expression` of compute type `from` into compute type `to`.
+std::string convert(DType from, DType to, const std::string& expression);
+
 // Expression that turns the storage value `expression` of type `from` into compute type `to`.
 std::string load(DType from, DType to, const std::string& expression);
 
@@ -66,9 +69,18 @@ std::string store(DType from, DType to, const std::string& expression);
 // Statement-free load of element `index` of the pointer `pointer`, converted to compute type `to`.
 std::string load_at(DType from, DType to, const std::string& pointer, const std::string& index);
 
-// Macros and helper functions that the conversions and op bodies use, for kernels that compute in `compute`
-// and touch the given storage types. Defines T, REAL, C(literal), DLB_COMPUTE_<name_of(compute)>, and the
-// complex functions where needed.
+// What conversions between storage types and compute types call, for a program that has values of these types
+// in memory and in registers. Stands in front of everything else.
+std::string conversions_source(const DType* used, size_t count);
+
+// Defines T, REAL, C(literal) and DLB_COMPUTE_<name_of(compute)>, which bodies of ops are written in, and the
+// arithmetic of complex numbers where T is one.
+std::string compute_macros(DType compute);
+
+// Takes these macros away again, so that those of another type may follow.
+std::string end_compute_macros(DType compute);
+
+// Both, for programs that compute in one type.
 std::string prelude(DType compute, const DType* used, size_t count);
 
 // Defines T_LOWEST and T_HIGHEST, the least and greatest values of a real compute type, infinities included.

@@ -17,9 +17,9 @@ bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
 }
 
-// Calls f with each identifier that begins like those of the library.
+// Calls f with each identifier of the text.
 template <class F>
-void for_each_name(std::string_view text, F&& f) {
+void for_each_word(std::string_view text, F&& f) {
   for (size_t at = 0; at < text.size();) {
     if (!is_word(text[at])) {
       ++at;
@@ -27,10 +27,21 @@ void for_each_name(std::string_view text, F&& f) {
     }
     size_t end = at;
     while (end < text.size() && is_word(text[end])) ++end;
-    const std::string_view word = text.substr(at, end - at);
-    if (word.starts_with("dlb_") || word.starts_with("DLB_")) f(word);
+    f(text.substr(at, end - at));
     at = end;
   }
+}
+
+bool is_ours(std::string_view word) {
+  return word.starts_with("dlb_") || word.starts_with("DLB_");
+}
+
+// Calls f with each identifier that begins like those of the library.
+template <class F>
+void for_each_name(std::string_view text, F&& f) {
+  for_each_word(text, [&](std::string_view word) {
+    if (is_ours(word)) f(word);
+  });
 }
 
 struct Group {
@@ -38,7 +49,8 @@ struct Group {
   std::set<size_t> needs;  // other groups
 };
 
-// The definitions of each group. The first group is the base, whose macros are no functions.
+// The definitions of each group. The first group is the base, whose macros are no functions; the last is the
+// arithmetic of complex numbers, which compute_macros() puts in front of all others.
 class Index {
  public:
   static const Index& get() {
@@ -48,14 +60,20 @@ class Index {
 
   const std::vector<Group>& groups() const { return groups_; }
 
-  // The group that defines the name, or groups().size().
+  // The group that defines the name, or none().
   size_t group_of(std::string_view name) const {
     const auto it = defined_.find(name);
-    return it == defined_.end() ? groups_.size() : it->second;
+    return it == defined_.end() || it->second == groups_.size() - 1 ? none() : it->second;
   }
+  size_t none() const { return groups_.size(); }
   bool is_function(std::string_view name) const {
     const size_t group = group_of(name);
-    return group != 0 && group != groups_.size();
+    return group != 0 && group != none();
+  }
+  // Whether the definition depends on the compute type.
+  bool depends_on_type(std::string_view name) const {
+    const auto it = defined_.find(name);
+    return it != defined_.end() && it->second != 0;
   }
 
  private:
@@ -65,31 +83,42 @@ class Index {
       if (std::string_view(file->name).starts_with(kFolder) &&
           !std::string_view(file->name).ends_with("/base.clh"))
         groups_.push_back({file->text, {}});
+    groups_.push_back({cl::embedded_source("common/complex.clh"), {}});
     for (size_t g = 0; g < groups_.size(); ++g) define_names(g);
     for (size_t g = 0; g < groups_.size(); ++g)
       for_each_name(groups_[g].text, [&](std::string_view name) {
-        if (const size_t other = group_of(name); other != g && other != groups_.size())
+        if (const size_t other = group_of(name); other != g && other != none())
           groups_[g].needs.insert(other);
       });
   }
 
-  // A name is defined by "#define NAME" and by "DLB_INLINE type NAME(".
+  // What a line defines: a macro, a function or constant, a structure.
   void define_names(size_t group) {
     const std::string_view text = groups_[group].text;
     for (size_t at = 0; at < text.size();) {
       const size_t end = std::min(text.find('\n', at), text.size());
       const std::string_view line = text.substr(at, end - at);
-      size_t skip = 0;
-      if (line.starts_with("#define ")) skip = line.find(' ') + 1;
-      if (line.starts_with("DLB_INLINE ")) skip = line.find(' ', line.find(' ') + 1) + 1;
-      if (skip) defined_.emplace(word_at(line, skip), group);
+      std::string_view name;
+      if (line.starts_with("#define "))
+        name = first_word(line.substr(8));
+      else if (line.starts_with("DLB_INLINE ") || line.starts_with("inline ") ||
+               line.starts_with("constant "))
+        name = last_word(line.substr(0, line.find_first_of("([=")));
+      else if (line.starts_with("} "))
+        name = first_word(line.substr(2));
+      if (is_ours(name)) defined_.emplace(name, group);
       at = end + 1;
     }
   }
-  static std::string_view word_at(std::string_view line, size_t at) {
-    size_t end = at;
-    while (end < line.size() && is_word(line[end])) ++end;
-    return line.substr(at, end - at);
+  static std::string_view first_word(std::string_view text) {
+    size_t end = 0;
+    while (end < text.size() && is_word(text[end])) ++end;
+    return text.substr(0, end);
+  }
+  static std::string_view last_word(std::string_view text) {
+    std::string_view last;
+    for_each_word(text, [&](std::string_view word) { last = word; });
+    return last;
   }
 
   std::vector<Group> groups_;
@@ -123,10 +152,23 @@ std::string functions_source(std::string_view text) {
   std::string source;
   std::set<size_t> done;
   for_each_name(text, [&](std::string_view name) {
-    if (const size_t group = Index::get().group_of(name); group != Index::get().groups().size())
+    if (const size_t group = Index::get().group_of(name); group != Index::get().none())
       append(group, done, source);
   });
   return source;
+}
+
+std::string named_for(DType compute, std::string_view text) {
+  std::string renamed;
+  renamed.reserve(text.size() * 5 / 4);
+  const char* copied = text.data();
+  for_each_name(text, [&](std::string_view name) {
+    if (!Index::get().depends_on_type(name)) return;
+    const char* const end = name.data() + name.size();
+    renamed.append(copied, end).append("_").append(name_of(compute));
+    copied = end;
+  });
+  return renamed.append(copied, text.data() + text.size());
 }
 
 }  // namespace dlb::codegen

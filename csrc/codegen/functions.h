@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/dtype.h"
+
 namespace dlb::codegen {
 
 // The functions of csrc/kernels/common/math that the OpenCL C `text` calls, sorted, without those that they
@@ -17,5 +19,10 @@ bool uses_functions(std::string_view text);
 // The groups that define those functions, and the groups that these need, in an order that compiles. Stands
 // behind prelude() and device_macro(). Empty where the text calls none.
 std::string functions_source(std::string_view text);
+
+// The text with everything that those groups, or the arithmetic of complex numbers, define under a name of
+// the compute type's own: "dlb_exp_f32". Programs that compute in several types hold the groups once for
+// each.
+std::string named_for(DType compute, std::string_view text);
 
 }  // namespace dlb::codegen

@@ -1,34 +1,44 @@
 // Writes the macros of one op's operands and the op's function.
 #include "codegen/op_text.h"
 
+#include "codegen/expression_text.h"
 #include "codegen/text.h"
 
 namespace dlb::codegen {
-
 std::string OpText::input_name(size_t i) const {
   return "x" + num(i - outputs_);
 }
+DType OpText::in_register(size_t i) const {
+  return op_.expression ? compute_type(types_[i]) : compute_;
+}
+DType OpText::result_dtype(size_t o) const {
+  if (!op_.expression) return result_type(op_, compute_);
+  return op_.expression->dtype_of(op_.expression->results[o], types_ + outputs_);
+}
 std::string OpText::load(size_t i, const std::string& memory, const std::string& index) const {
-  return "const T " + input_name(i) + " = " + loaded(i, memory + "[" + index + "]") + "; ";
+  return std::string("const ") + compute_name(in_register(i)) + " " + input_name(i) + " = " +
+         loaded(i, memory + "[" + index + "]") + "; ";
 }
 std::string OpText::loaded(size_t i, const std::string& element) const {
-  std::string value = codegen::load(types_[i], compute_, element);
+  std::string value = codegen::load(types_[i], in_register(i), element);
   if (rounded_ == DType::F32 || compute_ != DType::F32 || types_[i] == rounded_) return value;
-  return codegen::load(rounded_, compute_, store(compute_, rounded_, value));
+  return rounded(compute_, rounded_, value);
 }
-std::string OpText::constant(const std::string& name, const std::string& value) {
-  return "const T " + name + " = (T)" + value + "; ";
+std::string OpText::constant(const std::string& name, const std::string& value) const {
+  const std::string type = compute_name(compute_);
+  return "const " + type + " " + name + " = (" + type + ")" + value + "; ";
 }
 std::string OpText::declare_results() const {
-  const auto name = [](size_t o) { return "y" + num(o); };
-  return compute_name(result_type(op_, compute_)) + (" " + each(outputs_, name, ", ")) + "; ";
+  return each(outputs_, [&](size_t o) {
+    return std::string(compute_name(compute_type(result_dtype(o)))) + " y" + num(o) + "; ";
+  });
 }
 std::string OpText::stored(size_t o) const {
-  const DType type = result_type(op_, compute_);
+  const DType type = compute_type(result_dtype(o));
   std::string value = "y" + num(o);
-  const bool is_wider = class_of(types_[o]) == DClass::Float || class_of(types_[o]) == DClass::Complex;
-  if (rounded_ != DType::F32 && type == DType::F32 && is_wider && types_[o] != rounded_)
-    value = codegen::load(rounded_, type, store(type, rounded_, value));
+  const bool has_digits = class_of(types_[o]) == DClass::Float || class_of(types_[o]) == DClass::Complex;
+  if (rounded_ != DType::F32 && type == DType::F32 && has_digits && types_[o] != rounded_)
+    value = rounded(type, rounded_, value);
   return store(type, types_[o], value);
 }
 std::string OpText::body() const {
@@ -37,25 +47,24 @@ std::string OpText::body() const {
 }
 std::string OpText::function() const {
   const size_t inputs = count_ - outputs_;
-  const std::string result = compute_name(result_type(op_, compute_));
-  const auto parameter = [](const char* name) {
-    return [name](size_t i) { return std::string("const T ") + name + num(i) + ", "; };
+  OpFunctions functions;
+  std::string name, expression;
+  if (op_.expression) {
+    name = std::string("dlb_op_") + op_.name;
+    expression = expression_function(*op_.expression, types_ + outputs_, name, functions);
+  } else {
+    name = functions.add(op_, compute_, inputs, outputs_);
+  }
+  const auto argument = [](const char* letter) {
+    return [letter](size_t i) { return letter + num(i) + ", "; };
   };
-  const auto argument = [](const char* name) { return [name](size_t i) { return name + num(i) + ", "; }; };
-  std::string s =
-      "DLB_INLINE void dlb_op(" + each(inputs, parameter("x")) + each(op_.scalars, parameter("s"));
-  s += each(
-      outputs_, [&](size_t o) { return result + "* p_y" + num(o); }, ", ");
-  s += std::string(op_.error ? ", int* p_bad" : "") + ") {\n  " + declare_results() +
-       (op_.error ? "int bad = 0;" : "") + "\n  " + body() + "\n";
-  s += each(outputs_, [](size_t o) { return "  *p_y" + num(o) + " = y" + num(o) + ";\n"; });
-  s += std::string(op_.error ? "  *p_bad = bad;\n" : "") + "}\n";
-  const std::string call = "dlb_op(" + each(inputs, argument("x")) + each(op_.scalars, argument("s")) +
+  const std::string call = name + "(" + each(inputs, argument("x")) + each(op_.scalars, argument("s")) +
                            each(
                                outputs_, [](size_t o) { return "&y" + num(o); }, ", ");
-  return s + define("DLB_COMPUTE",
-                    declare_results() +
-                        (op_.error ? "int bad; " + call + ", &bad); any_bad |= bad;" : call + ");"));
+  return functions.source() + expression +
+         define(
+             "DLB_COMPUTE",
+             declare_results() + (op_.error ? "int bad; " + call + ", &bad); any_bad |= bad;" : call + ");"));
 }
 
 std::string OpText::vector_type(size_t i) const {
@@ -76,7 +85,8 @@ std::string OpText::vector_macros(const std::function<bool(size_t)>& moves,
                                   vector_type(i) + "*)(" + memory(i) + " + (j)); ";
                          }));
   s += define("DLB_LOAD_LANE(l)", inputs([&](size_t i) {
-                return "const T " + input_name(i) + " = " + loaded(i, "w" + num(i) + ".s##l") + "; ";
+                return std::string("const ") + compute_name(in_register(i)) + " " + input_name(i) + " = " +
+                       loaded(i, "w" + num(i) + ".s##l") + "; ";
               }));
   s += define("DLB_DECLARE_VECTORS",
               each(outputs_, [&](size_t o) { return vector_type(o) + " r" + num(o) + "; "; }));

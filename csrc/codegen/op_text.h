@@ -4,11 +4,14 @@
 #include <functional>
 #include <string>
 
+#include "codegen/op_functions.h"
 #include "codegen/pointwise.h"
 
 namespace dlb::codegen {
 
-// One op on operands of given types, outputs first. Input i is called x0, x1 .. in the order of the inputs.
+// One op, or expression of ops, on operands of given types, outputs first. Input i is called x0, x1 .. in the
+// order of the inputs. An op has all its inputs in its compute type; an expression has each in the compute
+// type of the input's own dtype, and scalars in `compute`.
 class OpText {
  public:
   // `rounded`: see PointwiseKey.
@@ -22,18 +25,17 @@ class OpText {
         count_(outputs + inputs) {}
 
   std::string input_name(size_t i) const;
-  // "const T x0 = <element `index` of the pointer `memory`>; " for operand i.
+  // "const float x0 = <element `index` of the pointer `memory`>; " for operand i.
   std::string load(size_t i, const std::string& memory, const std::string& index) const;
-  // "const T <name> = (T)<value>; "
-  static std::string constant(const std::string& name, const std::string& value);
-  // "T y0, y1; "
+  // "const float <name> = (float)<value>; " for a value that arrives as a kernel's argument.
+  std::string constant(const std::string& name, const std::string& value) const;
+  // "float y0, y1; "
   std::string declare_results() const;
   // The expression that stores y<output>.
   std::string stored(size_t output) const;
-  // The body as statements that assign y0 ..
+  // The body as statements that assign y0 .., for programs where T is the compute type.
   std::string body() const;
-  // The op as a function, void dlb_op(x0 .., s0 .., &y0 .. [, &bad]), and DLB_COMPUTE, which declares y0 ..
-  // and calls it.
+  // The functions that compute it, and DLB_COMPUTE, which declares y0 .. and calls them.
   std::string function() const;
 
   // DLB_LOAD_VECTORS(j), DLB_LOAD_LANE(l), DLB_DECLARE_VECTORS, DLB_KEEP_LANE(l) and DLB_STORE_VECTORS(j):
@@ -43,7 +45,10 @@ class OpText {
                             const std::function<std::string(size_t)>& memory) const;
 
  private:
-  // The expression for an element of operand i in compute type.
+  DType in_register(size_t i) const;        // what input i is loaded as
+  DType result_dtype(size_t output) const;  // of y<output>, before it is stored
+
+  // The expression for an element of operand i as it is loaded.
   std::string loaded(size_t i, const std::string& element) const;
 
   std::string vector_type(size_t i) const;

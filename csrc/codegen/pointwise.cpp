@@ -6,8 +6,10 @@
 #include <bit>
 #include <cctype>
 #include <string_view>
+#include <vector>
 
 #include "cl/embedded.h"
+#include "codegen/expression.h"
 #include "codegen/functions.h"
 #include "codegen/op_text.h"
 #include "codegen/text.h"
@@ -33,6 +35,15 @@ bool is_long(std::string_view body) {
     if (begin < at && body.substr(begin, at - begin) != "C") return true;
   }
   return false;
+}
+
+// Calls f with each body that the op is computed by.
+template <class F>
+bool any_body(const PointwiseOp& op, DType compute, F&& f) {
+  if (!op.expression) return f(op.body(class_of(compute)));
+  return std::any_of(
+      op.expression->nodes.begin(), op.expression->nodes.end(),
+      [&](const Expression::Node& node) { return f(node.op->body(class_of(compute_type(node.type)))); });
 }
 
 struct PointwiseWriter {
@@ -65,11 +76,11 @@ struct PointwiseWriter {
     for (size_t i = 0; i < count; ++i) {
       if (has_buffer(i)) continue;
       s += ", const " + scalar + " v" + num(i);
-      constants += OpText::constant(text.input_name(i), "v" + num(i));
+      constants += text.constant(text.input_name(i), "v" + num(i));
     }
     for (size_t i = 0; i < op.scalars; ++i) {
       s += ", const " + scalar + " a" + num(i);
-      constants += OpText::constant("s" + num(i), "a" + num(i));
+      constants += text.constant("s" + num(i), "a" + num(i));
     }
     if (op.error) s += ", volatile global int* error, const int site";
     return define("DLB_ARGUMENTS", s) + define("DLB_CONSTANTS", constants);
@@ -80,7 +91,8 @@ struct PointwiseWriter {
     const bool cpu = key.cls == cl::DeviceClass::kCpu;
     const auto position = [&](size_t i) {
       if (!cpu) return std::string("0");  // the work-item's only element
-      return key.inner[i] == Inner::Unit ? std::string("j") : "(long)(j) * p.stride[" + num(i) + "][0]";
+      return key.inner[i] == Inner::Unit ? std::string("j")
+                                         : "(long)(j) * p.operand[" + num(i) + "].stride[0]";
     };
     const auto is_fixed = [&](size_t i) { return key.inner[i] == Inner::Zero; };
     std::string s = define("DLB_LOAD_FIXED", each_input([&](size_t i) {
@@ -107,7 +119,7 @@ struct PointwiseWriter {
     const DClass cls = class_of(key.compute);
     const bool halves =
         std::find(key.types.begin(), key.types.begin() + count, DType::F16) != key.types.begin() + count;
-    if (cls == DClass::Float && (halves || is_long(op.body(cls))))
+    if (cls == DClass::Float && (halves || any_body(op, key.compute, is_long)))
       s += define("DLB_WIDE", num(kLine / size_of(key.compute)));
     return s;
   }
@@ -119,10 +131,20 @@ struct PointwiseWriter {
                               [&](size_t i) { return buffer(i); });
   }
 
+  // The types of values in memory and in registers.
+  std::vector<DType> used() const {
+    std::vector<DType> types(key.types.begin(), key.types.begin() + static_cast<ptrdiff_t>(count));
+    types.push_back(key.compute);
+    if (op.expression)
+      for (const Expression::Node& node : op.expression->nodes) types.push_back(node.type);
+    return types;
+  }
+
   std::string source() const {
     const bool cpu = key.cls == cl::DeviceClass::kCpu;
-    std::string s = prelude(key.compute, key.types.data(), count) + device_macro(key.cls) + divider_source();
-    s += functions_source("DLB_INLINE " + std::string(op.body(class_of(key.compute)))) + text.function();
+    const std::vector<DType> types = used();
+    std::string s = conversions_source(types.data(), types.size()) + device_macro(key.cls) +
+                    define("POINTWISE_OPERANDS", num(count)) + divider_source() + text.function();
     s += define("DLB_KERNEL", std::string("pointwise_") + op.name);
     s += arguments() + loads();
     s += define("DLB_EACH_BUFFER(DO)", each_buffer([](size_t i) { return "DO(" + num(i) + ") "; }));
@@ -161,7 +183,7 @@ bool can_stream(const PointwiseKey& key) {
   const auto inner = key.inner.begin();
   return key.inner[0] == Inner::Unit &&
          std::none_of(inner, inner + 1 + key.inputs, [](Inner i) { return i == Inner::Strided; }) &&
-         !uses_functions(key.op->body(class_of(key.compute)));
+         !any_body(*key.op, key.compute, uses_functions);
 }
 
 DType result_type(const PointwiseOp& op, DType compute) {

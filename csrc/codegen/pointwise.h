@@ -3,6 +3,7 @@
 // kernel.
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -12,10 +13,12 @@
 
 namespace dlb::codegen {
 
-constexpr size_t kMaxOperands = params::POINTWISE_OPERANDS;
+constexpr size_t kMaxOperands = params::MOST_POINTWISE_OPERANDS;
 constexpr size_t kMaxRank = params::POINTWISE_RANK;
 constexpr size_t kMaxScalars = 6;
 constexpr uint32_t kGpuVector = 4;  // elements per work-item of the vectorised GPU form
+
+struct Expression;  // codegen/expression.h
 
 // One pointwise op. A body is OpenCL C over inputs x0, x1 ... and scalars s0, s1 ... of compute type T. It is
 // either one expression (the value of y0) or statements that assign y0, y1 ... A null body: the op is not
@@ -35,7 +38,9 @@ struct PointwiseOp {
   // A message for ops that check their data on the device: bodies are statements that also set
   // `bad` (0 or 1), and the next synchronising call raises RuntimeError with this message.
   const char* error = nullptr;
-  bool from_text = false;     // made at run time of a program's own text, and in no table
+  bool from_text = false;  // made at run time of a program's own text, and in no table
+  // In place of bodies: an expression of other rows.
+  const Expression* expression = nullptr;
   bool takes_float8 = false;  // PyTorch's op does: it chooses, compares or multiplies
 
   const char* body(DClass cls) const {
@@ -70,6 +75,11 @@ struct PointwiseKey {
 
 using params::Divider;
 using params::PointwiseParams;
+
+// Bytes of the parameters that a kernel of so many operands takes.
+constexpr size_t pointwise_params_bytes(size_t operands) {
+  return offsetof(PointwiseParams, operand) + operands * sizeof(params::PointwiseOperand);
+}
 
 Divider make_divider(uint32_t divisor);
 

@@ -53,6 +53,8 @@ struct ReduceBody {
 // The type of a result before it is stored: T, the real type of T, a truth value, or an index or count.
 enum class ResultType : uint8_t { Same, Real, Truth, Index };
 
+struct ReduceExpression;  // codegen/expression.h
+
 struct ReduceOp {
   const char* name;  // the op's id, a C identifier
   ReduceBody on_float{}, on_int{}, on_bool{}, on_complex{};
@@ -60,6 +62,8 @@ struct ReduceOp {
   uint8_t scalars = 0;
   bool ordered = false;    // `i` matters: it must count in the tensor's own order
   bool from_text = false;  // made at run time of a program's own text, and in no table
+  // The expression whose reduction row the bodies are of; `scalars` are then the expression's.
+  const ReduceExpression* expression = nullptr;
 
   constexpr const ReduceBody& body(DClass cls) const {
     switch (cls) {

@@ -15,11 +15,6 @@ std::map<std::string_view, OpRow>& table() {
   return *rows;
 }
 
-const OpRow* find(std::string_view id) {
-  const auto it = table().find(id);
-  return it == table().end() ? nullptr : &it->second;
-}
-
 // One more than the largest N among the names <letter>N in the text, so the number of such names.
 size_t count_names(std::string_view text, char letter) {
   const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
@@ -102,12 +97,16 @@ void add_overload(const char* id, std::string overload) {
   table()[id].overloads.push_back(std::move(overload));
 }
 
+const OpRow* find_row(std::string_view id) {
+  const auto it = table().find(id);
+  return it == table().end() ? nullptr : &it->second;
+}
 const PointwiseOp* find_pointwise(std::string_view id) {
-  const OpRow* row = find(id);
+  const OpRow* row = find_row(id);
   return row ? row->pointwise : nullptr;
 }
 const ReduceOp* find_reduce(std::string_view id) {
-  const OpRow* row = find(id);
+  const OpRow* row = find_row(id);
   return row ? row->reduce : nullptr;
 }
 

@@ -52,6 +52,9 @@ void add_row(OpRow row);
 // Adds an overload that runs the op with that id, in whatever order the two are registered.
 void add_overload(const char* id, std::string overload);
 
+// The row with that id, or null. Complete once the library is loaded.
+const OpRow* find_row(std::string_view id);
+
 // The op with that id, or null. Complete once the library is loaded.
 const PointwiseOp* find_pointwise(std::string_view id);
 const ReduceOp* find_reduce(std::string_view id);

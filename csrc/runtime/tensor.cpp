@@ -1,65 +1,66 @@
 // ATen dtypes and scalars for the code generator.
 #include "runtime/tensor.h"
 
-namespace dlb {
+#include <array>
 
-codegen::DType dtype_of(c10::ScalarType type, const char* op) {
-  using codegen::DType;
-  switch (type) {
-    case c10::ScalarType::Bool:
-      return DType::Bool;
-    case c10::ScalarType::Byte:
-      return DType::U8;
-    case c10::ScalarType::Char:
-      return DType::I8;
-    case c10::ScalarType::Short:
-      return DType::I16;
-    case c10::ScalarType::UInt16:
-      return DType::U16;
-    case c10::ScalarType::Int:
-      return DType::I32;
-    case c10::ScalarType::UInt32:
-      return DType::U32;
-    case c10::ScalarType::Long:
-      return DType::I64;
-    case c10::ScalarType::UInt64:
-      return DType::U64;
-    case c10::ScalarType::Half:
-      return DType::F16;
-    case c10::ScalarType::BFloat16:
-      return DType::BF16;
-    case c10::ScalarType::Float:
-      return DType::F32;
-    case c10::ScalarType::Double:
-      return DType::F64;
-    case c10::ScalarType::ComplexFloat:
-      return DType::C64;
-    case c10::ScalarType::ComplexDouble:
-      return DType::C128;
-    case c10::ScalarType::ComplexHalf:
-      return DType::C32;
-    default:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op, "\" is not implemented for '", c10::toString(type),
-                                  "' on ocl");
-  }
+namespace dlb {
+namespace {
+
+using c10::ScalarType;
+using codegen::DType;
+
+// By DType.
+constexpr std::array<ScalarType, codegen::kDTypes> kScalarTypes = {ScalarType::Bool,
+                                                                   ScalarType::Byte,
+                                                                   ScalarType::Char,
+                                                                   ScalarType::Short,
+                                                                   ScalarType::UInt16,
+                                                                   ScalarType::Int,
+                                                                   ScalarType::UInt32,
+                                                                   ScalarType::Long,
+                                                                   ScalarType::UInt64,
+                                                                   ScalarType::Half,
+                                                                   ScalarType::BFloat16,
+                                                                   ScalarType::Float,
+                                                                   ScalarType::Double,
+                                                                   ScalarType::ComplexFloat,
+                                                                   ScalarType::ComplexDouble,
+                                                                   ScalarType::ComplexHalf,
+                                                                   ScalarType::Float8_e4m3fn,
+                                                                   ScalarType::Float8_e5m2,
+                                                                   ScalarType::Float8_e4m3fnuz,
+                                                                   ScalarType::Float8_e5m2fnuz,
+                                                                   ScalarType::Float8_e8m0fnu};
+
+constexpr uint8_t kNone = 0xff;
+
+// The same by ScalarType.
+constexpr auto kDTypeOf = [] {
+  std::array<uint8_t, static_cast<size_t>(ScalarType::NumOptions) + 1> types{};
+  types.fill(kNone);
+  for (size_t i = 0; i < kScalarTypes.size(); ++i)
+    types[static_cast<size_t>(kScalarTypes[i])] = static_cast<uint8_t>(i);
+  return types;
+}();
+
+}  // namespace
+
+DType storage_dtype_of(ScalarType type, const char* op) {
+  const uint8_t found = kDTypeOf[static_cast<size_t>(type)];
+  TORCH_CHECK_NOT_IMPLEMENTED(found != kNone, "\"", op, "\" is not implemented for '", c10::toString(type),
+                              "' on ocl");
+  return static_cast<DType>(found);
 }
 
-codegen::DType storage_dtype_of(c10::ScalarType type, const char* op) {
-  using codegen::DType;
-  switch (type) {
-    case c10::ScalarType::Float8_e4m3fn:
-      return DType::E4M3;
-    case c10::ScalarType::Float8_e5m2:
-      return DType::E5M2;
-    case c10::ScalarType::Float8_e4m3fnuz:
-      return DType::E4M3Z;
-    case c10::ScalarType::Float8_e5m2fnuz:
-      return DType::E5M2Z;
-    case c10::ScalarType::Float8_e8m0fnu:
-      return DType::E8M0;
-    default:
-      return dtype_of(type, op);
-  }
+DType dtype_of(ScalarType type, const char* op) {
+  const DType found = storage_dtype_of(type, op);
+  TORCH_CHECK_NOT_IMPLEMENTED(found < DType::E4M3, "\"", op, "\" is not implemented for '",
+                              c10::toString(type), "' on ocl");
+  return found;
+}
+
+ScalarType scalar_type_of(DType type) {
+  return kScalarTypes[static_cast<size_t>(type)];
 }
 
 bool device_computes(c10::Device device, c10::ScalarType type) {

@@ -18,6 +18,9 @@ codegen::DType dtype_of(c10::ScalarType type, const char* op);
 // The same with the dtypes that have no arithmetic: float8.
 codegen::DType storage_dtype_of(c10::ScalarType type, const char* op);
 
+// The PyTorch dtype that dtype_of() gives the name of.
+c10::ScalarType scalar_type_of(codegen::DType type);
+
 // False for float64 and complex128 on a device whose driver does not build kernels with double.
 bool device_computes(c10::Device device, c10::ScalarType type);
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Reduction", "pointwise", "pointwise_reduce", "source"]
+__all__ = ["Reduction", "pointwise", "pointwise_reduce", "rows", "source"]
 
 Number = bool | int | float | complex
 
@@ -117,6 +117,50 @@ def pointwise_reduce(
         values = _run(part, inputs, scalars, chosen, axes, keepdim, finish, compute, types, targets)
         results.update(zip(group, values, strict=True))
     return _one_or_all([results[k] for k in range(count)])
+
+
+def rows(
+    expression: str,
+    *inputs: Tensor,
+    scalars: Sequence[Number] = (),
+    dims: Dims = None,
+    keepdim: bool = False,
+    dtypes: Sequence[torch.dtype] = (),
+    out: Sequence[Tensor] | Tensor | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """Computes an expression of the library's own rows in one launch, with the values that its ops give one by one.
+
+        y = template.rows("v = add_alpha.bf16(x0, x1, 1); y0 = gelu_tanh.bf16(v)", x, bias)
+        norm = template.rows("v = mul.f32(x0, x0); r = sum.f32(v); y0 = sqrt.f32(r)", x, dims=-1)
+
+    Args:
+        expression: statements "names = row.type(arguments)" or "name = value", separated by semicolons. Rows and their
+            types are those of docs/op-table.md ("f32", "bf16", "i64", "bool"); a row promotes its inputs to its type
+            and rounds its results to it. Arguments are the row's inputs and then its scalars: inputs x0, x1 ..,
+            scalars s0, s1 .., names, and numbers. The results are what is called y0, y1 .. at the end. One row may be
+            a reduction; what takes its results then takes nothing else but scalars and numbers.
+        inputs: ocl tensors that broadcast with each other, any dtypes and strides; CPU tensors of no dimension too.
+            With the results at most 16.
+        dims: the dimensions of the broadcast shape that the reduction is over, all by default.
+        keepdim: reduced dimensions stay, with size 1.
+        scalars: numbers s0, s1 .., at most 6; new values compile nothing, while a number in the text is compiled in.
+        dtypes: dtype of each result; that of its row for those missing.
+        out: tensor, or one for each result, of the broadcast shape.
+
+    Returns: a tensor, or a tuple of tensors where the expression has more than y0.
+
+    Raises:
+        ValueError: text that is no expression, a row that there is not or that has no body for its type, or other
+            numbers of inputs, scalars or results.
+        NotImplementedError: a row of float64 on a device that does not compute in it.
+    """
+    given = _as_list(out)
+    axes = [dims] if isinstance(dims, int) else dims
+    if given is not None:
+        torch.ops.dlbackend.rows_out(expression, inputs, scalars, axes, keepdim, given)
+        return _one_or_all(given)
+    made: list[Tensor] = torch.ops.dlbackend.rows(expression, inputs, scalars, axes, keepdim, list(dtypes))
+    return _one_or_all(made)
 
 
 def source(

@@ -10,7 +10,7 @@
 PARAMS_BEGIN
 
 enum {
-  MOST_REDUCE_OPERANDS = 10,
+  MOST_REDUCE_OPERANDS = 16,
   REDUCE_RANK = 8,     // kept and reduced dimensions together, after collapsing
   REDUCE_GROUP = 256,  // work-items of a GPU's work-group
   SCAN_CHUNKS = 4      // CPU: chunks of a row that a work-item scans side by side

@@ -26,14 +26,14 @@ void launch_outer(Launch& launch, const at::TensorIteratorBase& iter, int dim, S
     launch_outer(launch, iter, dim - 1, stream);
     for (size_t i = 0; i < count; ++i)
       if (launch.key.inner[i] != Inner::Value)
-        launch.params.offset[i] += iter.strides(static_cast<int>(i))[static_cast<size_t>(dim)] /
-                                   iter.element_size(static_cast<int>(i));
+        launch.params.operand[i].offset += iter.strides(static_cast<int>(i))[static_cast<size_t>(dim)] /
+                                           iter.element_size(static_cast<int>(i));
   }
   for (size_t i = 0; i < count; ++i)
     if (launch.key.inner[i] != Inner::Value)
-      launch.params.offset[i] -= iter.shape()[static_cast<size_t>(dim)] *
-                                 iter.strides(static_cast<int>(i))[static_cast<size_t>(dim)] /
-                                 iter.element_size(static_cast<int>(i));
+      launch.params.operand[i].offset -= iter.shape()[static_cast<size_t>(dim)] *
+                                         iter.strides(static_cast<int>(i))[static_cast<size_t>(dim)] /
+                                         iter.element_size(static_cast<int>(i));
 }
 
 // Whether a tensor has values that a common dtype of 16 bits has not: as an operand it is rounded to that.
@@ -83,7 +83,7 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
       launch.values[at] = number_of(tensor, common ? compute_dtype : at::kFloat, launch, at);
       launch.key.types[at] =
           launch.key.compute;  // the value arrives converted: one kernel for all scalar dtypes
-      p.offset[at] = 0;
+      p.operand[at].offset = 0;
       continue;
     }
     launch.key.inner[at] = Inner::Unit;
@@ -97,9 +97,9 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
     const MemRef ref = resolve(tensor.storage().data_ptr(), iter.data_ptr(i));
     const int64_t bytes = iter.element_size(i);
     launch.mem[at] = ref.mem;
-    p.offset[at] = static_cast<int64_t>(ref.offset) / bytes;
+    p.operand[at].offset = static_cast<int64_t>(ref.offset) / bytes;
     for (int d = 0; d < kernel_rank; ++d)
-      p.stride[at][d] =
+      p.operand[at].stride[d] =
           iter.ndim() == 0 ? 0 : static_cast<int32_t>(iter.strides(i)[static_cast<size_t>(d)] / bytes);
   }
   if (rank <= static_cast<int>(kMaxRank)) [[likely]]
@@ -126,15 +126,15 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
       launch.key.inner[i] = Inner::Value;
       launch.values[i] = number_of(*operands[i], compute_dtype, launch, i);
       launch.key.types[i] = launch.key.compute;
-      p.offset[i] = p.stride[i][0] = 0;
+      p.operand[i].offset = p.operand[i].stride[0] = 0;
       continue;
     }
     launch.key.types[i] = pointwise::dtype_in(op, operands[i]->scalar_type());
     launch.key.inner[i] = Inner::Unit;
     const Buffer buffer = buffer_of(*operands[i]);
     launch.mem[i] = buffer.mem;
-    p.offset[i] = buffer.offset;
-    p.stride[i][0] = 1;
+    p.operand[i].offset = buffer.offset;
+    p.operand[i].stride[0] = 1;
   }
   pointwise::enqueue(launch, stream);
 }

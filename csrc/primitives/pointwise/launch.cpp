@@ -62,7 +62,7 @@ void enqueue_form(Launch& launch, Stream& stream) {
     const size_t count = key.outputs + key.inputs;
     for (size_t i = 0; i < count; ++i)
       if (key.inner[i] != Inner::Value) arguments.add(launch.mem[i]);
-    arguments.add(p);
+    arguments.add_bytes(&p, codegen::pointwise_params_bytes(count));
     for (size_t i = 0; i < count; ++i)
       if (key.inner[i] == Inner::Value) arguments.add_bytes(&launch.values[i], launch.values[i].size);
     for (size_t i = 0; i < key.op->scalars; ++i)
@@ -83,10 +83,10 @@ bool vectorisable(const Launch& launch) {
   for (size_t i = 0; i < count; ++i) {
     const Inner inner = launch.key.inner[i];
     if (inner == Inner::Value || inner == Inner::Zero) continue;
-    if (inner != Inner::Unit || p.offset[i] % kGpuVector != 0) return false;
+    if (inner != Inner::Unit || p.operand[i].offset % kGpuVector != 0) return false;
     if (!codegen::fits_vectors(launch.key.types[i])) return false;
     for (uint32_t d = 1; d < p.rank; ++d)
-      if (p.stride[i][d] % static_cast<int32_t>(kGpuVector) != 0) return false;
+      if (p.operand[i].stride[d] % static_cast<int32_t>(kGpuVector) != 0) return false;
   }
   return true;
 }
@@ -101,7 +101,8 @@ uint32_t traffic_of(const Launch& launch, const cl::Device& device) {
   bool in_place = false;
   for (size_t i = 0; i <= key.inputs; ++i) {
     if (key.inner[i] != Inner::Unit) continue;
-    if (i > 0 && launch.mem[i] == launch.mem[0] && launch.params.offset[i] == launch.params.offset[0])
+    if (i > 0 && launch.mem[i] == launch.mem[0] &&
+        launch.params.operand[i].offset == launch.params.operand[0].offset)
       in_place = true;
     else
       bytes += uint64_t{launch.params.count} * codegen::size_of(key.types[i]);
@@ -118,7 +119,7 @@ void enqueue(Launch& launch, Stream& stream) {
   const size_t count = key.outputs + key.inputs;
   for (size_t i = 0; i < count; ++i) {
     if (key.inner[i] == Inner::Value) continue;
-    const int32_t stride = p.stride[i][0];
+    const int32_t stride = p.operand[i].stride[0];
     key.inner[i] = p.size[0].divisor == 1 || stride == 1 ? Inner::Unit
                    : stride == 0                         ? Inner::Zero
                                                          : Inner::Strided;
@@ -129,7 +130,7 @@ void enqueue(Launch& launch, Stream& stream) {
       p.count /= kGpuVector;
       p.size[0] = codegen::make_divider(p.size[0].divisor / kGpuVector);
       for (size_t i = 0; i < count; ++i)
-        if (key.inner[i] == Inner::Unit) p.stride[i][0] = kGpuVector;
+        if (key.inner[i] == Inner::Unit) p.operand[i].stride[0] = kGpuVector;
     } else {
       for (size_t i = 0; i < count; ++i)
         if (key.inner[i] != Inner::Value) key.inner[i] = Inner::Strided;
@@ -148,7 +149,7 @@ void prepare(Launch& launch, const PointwiseOp& op, size_t outputs, size_t input
   launch.key.outputs = static_cast<uint8_t>(outputs);
   launch.key.inputs = static_cast<uint8_t>(inputs);
   check_device_supports(device, launch.key.compute, op.name);
-  TORCH_CHECK_NOT_IMPLEMENTED(op.body(codegen::class_of(launch.key.compute)), "\"", op.name,
+  TORCH_CHECK_NOT_IMPLEMENTED(op.expression || op.body(codegen::class_of(launch.key.compute)), "\"", op.name,
                               "\" not implemented for '", c10::toString(compute_dtype), "'");
   for (size_t i = 0; i < scalars.size(); ++i)
     launch.scalars[i] = scalar_arg(op.rounded_scalars ? rounded_to(scalars[i], compute_dtype) : scalars[i],
@@ -166,14 +167,14 @@ void run(const PointwiseOp& op, Stream& stream, c10::ArrayRef<PlacedBuffer> oper
     if (sizes[d] == 1 && (d + 1 < sizes.size() || p.rank > 0)) continue;
     p.size[p.rank] = codegen::make_divider(sizes[d]);
     p.count *= sizes[d];
-    for (size_t i = 0; i < operands.size(); ++i) p.stride[i][p.rank] = operands[i].strides[d];
+    for (size_t i = 0; i < operands.size(); ++i) p.operand[i].stride[p.rank] = operands[i].strides[d];
     ++p.rank;
   }
   for (size_t i = 0; i < operands.size(); ++i) {
     launch.key.types[i] = operands[i].type;
     launch.key.inner[i] = Inner::Unit;
     launch.mem[i] = operands[i].mem;
-    p.offset[i] = operands[i].offset;
+    p.operand[i].offset = operands[i].offset;
   }
   enqueue(launch, stream);
 }
