@@ -11,7 +11,7 @@
 
 #include "cl/build_mode.h"
 #include "cl/hash.h"
-#include "codegen/expression.h"
+#include "ops/common/fused.h"
 #include "ops/common/pointwise.h"
 #include "primitives/reduce/reduce.h"
 
@@ -151,25 +151,6 @@ std::vector<at::Tensor> make_outputs(const Template& what, const Shapes& shapes,
   return outputs;
 }
 
-// Reduces over the dimensions of the mask, of inputs that are broadcast to `shape`. `is_reduced(k)` tells
-// outputs that are reduced from those that have one value per element.
-template <class IsReduced>
-void run_reduction(const ReduceOp& op, at::TensorList outputs, IsReduced&& is_reduced, at::TensorList inputs,
-                   at::IntArrayRef shape, DimMask mask, at::ScalarType compute,
-                   c10::ArrayRef<c10::Scalar> scalars) {
-  c10::SmallVector<const at::Tensor*, 8> reduced, mapped, taken;
-  std::vector<at::Tensor> broadcast;
-  for (size_t k = 0; k < outputs.size(); ++k) (is_reduced(k) ? reduced : mapped).push_back(&outputs[k]);
-  broadcast.reserve(inputs.size());
-  for (const at::Tensor& input : inputs) {
-    TORCH_CHECK(input.device() == outputs[0].device(), op.name, ": expected all tensors on ",
-                outputs[0].device(), ", but an input is on ", input.device());
-    broadcast.push_back(input.expand(shape));
-    taken.push_back(&broadcast.back());
-  }
-  run_reduce({op, reduced, mapped, taken, mask, compute, scalars});
-}
-
 void launch(const Template& what, const Shapes& shapes, at::TensorList inputs,
             c10::ArrayRef<c10::Scalar> scalars, at::TensorList outputs) {
   TORCH_CHECK_VALUE(outputs.size() == what.outputs.size(), "template: ", what.outputs.size(),
@@ -250,148 +231,15 @@ void fill_types(std::array<codegen::DType, N>& types, const Template& what,
   for (const at::ScalarType input : inputs) types[at++] = dtype_of(input, "template");
 }
 
-// Expressions of rows.
-
-// An expression as an op. Kernels are found by its address, so it lives as long as the process.
-struct RowsOp {
-  std::string name;
-  bool reduces = false;
-  codegen::Expression expression;  // one of the two
-  codegen::ReduceExpression reduction;
-  PointwiseOp pointwise{};
-  ReduceOp reduce{};
-
-  // The part that takes the inputs.
-  const codegen::Expression& front() const { return reduces ? reduction.before : expression; }
-  size_t results() const { return reduces ? reduction.reduced.size() : expression.results.size(); }
-  bool is_reduced(size_t y) const { return reduces && reduction.reduced[y]; }
-  codegen::DType dtype_of(size_t y, const codegen::DType* inputs) const {
-    return reduces ? reduction.dtype_of(y, inputs) : expression.dtype_of(expression.results[y], inputs);
-  }
-};
-
-void read_rows(RowsOp& rows, const std::string& text) {
-  rows.name = "rows_" + cl::hash128(text).hex().substr(0, 12);
-  rows.reduces = codegen::has_reduction(text);
-  if (rows.reduces) {
-    rows.reduction = codegen::parse_reduction(text);
-    rows.reduce = *rows.reduction.op;
-    rows.reduce.name = rows.name.c_str();
-    rows.reduce.scalars = static_cast<uint8_t>(rows.reduction.before.scalars);
-    rows.reduce.from_text = true;
-    rows.reduce.expression = &rows.reduction;
-    return;
-  }
-  rows.expression = codegen::parse_expression(text);
-  rows.pointwise = {.name = rows.name.c_str(),
-                    .scalars = static_cast<uint8_t>(rows.expression.scalars),
-                    .from_text = true,
-                    .expression = &rows.expression,
-                    .takes_float8 = true};
-}
-
-const RowsOp& op_of_rows(const std::string& text) {
-  static std::mutex mutex;
-  static auto* all = new std::unordered_map<std::string, std::unique_ptr<RowsOp>>;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (const auto it = all->find(text); it != all->end()) return *it->second;
-  auto made = std::make_unique<RowsOp>();
-  try {
-    read_rows(*made, text);
-  } catch (const std::invalid_argument& error) {
-    TORCH_CHECK_VALUE(false, error.what());
-  }
-  return *((*all)[text] = std::move(made));
-}
-
-void check_rows(const RowsOp& rows, size_t inputs, size_t scalars) {
-  const codegen::Expression& front = rows.front();
-  TORCH_CHECK_VALUE(front.inputs == inputs && front.scalars == scalars, "rows: the expression takes ",
-                    front.inputs, " inputs and ", front.scalars, " scalars, not ", inputs, " and ", scalars);
-  const size_t most = rows.reduces ? codegen::kMaxReduceOperands : codegen::kMaxOperands;
-  TORCH_CHECK_VALUE(inputs + rows.results() <= most && scalars <= codegen::kMaxScalars, "rows: at most ",
-                    most, " inputs and results, and ", codegen::kMaxScalars, " scalars");
-}
-
-// The shapes of results: of the broadcast inputs, and without the dimensions that are reduced.
-struct RowsShapes {
-  at::DimVector whole, reduced;
-  DimMask mask;
-
-  RowsShapes(const RowsOp& rows, at::TensorList inputs, at::OptionalIntArrayRef dims, bool keepdim)
-      : whole(inputs[0].sizes()) {
-    for (const at::Tensor& input : inputs) whole = at::infer_size_dimvector(whole, input.sizes());
-    const auto rank = static_cast<int64_t>(whole.size());
-    if (rows.reduces) mask = at::native::make_dim_mask(dims, rank);
-    for (int64_t d = 0; d < rank; ++d) {
-      if (!mask[static_cast<size_t>(d)])
-        reduced.push_back(whole[static_cast<size_t>(d)]);
-      else if (keepdim)
-        reduced.push_back(1);
-    }
-  }
-};
-
-void check_support(const codegen::Expression& expression, const cl::Device& device) {
-  for (const codegen::Expression::Node& node : expression.nodes)
-    check_device_supports(device, node.type, node.op->name);
-}
-
-void launch_rows(const RowsOp& rows, const RowsShapes& shapes, at::TensorList inputs,
-                 c10::ArrayRef<c10::Scalar> scalars, at::TensorList outputs) {
-  TORCH_CHECK_VALUE(outputs.size() == rows.results(), "rows: ", rows.results(), " results are computed, but ",
-                    outputs.size(), " tensors given");
-  for (size_t y = 0; y < outputs.size(); ++y) {
-    const at::IntArrayRef expected = rows.is_reduced(y) ? shapes.reduced : shapes.whole;
-    TORCH_CHECK(outputs[y].sizes() == expected, "rows: result ", y, " has shape ", outputs[y].sizes(),
-                ", but its values have shape ", expected);
-    TORCH_CHECK(outputs[y].device() == outputs[0].device(), "rows: results are on different devices");
-  }
-  const c10::DeviceGuard guard(outputs[0].device());
-  const cl::Device& device = device_of(outputs[0].device().index());
-  check_support(rows.front(), device);
-  if (!rows.reduces) {
-    at::TensorIteratorConfig config;
-    for (const at::Tensor& output : outputs) config.add_output(output);
-    for (const at::Tensor& input : inputs) config.add_const_input(input);
-    auto iter = config.check_all_same_dtype(false).allow_cpu_scalars(true).resize_outputs(false).build();
-    return run_pointwise(rows.pointwise, iter, scalar_type_of(rows.expression.scalar_type()), scalars);
-  }
-  check_support(rows.reduction.after, device);
-  run_reduction(
-      rows.reduce, outputs, [&](size_t y) { return rows.is_reduced(y); }, inputs, shapes.whole, shapes.mask,
-      scalar_type_of(rows.reduction.type), scalars);
-}
-
 std::vector<at::Tensor> rows_op(std::string text, at::TensorList inputs, at::ArrayRef<at::Scalar> scalars,
                                 at::OptionalIntArrayRef dims, bool keepdim,
                                 std::vector<at::ScalarType> dtypes) {
-  const RowsOp& rows = op_of_rows(text);
-  check_rows(rows, inputs.size(), scalars.size());
-  const RowsShapes shapes(rows, inputs, dims, keepdim);
-  at::TensorOptions options = inputs[0].options();
-  std::vector<codegen::DType> types;
-  for (const at::Tensor& input : inputs) {
-    if (!input.device().is_cpu()) options = input.options();
-    types.push_back(storage_dtype_of(input.scalar_type(), "rows"));
-  }
-  std::vector<at::Tensor> outputs;
-  for (size_t y = 0; y < rows.results(); ++y) {
-    const auto dtype = y < dtypes.size() ? dtypes[y] : scalar_type_of(rows.dtype_of(y, types.data()));
-    outputs.push_back(at::empty(rows.is_reduced(y) ? shapes.reduced : shapes.whole, options.dtype(dtype)));
-  }
-  if (options.device().is_meta()) return outputs;
-  TORCH_CHECK(options.device().type() == kDeviceType, "rows: expected inputs on ocl, but they are on ",
-              options.device());
-  launch_rows(rows, shapes, inputs, scalars, outputs);
-  return outputs;
+  return run_fused(fused_op_of(text), {inputs, scalars, dims, keepdim}, dtypes);
 }
 
 void rows_out_op(std::string text, at::TensorList inputs, at::ArrayRef<at::Scalar> scalars,
                  at::OptionalIntArrayRef dims, bool keepdim, at::TensorList outputs) {
-  const RowsOp& rows = op_of_rows(text);
-  check_rows(rows, inputs.size(), scalars.size());
-  launch_rows(rows, RowsShapes(rows, inputs, dims, keepdim), inputs, scalars, outputs);
+  run_fused_out(fused_op_of(text), {inputs, scalars, dims, keepdim}, outputs);
 }
 
 }  // namespace

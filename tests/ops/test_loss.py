@@ -48,6 +48,28 @@ def test_long_sum():
     assert_near(F.nll_loss(x.to(DEVICE), t.to(DEVICE), reduction="sum"), F.nll_loss(x.double(), t, reduction="sum"))
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+def test_mean_and_sum_are_part_of_the_loss(loss, dtype):
+    x, t = torch.randn(40, 50), torch.randn(40, 50)
+    for reduction in ("mean", "sum"):
+        for layout in layouts(x).values():
+            check_op(lambda x, t, r=reduction: loss(x, t, reduction=r), layout, t, dtype=dtype, scale=8)
+        a, b = x.to(DEVICE, dtype), t.to(DEVICE, dtype)
+        loss(a, b, reduction=reduction)
+        torch.ocl.synchronize()
+        before = dlbackend._C.kernel_stats()["launches"]
+        loss(a, b, reduction=reduction)
+        torch.ocl.synchronize()
+        assert dlbackend._C.kernel_stats()["launches"] == before + 1
+        out = torch.empty(3, device=DEVICE, dtype=torch.float64)
+        torch.ops.aten.mse_loss.out(a, b, 1 if reduction == "mean" else 2, out=out)
+        assert out.shape == ()
+    assert loss(torch.empty(0, device=DEVICE), torch.empty(0, device=DEVICE)).isnan().item()
+    with pytest.raises(RuntimeError):
+        F.mse_loss(torch.ones(3, dtype=torch.long, device=DEVICE), torch.ones(3, dtype=torch.long, device=DEVICE))
+
+
 def test_all_ignored_and_empty():
     x, t = torch.randn(4, 3), torch.full((4,), -100)
     assert F.nll_loss(x.to(DEVICE), t.to(DEVICE)).isnan().item()

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from common import (
     DEVICE,
     FLOATS,
+    TOLERANCE,
     assert_layout_as_on_cpu,
     assert_near,
     check_op,
@@ -138,6 +139,48 @@ def test_layer_norm(shape, normalized):
         )
         check_op(lambda x: F.layer_norm(x, normalized), x, scale=4)
     check_op(lambda x, w: F.layer_norm(x, normalized, w), torch.randn(shape), torch.rand(normalized), scale=4)
+
+
+@pytest.mark.parametrize(("shape", "normalized"), [((3, 5, 6), (6,)), ((3, 5, 6), (5, 6)), ((33,), (33,))], ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64], ids=str)
+def test_rms_norm(shape, normalized, dtype):
+    for x in layouts(torch.randn(shape) + 1).values():
+        for weight in (None, torch.rand(normalized) + 0.5):
+            results = []
+            for device, compute in ((DEVICE, dtype), ("cpu", torch.complex128 if dtype.is_complex else torch.float64)):
+                rounded = [t.to(dtype) for t in (x, weight) if t is not None]
+                own = [t.to(device, compute).detach().requires_grad_() for t in rounded]
+                y = F.rms_norm(own[0], normalized, own[1] if len(own) > 1 else None, 1e-3)
+                results.append((y, *torch.autograd.grad(y, own, torch.ones_like(y))))
+            assert results[0][0].stride() == results[1][0].stride()
+            for actual, expected in zip(*results, strict=True):
+                assert actual.dtype == dtype
+                torch.testing.assert_close(
+                    actual.cpu().to(expected.dtype),
+                    expected,
+                    rtol=4 * TOLERANCE.get(dtype, (2e-5,))[0],
+                    atol=1e-2 if dtype in (torch.half, torch.bfloat16) else 1e-4,
+                )
+
+
+def test_rms_norm_launches_and_derivatives():
+    x, w = (torch.randn(s, dtype=torch.float64, device=DEVICE, requires_grad=True) for s in ((4, 8), (8,)))
+
+    def norm(x, w):
+        return F.rms_norm(x, (8,), w)
+
+    assert torch.autograd.gradcheck(norm, (x, w), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(norm, (x, w))
+    norm(x, w)
+    torch.ocl.synchronize()
+    before = dlbackend._C.kernel_stats()["launches"]
+    norm(x, w)
+    torch.ocl.synchronize()
+    assert dlbackend._C.kernel_stats()["launches"] == before + 2
+    with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
+        F.rms_norm(torch.ones(3, 4, dtype=torch.long, device=DEVICE), (4,))
+    with pytest.raises(RuntimeError, match="expected input with shape"):
+        F.rms_norm(x, (3,))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -336,3 +336,16 @@ def test_nansum_rounds_once(dtype):
     x[::7] = torch.nan
     for actual in (x.to("ocl").nansum(), x[None].to("ocl").nansum(1)[0]):
         assert actual.item() == x.double().nansum().to(dtype).item()
+
+
+def test_logsumexp_of_infinities_in_one_launch():
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([[inf, 1], [-inf, -inf], [nan, 2], [-inf, 3], [inf, -inf], [-inf, inf], [1000, 1001]])
+    y = x.to(DEVICE)
+    for dim in (0, 1, (0, 1)):
+        torch.testing.assert_close(torch.logsumexp(y, dim).cpu(), torch.logsumexp(x, dim), equal_nan=True)
+    torch.ocl.synchronize()
+    before = dlbackend._C.kernel_stats()["launches"]
+    torch.logsumexp(y, 1)
+    torch.ocl.synchronize()
+    assert dlbackend._C.kernel_stats()["launches"] == before + 1

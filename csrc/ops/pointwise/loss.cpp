@@ -1,27 +1,61 @@
-// Pointwise losses. Rows compute them for each element, and PyTorch's own mean and sum reduce them.
+// Pointwise losses. Rows compute them for each element; a mean or sum over them is part of the same launch.
 #include <ATen/core/Reduction.h>
+#include <ATen/native/TypeProperties.h>
 #include <ATen/ops/mse_loss_meta.h>
 #include <ATen/ops/smooth_l1_loss_meta.h>
 
+#include "ops/common/fused.h"
 #include "ops/pointwise/rows.h"
 #include "ops/pointwise/structured.h"
 
 namespace dlb {
 namespace {
 
-// Computes the loss of each element into `out` where nothing is reduced, and through a temporary otherwise.
-at::Tensor& reduced(const codegen::PointwiseOp& op, int64_t reduction, at::Tensor& out, Inputs inputs,
+// A loss: its row, and the row with a reduction behind it.
+struct Loss {
+  const codegen::PointwiseOp& each;
+  const FusedRows mean, sum;
+};
+
+// Whether a mean or a sum of that dtype is one of losses: of others PyTorch's reductions have their own
+// errors and dtypes.
+bool has_reduced_form(c10::ScalarType type) {
+  return at::isFloatingType(type) || at::isComplexType(type);
+}
+
+bool on_one_device(at::TensorList tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& t) {
+    return t.device().type() == kDeviceType && t.device() == tensors[0].device();
+  });
+}
+
+// Computes the loss of each element, or their mean or sum, into `out`, which is made where it is undefined.
+at::Tensor& reduced(const Loss& loss, int64_t reduction, at::Tensor& out, Inputs inputs,
                     Scalars scalars = {}) {
   if (reduction == at::Reduction::None) {
-    run_or_raise(op, out, inputs, scalars);
+    run_or_raise(loss.each, out, inputs, scalars);
+    return out;
+  }
+  c10::SmallVector<at::Tensor, 2> operands;
+  for (const at::Tensor* input : inputs) operands.push_back(*input);
+  const c10::ScalarType type = at::native::result_type(operands);
+  const auto check = [&](c10::ScalarType result) {
+    TORCH_CHECK(!out.defined() || c10::canCast(result, out.scalar_type()), "result type ", result,
+                " can't be cast to the desired output type ", out.scalar_type());
+  };
+  if (has_reduced_form(type) && on_one_device(operands)) {
+    check(type);
+    const FusedOp& op = (reduction == at::Reduction::Mean ? loss.mean : loss.sum).of(type);
+    if (!out.defined()) return out = run_fused(op, {operands, scalars})[0];
+    out.resize_({});
+    run_fused_out(op, {operands, scalars}, out);
     return out;
   }
   at::Tensor each;
-  run_or_raise(op, each, inputs, scalars);
+  run_or_raise(loss.each, each, inputs, scalars);
   const at::Tensor result = reduction == at::Reduction::Mean ? each.mean() : each.sum();
   if (!out.defined()) return out = result;
-  TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
-              " can't be cast to the desired output type ", out.scalar_type());
+  check(result.scalar_type());
   out.resize_({});
   return out.copy_(result);
 }
@@ -54,6 +88,13 @@ constexpr codegen::PointwiseOp kHuber =
 constexpr codegen::PointwiseOp kHuberBackward =
     float_op("huber_backward", DLB_NEAR_GRAD("s0 * d * x0", "s0 * x0 * s1"), nullptr, 2);
 
+#define DLB_LOSS(id, arguments)                                   \
+  FusedRows("v = " id ".T(x0, x1" arguments "); y0 = mean.T(v)"), \
+      FusedRows("v = " id ".T(x0, x1" arguments "); y0 = sum.T(v)")
+const Loss kMseLoss = {kMse, DLB_LOSS("mse", "")};
+const Loss kSmoothL1Loss = {kSmoothL1, DLB_LOSS("smooth_l1", ", s0")};
+const Loss kHuberLoss = {kHuber, DLB_LOSS("huber", ", s0")};
+
 // The logarithms are bounded below by -100, as PyTorch documents.
 constexpr codegen::PointwiseOp kBce = {
     .name = "bce",
@@ -66,14 +107,8 @@ constexpr codegen::PointwiseOp kBceBackward = {
     .name = "bce_backward",
     .on_float = "const T v = (C(1.0) - x1) * x1; y0 = s0 * x0 * (x1 - x2) / (v < C(1e-12) ? C(1e-12) : v);",
     .scalars = 1};
-// The maximum of -x and 0 is taken out of the logarithm, which keeps it exact for either sign of x.
-constexpr codegen::PointwiseOp kBceLogits = {
-    .name = "bce_logits",
-    .on_float =
-        "(C(1.0) - x1) * x0 + (x0 < 0 ? -x0 : x0 != x0 ? x0 : C(0.0)) + dlb_log1p(dlb_exp(-fabs(x0)))"};
-
 at::Tensor& mse_out(const at::Tensor& self, const at::Tensor& target, int64_t reduction, at::Tensor& out) {
-  return reduced(kMse, reduction, out, {&self, &target});
+  return reduced(kMseLoss, reduction, out, {&self, &target});
 }
 at::Tensor& mse_backward_out(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                              int64_t reduction, at::Tensor& out) {
@@ -89,7 +124,7 @@ at::Tensor mse_backward(const at::Tensor& grad, const at::Tensor& self, const at
 at::Tensor& smooth_l1_out(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double beta,
                           at::Tensor& out) {
   TORCH_CHECK(beta >= 0, "smooth_l1_loss does not support negative values for beta.");
-  return reduced(kSmoothL1, reduction, out, {&self, &target}, c10::Scalar(beta));
+  return reduced(kSmoothL1Loss, reduction, out, {&self, &target}, c10::Scalar(beta));
 }
 at::Tensor& smooth_l1_backward_out(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                                    int64_t reduction, double beta, at::Tensor& out) {
@@ -100,7 +135,7 @@ at::Tensor& smooth_l1_backward_out(const at::Tensor& grad, const at::Tensor& sel
 at::Tensor& huber_out(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta,
                       at::Tensor& out) {
   TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
-  return reduced(kHuber, reduction, out, {&self, &target}, c10::Scalar(delta));
+  return reduced(kHuberLoss, reduction, out, {&self, &target}, c10::Scalar(delta));
 }
 at::Tensor huber(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta) {
   at::Tensor out;

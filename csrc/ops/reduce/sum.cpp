@@ -1,5 +1,6 @@
 // Sums and what is made of sums: sum, mean, nansum, prod, norms, trace.
 #include <ATen/ops/linalg_vector_norm_meta.h>
+#include <ATen/ops/logsumexp_native.h>
 #include <ATen/ops/mean_meta.h>
 #include <ATen/ops/norm_meta.h>
 #include <ATen/ops/prod_meta.h>
@@ -38,6 +39,16 @@ constexpr ReduceOp kNansum{.name = "nansum",
                            .on_float = summing("a0 += isnan(x0) ? (T)0 : x0;"),
                            .on_int = summing("a0 += x0;"),
                            .on_bool = kTruthSum};
+// Sums of exponentials relative to the greatest element so far, a0, or to 0 where that is infinite.
+#define DLB_LOG_SUM(x, sum)                       \
+  "const T h = " x " > a0 || " x " != " x " ? " x \
+  " : a0, k = isinf(h) ? (T)0 : h; "              \
+  "a1 = a1 * dlb_exp(a0 - k) + " sum "; a0 = h;"
+constexpr ReduceOp kLogsumexp{.name = "logsumexp",
+                              .on_float = {.fields = {{{"T", "-INFINITY"}, {"T", "0"}}},
+                                           .step = DLB_LOG_SUM("x0", "dlb_exp(x0 - k)"),
+                                           .combine = DLB_LOG_SUM("b0", "b1 * dlb_exp(b0 - k)"),
+                                           .finish = "y0 = dlb_log(a1) + (isinf(a0) ? (T)0 : a0);"}};
 constexpr ReduceOp kProd{
     .name = "prod",
     .on_float = folding("T", "1", "a0 *= x0;", "a0 *= b0;", "y0 = a0;"),
@@ -79,6 +90,7 @@ constexpr ReduceOp kNormPower =
 const codegen::RegisterOps kSumOps(codegen::RowKind::Reduce,
                                    {{kSum, "sum sum.dim_IntList sum.IntList_out trace", "sum"},
                                     {kMean, "mean.dim mean.out", "dtype"},
+                                    {kLogsumexp, "logsumexp logsumexp.out", "float"},
                                     {kNansum, "nansum nansum.out", "sum"},
                                     {kProd, "prod prod.dim_int prod.int_out", "sum"},
                                     {kNormZero, DLB_NORMS, "dtype"},
@@ -118,6 +130,29 @@ at::Tensor mean_into(at::Tensor out, const at::Tensor& self, at::OptionalIntArra
   reduce(kMean, self, mask_of(dim, self), results[0].scalar_type(), results[0]);
   return results[0];
 }
+// Whether the row computes it: PyTorch's own form is for integers and complex numbers.
+bool has_logsumexp(const at::Tensor& self) {
+  return at::isFloatingType(self.scalar_type()) && !c10::isFloat8Type(self.scalar_type());
+}
+at::Tensor logsumexp(const at::Tensor& self, at::IntArrayRef dim, bool keepdim) {
+  if (!has_logsumexp(self)) return at::native::logsumexp(self, dim, keepdim);
+  const c10::DeviceGuard guard(self.device());
+  const DimMask mask = mask_of(dim, self);
+  at::Tensor out = new_result(at::native::shape_from_dim_mask(self, mask, keepdim), self.scalar_type());
+  reduce(kLogsumexp, self, mask, self.scalar_type(), out);
+  return out;
+}
+at::Tensor& logsumexp_out(const at::Tensor& self, at::IntArrayRef dim, bool keepdim, at::Tensor& out) {
+  if (!has_logsumexp(self) || out.scalar_type() != self.scalar_type() || out.device() != self.device() ||
+      out.is_alias_of(self))
+    return at::native::logsumexp_out(self, dim, keepdim, out);
+  const c10::DeviceGuard guard(self.device());
+  const DimMask mask = mask_of(dim, self);
+  at::native::resize_output(out, at::native::shape_from_dim_mask(self, mask, keepdim));
+  reduce(kLogsumexp, self, mask, self.scalar_type(), out);
+  return out;
+}
+
 at::Tensor mean(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                 std::optional<at::ScalarType> dtype) {
   return mean_into({}, self, dim, keepdim, dtype);
@@ -241,6 +276,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("sum", sum_all);
   m.impl("sum.dim_IntList", sum);
   m.impl("sum.IntList_out", sum_out);
+  m.impl("logsumexp", logsumexp);
+  m.impl("logsumexp.out", logsumexp_out);
   m.impl("mean.dim", mean);
   m.impl("mean.out", mean_out);
   m.impl("prod", prod);
