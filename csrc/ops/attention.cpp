@@ -155,6 +155,9 @@ Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& 
     std::tie(call.o.seed, call.o.counter) = reserve_philox(std::nullopt, static_cast<uint64_t>(draws));
     seed = at::scalar_tensor(static_cast<int64_t>(call.o.seed), at::kLong);
     offset = at::scalar_tensor(static_cast<int64_t>(call.o.counter), at::kLong);
+  } else {
+    // torch.compile keeps both for the backward pass, and takes no undefined tensors.
+    seed = at::empty({}, at::kLong), offset = at::empty({}, at::kLong);
   }
   attention::run(p, call.o, current_stream(p.device));
   // The slot of cum_seq_q, which is for nested batches, takes the log-sum-exps with what rounding took from

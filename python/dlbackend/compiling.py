@@ -1,4 +1,5 @@
-"""The answers to inductor, torch.compile's default backend: it generates no code for the device yet.
+"""The answers to inductor where something other than torch.compile asks it for code, such as AOTInductor: it generates
+none for the device. torch.compile's own graphs go to dlbackend.compile.
 
 Inductor takes these names from torch.ocl when it meets a tensor of the device. Without them it fails with a KeyError.
 """
@@ -8,8 +9,8 @@ from typing import Any, NoReturn
 from torch._inductor.codegen.common import DeviceOpOverrides, register_device_op_overrides
 
 MESSAGE = (
-    'torch.compile: the backend "inductor", which is the default, generates no code for ocl yet. Run the model without '
-    'torch.compile, or with torch.compile(..., backend="aot_eager"): both compute with dlbackend\'s kernels.'
+    'inductor generates no code for ocl. Use torch.compile(model), or backend="ocl", which computes with dlbackend\'s '
+    "kernels, or run the model without a compiler."
 )
 
 

@@ -23,7 +23,7 @@ NAMES = {
 
 def launches() -> int:
     torch.ocl.synchronize()
-    return dlbackend._C.kernel_stats()["launches"]
+    return int(dlbackend._C.kernel_stats()["launches"])
 
 
 def made(*shape, dtype=torch.float32):

@@ -41,6 +41,7 @@ HOOKED = {
     "pytorch_lightning.trainer.connectors.accelerator_connector": "lightning",
     "pytorch_lightning.trainer.setup": "lightning",
     "safetensors": "safetensors",
+    "torch._inductor.compile_fx": "torch",
     "torch._prims.rng_prims": "torch",
     "torch._subclasses.fake_impls": "torch",
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook": "torch",

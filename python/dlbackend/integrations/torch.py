@@ -156,6 +156,26 @@ def in_our_layout(inner: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def by_rows(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile's default backend, which hands graphs on ocl to dlbackend.compile."""
+
+    def is_on_ocl(value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "ocl"
+
+    @functools.wraps(compile_fx)
+    def wrapper(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        from_torch_compile = isinstance(model, torch.fx.GraphModule) and not args and "inner_compile" not in kwargs
+        if from_torch_compile:
+            values = (node.meta.get("example_value") for node in model.graph.nodes)
+            if any(map(is_on_ocl, inputs)) or any(map(is_on_ocl, values)):
+                from dlbackend.compile import backend
+
+                return backend(model, inputs)
+        return compile_fx(model, inputs, *args, **kwargs)
+
+    return wrapper
+
+
 @dataclass(frozen=True)
 class KernelsOfHpu:
     """Makes Intel Gaudi's kernels of a higher-order op ocl's: both are devices that torch/ itself does not have."""
@@ -177,6 +197,7 @@ class KernelsOfHpu:
 RNG = 'impl_map = {"cuda": impl_cuda, "cpu": impl_cpu, "hpu": impl_hpu, "xpu": impl_xpu}'
 
 PATCHES: dict[str, list[Patch]] = {
+    "torch._inductor.compile_fx": [Wrap("compile_fx", "def compile_fx(model_, example_inputs_, ...)", by_rows)],
     "torch._prims.rng_prims": [KernelsOfHpu("run_and_save_rng_state", RNG), KernelsOfHpu("run_with_rng_state", RNG)],
     "torch._subclasses.fake_impls": [
         WrapConvolutions(

@@ -1,0 +1,34 @@
+"""torch.compile for ocl: graphs whose elementwise chains run in one launch each.
+
+    model = torch.compile(model)  # the default backend hands graphs on ocl to this one
+
+AOTAutograd makes a forward and a backward graph of ATen calls. Chains of elementwise calls become expressions of rows
+(dlbackend.template.rows) with the values that the ops give one by one, bit for bit; everything else runs as in eager
+mode. No kernel depends on sizes, so new sizes compile no new kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from dlbackend.compile.fuse import fuse
+
+__all__ = ["backend"]
+
+
+def _compile(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    return make_boxed_func(fuse(module).forward)
+
+
+_aot = aot_autograd(fw_compiler=_compile, bw_compiler=_compile, partition_fn=min_cut_rematerialization_partition)
+
+
+def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    """The backend "ocl" of torch.compile. Options and modes of other backends are taken and change nothing."""
+    return _aot(module, inputs)

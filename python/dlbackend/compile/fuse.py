@@ -1,0 +1,222 @@
+"""Fuses a graph's elementwise calls: groups of them become expressions of rows, each computed in one launch."""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from dlbackend.compile.rows import Call, row_of
+
+MOST_OPERANDS = 16  # of an expression: inputs and results
+
+
+def run_rows(
+    expression: str, inputs: Sequence[torch.Tensor], layouts: Sequence[tuple[torch.dtype, list[int]]] | None
+) -> list[torch.Tensor]:
+    """Computes an expression. `layouts`: dtype and order of dimensions in memory of each result, where one is not
+    contiguous.
+    """
+    if layouts is None:
+        made: list[torch.Tensor] = torch.ops.dlbackend.rows.default(expression, inputs, [], None, False, [])
+        return made
+    shape: torch.Size = torch.broadcast_shapes(*(x.shape for x in inputs))  # type: ignore[no-untyped-call]
+    device = next(x.device for x in inputs if x.device.type == "ocl")
+    results = [torch.empty_permuted(shape, order, dtype=dtype, device=device) for dtype, order in layouts]
+    torch.ops.dlbackend.rows_out.default(expression, inputs, [], None, False, results)
+    return results
+
+
+def shape_key(value: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for tensors of one shape, symbolic sizes included."""
+    return tuple(s if isinstance(s, int) else s.node.expr for s in value.shape)
+
+
+def known(size: Any) -> int:
+    """A size as it is in the example, without a guard for it where it is symbolic."""
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
+def order_of(value: torch.Tensor) -> list[int] | None:
+    """The dimensions from the outermost in memory to the innermost, of a dense tensor; else None."""
+    sizes, strides = [known(s) for s in value.shape], [known(s) for s in value.stride()]
+    order = sorted(range(value.dim()), key=lambda d: (-strides[d], d))
+    expected = 1
+    for d in reversed(order):
+        if sizes[d] != 1 and strides[d] != expected:
+            return None
+        expected *= max(sizes[d], 1)
+    return order
+
+
+class Group:
+    """Calls of one shape that become an expression, in the graph's order."""
+
+    def __init__(self, shape: tuple[Any, ...]) -> None:
+        self.shape = shape
+        self.members: dict[Node, tuple[Call, str]] = {}
+
+    def inputs(self) -> list[Node]:
+        found: dict[Node, None] = {}
+        for call, _ in self.members.values():
+            for argument in call.arguments:
+                if isinstance(argument, Node) and argument not in self.members:
+                    found[argument] = None
+        return list(found)
+
+    def results(self) -> list[Node]:
+        return [n for n in self.members if any(user not in self.members for user in n.users)]
+
+    def fits(self) -> bool:
+        return len(self.inputs()) + len(self.results()) <= MOST_OPERANDS
+
+    def expression(self) -> str:
+        """The group as text (docs/template-api.md)."""
+        names = {n: f"x{i}" for i, n in enumerate(self.inputs())} | {n: f"v{i}" for i, n in enumerate(self.members)}
+        text = []
+        for n, (call, kind) in self.members.items():
+            arguments = ", ".join(names[a] if isinstance(a, Node) else number(a) for a in call.arguments)
+            text.append(f"{names[n]} = {call.row}.{kind}({arguments})")
+        text += [f"y{i} = {names[n]}" for i, n in enumerate(self.results())]
+        return "; ".join(text)
+
+
+def number(value: float) -> str:
+    return repr(float(value)) if isinstance(value, float) else str(int(value))
+
+
+class Fuser:
+    """Finds the groups of a graph and builds the graph anew with them."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = list(graph.nodes)
+        self.place = {n: i for i, n in enumerate(self.nodes)}
+        self.before = self._dependencies()
+        self.group_of: dict[Node, Group] = {}
+
+    def _dependencies(self) -> dict[Node, list[Node]]:
+        """What has to be computed before each node. What draws random numbers or writes keeps its order."""
+        before = {n: list(n.all_input_nodes) for n in self.nodes}
+        last: Node | None = None
+        for n in self.nodes:
+            if n.op == "call_function" and is_ordered(n):
+                if last is not None:
+                    before[n].append(last)
+                last = n
+        return before
+
+    def _unit(self, node: Node) -> list[Node]:
+        group = self.group_of.get(node)
+        return list(group.members) if group else [node]
+
+    def _reaches(self, group: Group, starts: Sequence[Node]) -> bool:
+        """Whether a node that is not in the group, nor computed from it directly, needs one of its members."""
+        first = min(self.place[n] for n in group.members)
+        pending, seen = [n for n in starts if n not in group.members], set[Node]()
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for member in self._unit(node):
+                seen.add(member)
+                for need in self.before[member]:
+                    if need in group.members:
+                        return True
+                    if need not in seen and max(self.place[m] for m in self._unit(need)) > first:
+                        pending.append(need)
+        return False
+
+    def _candidates(self, node: Node) -> Iterator[Group]:
+        """Groups that the node may join: those that it takes values of, the latest first."""
+        groups: dict[int, Group] = {}
+        for need in self.before[node]:
+            group = self.group_of.get(need)
+            if group is not None:
+                groups[id(group)] = group
+        yield from sorted(groups.values(), key=lambda g: -max(self.place[n] for n in g.members))
+
+    def find_groups(self) -> list[Group]:
+        groups: list[Group] = []
+        for node in self.nodes:
+            row = row_of(node) if node.op == "call_function" else None
+            if row is None or order_of(node.meta["val"]) is None:
+                continue
+            shape = shape_key(node.meta["val"])
+            for group in self._candidates(node):
+                if group.shape != shape or self._reaches(group, self.before[node]):
+                    continue
+                group.members[node] = row
+                if group.fits():
+                    self.group_of[node] = group
+                    break
+                del group.members[node]
+            if node not in self.group_of:
+                group = Group(shape)
+                group.members[node] = row
+                self.group_of[node] = group
+                groups.append(group)
+        for group in groups:
+            if len(group.members) < 2:
+                for node in group.members:
+                    del self.group_of[node]
+        return [g for g in groups if len(g.members) > 1]
+
+    def _in_order(self) -> Iterator[list[Node]]:
+        """Groups and single nodes, each behind what it needs, else in the graph's order."""
+        units = {id(u[0]): u for u in (self._unit(n) for n in self.nodes)}
+        unit_of = {n: key for key, unit in units.items() for n in unit}
+        needs = {key: {unit_of[b] for n in unit for b in self.before[n]} - {key} for key, unit in units.items()}
+        users: dict[int, list[int]] = {key: [] for key in units}
+        for key, wanted in needs.items():
+            for other in wanted:
+                users[other].append(key)
+        rank = {key: max(self.place[n] for n in unit) for key, unit in units.items()}
+        missing = {key: len(wanted) for key, wanted in needs.items()}
+        ready = [(rank[key], key) for key, count in missing.items() if count == 0]
+        heapq.heapify(ready)
+        while ready:
+            _, key = heapq.heappop(ready)
+            yield units[key]
+            for user in users[key]:
+                missing[user] -= 1
+                if missing[user] == 0:
+                    heapq.heappush(ready, (rank[user], user))
+
+    def rebuild(self, owner: GraphModule) -> GraphModule:
+        """The graph with a call for each group."""
+        graph, values = Graph(), dict[Node, Node]()
+        for unit in self._in_order():
+            group = self.group_of.get(unit[0])
+            if group is None:
+                values[unit[0]] = graph.node_copy(unit[0], values.__getitem__)
+                continue
+            results = group.results()
+            layouts = [(n.meta["val"].dtype, order_of(n.meta["val"])) for n in results]
+            plain = all(order == sorted(order) for _, order in layouts if order is not None)
+            call = graph.call_function(
+                run_rows, (group.expression(), [values[n] for n in group.inputs()], None if plain else layouts)
+            )
+            for i, n in enumerate(results):
+                values[n] = graph.call_function(operator.getitem, (call, i))
+                values[n].meta = n.meta
+        graph.lint()
+        return GraphModule(owner, graph)
+
+
+def is_ordered(node: Node) -> bool:
+    """Whether the call draws random numbers or writes to a tensor."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable
+
+
+def fuse(module: GraphModule) -> GraphModule:
+    """The module with its elementwise calls in groups. Nodes carry their values' fake tensors in meta["val"]."""
+    fuser = Fuser(module.graph)
+    return fuser.rebuild(module) if fuser.find_groups() else module

@@ -1,0 +1,174 @@
+"""torch.compile on the device: chains of elementwise calls in one launch, values and gradients as in eager mode."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from common import DEVICE
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.common_methods_invocations import op_db
+
+import dlbackend
+from dlbackend.compile import rows
+from dlbackend.compile.fuse import fuse
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def launches(function, *args):
+    function(*args)
+    torch.ocl.synchronize()
+    before = dlbackend._C.kernel_stats()["launches"]
+    function(*args)
+    torch.ocl.synchronize()
+    return dlbackend._C.kernel_stats()["launches"] - before
+
+
+class Block(nn.Module):
+    """A transformer's layer with a GELU written out."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+
+    def forward(self, x):
+        q, k, v = (t.view(*t.shape[:2], 4, -1).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        x = x + self.out(attended)
+        u = self.up(self.norms[1](x))
+        u = 0.5 * u * (1 + torch.tanh(0.79788456 * (u + 0.044715 * u**3)))
+        return x + self.down(u)
+
+
+def training_step(model, x, parameters):
+    y = model(x)
+    return y, torch.autograd.grad(y.float().square().mean(), [x, *parameters])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_training_step(dtype):
+    torch.manual_seed(0)
+    model = Block().to(DEVICE, dtype)
+    x = torch.randn(2, 16, 64, device=DEVICE, dtype=dtype, requires_grad=True)
+    parameters = list(model.parameters())
+    compiled = torch.compile(model)
+    expected, gradients = training_step(model, x, parameters)
+    actual, own = training_step(compiled, x, parameters)
+    assert torch.equal(actual, expected)
+    for a, e in zip(own, gradients, strict=True):
+        assert a.dtype == e.dtype
+        torch.testing.assert_close(a, e)
+    assert launches(training_step, compiled, x, parameters) <= launches(training_step, model, x, parameters) - 10
+
+
+def test_chain_is_one_launch_whatever_the_size():
+    def chain(x, y):
+        z = (x * 2 + y).relu()
+        return torch.where(z > 1, z.exp(), z - y).clamp(max=9)
+
+    compiled = torch.compile(chain, dynamic=True, fullgraph=True)
+    x, y = torch.randn(40, 30, device=DEVICE), torch.randn(30, device=DEVICE)
+    assert torch.equal(compiled(x, y), chain(x, y))
+    assert launches(compiled, x, y) == 1
+    kernels = dlbackend._C.kernel_stats()["compiled"]
+    for size in (8, 12):
+        x, y = torch.randn(size, 2 * size, device=DEVICE), torch.randn(2 * size, device=DEVICE)
+        assert torch.equal(compiled(x, y), chain(x, y))
+    assert dlbackend._C.kernel_stats()["compiled"] == kernels
+
+
+def test_layouts_and_results_used_twice():
+    def function(x):
+        a = x.sigmoid()
+        b = a * x
+        return b, a.sum(1), b + a
+
+    for x in (
+        torch.randn(2, 3, 4, 5, device=DEVICE).contiguous(memory_format=torch.channels_last),
+        torch.randn(5, 4, 3, 2, device=DEVICE).permute(3, 2, 0, 1),
+        torch.randn(2, 3, 4, 10, device=DEVICE)[..., ::2],
+    ):
+        for actual, expected in zip(torch.compile(function)(x), function(x), strict=True):
+            assert torch.equal(actual, expected)
+            assert actual.stride() == expected.stride()
+
+
+def test_calls_between_that_need_a_group_do_not_join_it():
+    """b needs the group's first member and gives the second of its operands: a group of both would need itself."""
+
+    def function(x, w):
+        a = x.exp()
+        b = a @ w
+        return (a + b).tanh() * a
+
+    x, w = torch.randn(8, 8, device=DEVICE), torch.randn(8, 8, device=DEVICE)
+    torch.testing.assert_close(torch.compile(function)(x, w), function(x, w))
+
+
+def test_random_numbers_keep_their_order():
+    def function(x):
+        return F.dropout(x * 2, 0.5) + torch.rand_like(x) * F.dropout(x + 1, 0.2)
+
+    x = torch.ones(1000, device=DEVICE)
+    torch.manual_seed(3)
+    expected = function(x)
+    torch.manual_seed(3)
+    assert torch.equal(torch.compile(function)(x), expected)
+
+
+def test_writes_numbers_and_float64():
+    def function(x, y):
+        x.mul_(2).add_(y)
+        return x.double().sin() / 3, (x > 0) & (y > 0), x.to(torch.int32) * 7
+
+    x, y = torch.randn(50, device=DEVICE), torch.randn(50, device=DEVICE)
+    own = x.clone()
+    expected, actual = function(x, y), torch.compile(function)(own, y)
+    assert torch.equal(own, x)
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == e.dtype
+        assert torch.equal(a, e)
+
+
+def test_many_operands():
+    inputs = [torch.randn(9, device=DEVICE) for _ in range(40)]
+
+    def function(*tensors):
+        return sum(t * (i + 1) for i, t in enumerate(tensors))
+
+    assert torch.equal(torch.compile(function)(*inputs), function(*inputs))
+
+
+def samples():
+    covered = {str(overload).split(".")[1].rstrip("_") for overload in rows.calls()}
+    for op in op_db:
+        if op.name.split(".")[-1] in covered or op.aten_name in covered:
+            yield pytest.param(op, id=op.formatted_name)
+
+
+@pytest.mark.parametrize("op", samples())
+def test_rows_are_the_ops(op):
+    """A few samples of each op that has a row, doubled behind it so that there is a group."""
+    for dtype in {torch.float32, torch.int64} & op.supported_dtypes("cpu"):
+        for sample in list(op.sample_inputs("cpu", dtype))[:4]:
+            tensors = [sample.input, *(a for a in sample.args if isinstance(a, torch.Tensor))]
+            moved = [t.to(DEVICE) for t in tensors]
+            rest = [a for a in sample.args if not isinstance(a, torch.Tensor)]
+
+            def function(*tensors, rest=rest, sample=sample):
+                y = op.op(*tensors, *rest, **sample.kwargs)
+                return y + y if isinstance(y, torch.Tensor) else y
+
+            try:
+                expected = function(*moved)
+            except Exception:
+                continue
+            actual = fuse(make_fx(function, tracing_mode="fake")(*moved))(*moved)
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
