@@ -50,7 +50,8 @@ struct Expression {
 
 struct ReduceOp;
 
-// A reduction row with what its operands are computed by, element for element, and what becomes of its results.
+// A reduction row with what its operands are computed by, element for element, and what becomes of its
+// results.
 struct ReduceExpression {
   Expression before;  // its results are the row's inputs, then the mapped results
   const ReduceOp* op = nullptr;
@@ -72,8 +73,8 @@ struct ReduceExpression {
 // is not, that has no body for the type or not that many operands, or that reports errors.
 Expression parse_expression(std::string_view text);
 
-// The same with one statement whose row is a reduction: "v = mul.f32(x0, x0); r = sum.f32(v); y0 = sqrt.f32(r)".
-// Statements that take its results compute from those, scalars and numbers alone.
+// The same with one statement whose row is a reduction: "v = mul.f32(x0, x0); r = sum.f32(v); y0 =
+// sqrt.f32(r)". Statements that take its results compute from those, scalars and numbers alone.
 ReduceExpression parse_reduction(std::string_view text);
 
 // Whether a statement of the text calls a reduction row.

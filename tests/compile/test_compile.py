@@ -1,5 +1,7 @@
 """torch.compile on the device: chains of elementwise calls in one launch, values and gradients as in eager mode."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,6 +137,26 @@ def test_writes_numbers_and_float64():
     for a, e in zip(actual, expected, strict=True):
         assert a.dtype == e.dtype
         assert torch.equal(a, e)
+
+
+def test_batch_norm_updates_its_statistics_itself():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))
+    model, x = model.to(DEVICE), torch.randn(2, 3, 9, 9, device=DEVICE)
+    other = copy.deepcopy(model)
+    compiled = torch.compile(other)
+
+    def step(model, forward):
+        losses = [forward(x * k).square().mean() for k in (1, 2)]  # two passes before the gradients
+        return torch.autograd.grad(sum(losses), list(model.parameters()))
+
+    for actual, expected in zip(step(other, compiled), step(model, model), strict=True):
+        torch.testing.assert_close(actual, expected)
+    for actual, expected in zip(other.buffers(), model.buffers(), strict=True):
+        assert torch.equal(actual, expected)
+    assert launches(step, other, compiled) <= launches(step, model, model)  # no copies of statistics
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(other.eval())(x), model.eval()(x))
 
 
 def test_many_operands():

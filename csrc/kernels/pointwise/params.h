@@ -15,7 +15,7 @@ enum {
 };
 
 typedef struct {
-  dlb_long offset;                  // elements from the start of the buffer
+  dlb_long offset;                 // elements from the start of the buffer
   dlb_int stride[POINTWISE_RANK];  // elements; 0 for operands that are values
 } PointwiseOperand;
 ASSERT_SIZE(PointwiseOperand, 48);

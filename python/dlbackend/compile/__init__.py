@@ -26,7 +26,12 @@ def _compile(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     return make_boxed_func(fuse(module).forward)
 
 
-_aot = aot_autograd(fw_compiler=_compile, bw_compiler=_compile, partition_fn=min_cut_rematerialization_partition)
+_aot = aot_autograd(
+    fw_compiler=_compile,
+    bw_compiler=_compile,
+    partition_fn=min_cut_rematerialization_partition,
+    keep_inference_input_mutations=True,
+)
 
 
 def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:

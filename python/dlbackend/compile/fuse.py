@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from dlbackend.compile.inplace import write_in_place
 from dlbackend.compile.rows import Call, row_of
 
 MOST_OPERANDS = 16  # of an expression: inputs and results
@@ -218,5 +219,10 @@ def is_ordered(node: Node) -> bool:
 
 def fuse(module: GraphModule) -> GraphModule:
     """The module with its elementwise calls in groups. Nodes carry their values' fake tensors in meta["val"]."""
+    changed = write_in_place(module.graph)
     fuser = Fuser(module.graph)
-    return fuser.rebuild(module) if fuser.find_groups() else module
+    if fuser.find_groups():
+        return fuser.rebuild(module)
+    if changed:
+        module.recompile()
+    return module
