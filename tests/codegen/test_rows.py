@@ -96,7 +96,7 @@ def test_out_in_place_and_dtypes():
     assert rows("y0 = mul.f32(x0, 2)", x, dtypes=[torch.int32]).dtype == torch.int32
 
 
-def test_is_one_launch():
+def test_is_one_launch(background_at_rest):
     x, inputs = made(64, 64), [made(64, 64) for _ in range(14)]
     text = "v0 = add_alpha.f32(x0, x1, 1); " + "".join(
         f"v{k} = add_alpha.f32(v{k - 1}, x{k + 1}, 1); " for k in range(1, 14)
@@ -168,7 +168,7 @@ def test_reduction_of_other_types():
     assert where.dtype == torch.int64
 
 
-def test_reduction_is_one_launch():
+def test_reduction_is_one_launch(background_at_rest):
     x = made(64, 50)
     text = "v = exp.f32(x0); s = sum.f32(v); y0 = log.f32(s)"
     rows(text, x, dims=1)

@@ -89,7 +89,7 @@ def test_training_step(dtype, graphs):
     assert torch.ops.aten.tanh_backward.default not in graphs[1]
 
 
-def test_chain_is_one_launch_whatever_the_size():
+def test_chain_is_one_launch_whatever_the_size(background_at_rest):
     def chain(x, y):
         z = (x * 2 + y).relu()
         return torch.where(z > 1, z.exp(), z - y).clamp(max=9)

@@ -50,7 +50,7 @@ def test_long_sum():
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
-def test_mean_and_sum_are_part_of_the_loss(loss, dtype):
+def test_mean_and_sum_are_part_of_the_loss(loss, dtype, background_at_rest):
     x, t = torch.randn(40, 50), torch.randn(40, 50)
     for reduction in ("mean", "sum"):
         for layout in layouts(x).values():

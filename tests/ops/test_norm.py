@@ -163,7 +163,7 @@ def test_rms_norm(shape, normalized, dtype):
                 )
 
 
-def test_rms_norm_launches_and_derivatives():
+def test_rms_norm_launches_and_derivatives(background_at_rest):
     x, w = (torch.randn(s, dtype=torch.float64, device=DEVICE, requires_grad=True) for s in ((4, 8), (8,)))
 
     def norm(x, w):

@@ -338,7 +338,7 @@ def test_nansum_rounds_once(dtype):
         assert actual.item() == x.double().nansum().to(dtype).item()
 
 
-def test_logsumexp_of_infinities_in_one_launch():
+def test_logsumexp_of_infinities_in_one_launch(background_at_rest):
     inf, nan = float("inf"), float("nan")
     x = torch.tensor([[inf, 1], [-inf, -inf], [nan, 2], [-inf, 3], [inf, -inf], [-inf, inf], [1000, 1001]])
     y = x.to(DEVICE)
