@@ -157,7 +157,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   export CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(default_jobs)}"
   report "installing build tools: scikit-build-core, cmake, ninja"
   logged "${pip[@]}" install 'scikit-build-core>=1.0' cmake ninja
-  report "building dlbackend with $CMAKE_BUILD_PARALLEL_LEVEL jobs: 4 to 8 minutes on two cores where nothing is built yet"
+  report "building dlbackend with $CMAKE_BUILD_PARALLEL_LEVEL jobs: 8 to 10 minutes on two cores where nothing is built yet"
   report "the compiler's output: tail -f ${log#"$PWD"/}"
   "${pip[@]}" install -v --no-build-isolation --no-deps --force-reinstall . 2>&1 | tee -a "$log" | show_progress ||
     { tail -n 40 "$log" >&2; fail "the build failed (whole output in $log)"; }

@@ -86,6 +86,17 @@ def test_a_new_shape_compiles_nothing():
     assert dlbackend.kernel_stats()["compiled"] == compiled
 
 
+def test_as_many_operands_as_there_can_be():
+    tensors = [make(4, 5)[1] + k for k in range(8)]
+    text = "".join(f"y{k} = x{k} * 2;" for k in range(8))
+    for result, x in zip(pointwise(text, *tensors), tensors, strict=True):
+        assert torch.equal(result, x * 2)
+    for result, x in zip(pointwise_reduce(text, *tensors, dims=1), tensors, strict=True):
+        torch.testing.assert_close(result, (x * 2).sum(1))
+    with pytest.raises(ValueError, match="at most 8 inputs and 8 outputs, not 9 and 1"):
+        pointwise("x0 + x8", *tensors, tensors[0])
+
+
 def test_errors():
     _, x = make(4, 5)
     with pytest.raises(RuntimeError, match=r"(?s)undeclared identifier.*numbered source"):

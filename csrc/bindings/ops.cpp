@@ -102,8 +102,7 @@ py::list op_table() {
 }
 
 DType dtype_named(const std::string& name) {
-  for (size_t i = 0; i < dlb::codegen::kDTypes; ++i)
-    if (name == dlb::codegen::name_of(static_cast<DType>(i))) return static_cast<DType>(i);
+  if (const auto type = dlb::codegen::dtype_named(name)) return *type;
   throw py::value_error("there is no element type " + name);
 }
 

@@ -76,6 +76,23 @@ bool is_signed(DType type) {
 const char* name_of(DType type) {
   return row(type).name;
 }
+std::optional<DType> dtype_named(std::string_view name) {
+  for (size_t i = 0; i < kDTypes; ++i)
+    if (name == kRows[i].name) return static_cast<DType>(i);
+  return std::nullopt;
+}
+DType real_type(DType type) {
+  switch (type) {
+    case DType::C32:
+      return DType::F16;
+    case DType::C64:
+      return DType::F32;
+    case DType::C128:
+      return DType::F64;
+    default:
+      return type;
+  }
+}
 DType compute_type(DType type) {
   if (type == DType::C32) return DType::C64;
   return class_of(type) == DClass::Float && size_of(type) < 4 ? DType::F32 : type;
@@ -97,7 +114,7 @@ std::string convert(DType from, DType to, const std::string& e) {
   const DClass source = class_of(from), target = class_of(to);
   if (source == DClass::Complex && target != DClass::Complex) {
     if (target == DClass::Bool) return "((" + e + ").x != 0 || (" + e + ").y != 0)";
-    return convert(from == DType::C64 ? DType::F32 : DType::F64, to, "(" + e + ").x");
+    return convert(real_type(from), to, "(" + e + ").x");
   }
   switch (target) {
     case DClass::Bool:
@@ -158,6 +175,14 @@ std::string store(DType from, DType to, const std::string& e) {
     default:
       return convert(from, to, "(" + e + ")");
   }
+}
+
+bool loses_digits(DType from, DType to) {
+  return class_of(to) == DClass::Float && size_of(to) < 4 && from != to;
+}
+
+std::string rounded(DType compute, DType to, const std::string& e) {
+  return load(to, compute, store(compute, to, e));
 }
 
 std::string load_at(DType from, DType to, const std::string& pointer, const std::string& index) {

@@ -3,7 +3,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace dlb::codegen {
 
@@ -43,6 +45,8 @@ DClass class_of(DType type);
 bool is_signed(DType type);
 DType bits_of(size_t bytes);      // of that size, for kernels that only move elements: unsigned up to 8 bytes
 const char* name_of(DType type);  // "f32", for kernel names and keys
+std::optional<DType> dtype_named(std::string_view name);  // that name_of() gives the name of
+DType real_type(DType type);                              // of the parts of a complex type; itself for others
 
 // The type that arithmetic on `type` is done in: float (or a pair) for those of fewer than 32 bits, itself
 // otherwise.
@@ -65,6 +69,12 @@ std::string load(DType from, DType to, const std::string& expression);
 
 // Expression that turns the compute value `expression` of type `from` into the storage type `to`.
 std::string store(DType from, DType to, const std::string& expression);
+
+// Whether a value of `from` may have digits that `to`, a float of 16 or 8 bits, has not.
+bool loses_digits(DType from, DType to);
+
+// The value `expression` of compute type `compute` without digits that the float type `to` has not.
+std::string rounded(DType compute, DType to, const std::string& expression);
 
 // Statement-free load of element `index` of the pointer `pointer`, converted to compute type `to`.
 std::string load_at(DType from, DType to, const std::string& pointer, const std::string& index);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <limits>
 #include <locale>
 #include <map>
@@ -15,6 +16,7 @@ namespace dlb::codegen {
 namespace {
 
 constexpr size_t kMostValues = 255;
+constexpr double kMostExact = 9007199254740992;  // 2^53
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
@@ -53,25 +55,7 @@ int number_behind(char letter, std::string_view word) {
 
 class Parser {
  public:
-  Expression parse(std::string_view text) {
-    read(text);
-    if (reduction_) fail("a reduction needs the dimensions that it is over");
-    return std::move(expression_);
-  }
-
-  ReduceExpression parse_reduction(std::string_view text) {
-    read(text);
-    if (!reduction_) fail("no row is a reduction");
-    return split();
-  }
-
-  bool has_reduction(std::string_view text) {
-    read(text);
-    return reduction_ != nullptr;
-  }
-
- private:
-  void read(std::string_view text) {
+  std::variant<Expression, ReduceExpression> parse(std::string_view text) {
     for (const std::string_view part : parts_of(text, ';')) {
       statement_ = part;
       if (!part.empty()) add_statement();
@@ -80,12 +64,16 @@ class Parser {
     for (size_t y = 0;; ++y) {
       const auto it = values_.find("y" + std::to_string(y));
       if (it == values_.end()) break;
+      if (is_number(it->second)) fail("y" + std::to_string(y) + " depends on no input");
       expression_.results.push_back(it->second);
     }
     if (expression_.results.empty()) fail("no result is called y0");
     if (expression_.inputs == 0) fail("at least one input is needed");
+    if (reduction_) return split();
+    return std::move(expression_);
   }
 
+ private:
   [[noreturn]] void fail(const std::string& why) const {
     throw std::invalid_argument("expression \"" + std::string(statement_) + "\": " + why);
   }
@@ -113,7 +101,9 @@ class Parser {
     const size_t dot = called.rfind('.');
     if (dot == std::string_view::npos) fail("the type is missing, as in add.f32(x0, x1)");
     Expression::Node node;
-    node.type = type_named(called.substr(dot + 1));
+    const auto type = dtype_named(called.substr(dot + 1));
+    if (!type) fail("there is no type " + std::string(called.substr(dot + 1)));
+    node.type = *type;
     const OpRow* row = find_row(called.substr(0, dot));
     const bool reduces = row && row->kind == RowKind::Reduce;
     if (!row || row->setup || row->after || !(row->pointwise || reduces))
@@ -140,17 +130,12 @@ class Parser {
     if (node.arguments.size() != wanted)
       fail(std::string(row->id()) + " takes " + std::to_string(node.inputs) + " inputs and " +
            std::to_string(scalars) + " scalars, not " + std::to_string(node.arguments.size()) + " arguments");
+    for (const Expression::Value& value : node.arguments) check_number(value, node.type);
     if (expression_.nodes.size() == kMostValues) fail("too many rows");
     for (size_t k = 0; k < names.size(); ++k)
       values_[std::string(names[k])] = {
           Expression::From::Node, static_cast<uint8_t>(expression_.nodes.size()), static_cast<uint8_t>(k)};
     expression_.nodes.push_back(std::move(node));
-  }
-
-  DType type_named(std::string_view name) const {
-    for (size_t i = 0; i < kDTypes; ++i)
-      if (name == name_of(static_cast<DType>(i))) return static_cast<DType>(i);
-    fail("there is no type " + std::string(name));
   }
 
   Expression::Value value_of(std::string_view word) {
@@ -160,7 +145,8 @@ class Parser {
       return {Expression::From::Input, static_cast<uint8_t>(i), 0};
     }
     if (const int i = number_behind('s', word); i >= 0) {
-      expression_.scalars = std::max(expression_.scalars, static_cast<size_t>(i) + 1);
+      expression_.scalars.resize(std::max(expression_.scalars.size(), static_cast<size_t>(i) + 1),
+                                 DType::Bool);
       return {Expression::From::Scalar, static_cast<uint8_t>(i), 0};
     }
     const double number = number_of(word);
@@ -169,8 +155,37 @@ class Parser {
     return {Expression::From::Number, static_cast<uint8_t>(expression_.numbers.size() - 1), 0};
   }
 
-  bool is_number(const Expression::Value& value) const {
+  static bool is_number(const Expression::Value& value) {
     return value.from == Expression::From::Scalar || value.from == Expression::From::Number;
+  }
+  static bool is_integral(DType type) {
+    return class_of(type) == DClass::Int || class_of(type) == DClass::Bool;
+  }
+
+  // Sees that a row of that type gets the scalar or number as it is given.
+  void check_number(const Expression::Value& value, DType type) {
+    if (value.from == Expression::From::Number && is_integral(type)) {
+      const double number = expression_.numbers[value.index];
+      if (number != std::trunc(number) || std::fabs(number) >= kMostExact)
+        fail(
+            "integers are exact below 2^53 as numbers: pass others as scalars, and fractions to rows of "
+            "floats");
+    }
+    if (value.from != Expression::From::Scalar) return;
+    DType& known = expression_.scalars[value.index];  // Bool: no row has taken it
+    const DType wanted = is_integral(type) ? DType::I64 : compute_type(type);
+    if (known == DType::Bool)
+      known = wanted;
+    else if (is_integral(known) != is_integral(wanted))
+      fail("s" + std::to_string(value.index) + " is taken by integers and by floats: pass it twice");
+    else if (known != wanted)
+      known = wider(known, wanted);
+  }
+  // Of two types of floats or complex numbers.
+  static DType wider(DType a, DType b) {
+    const bool complex = class_of(a) == DClass::Complex || class_of(b) == DClass::Complex;
+    const bool wide = real_type(a) == DType::F64 || real_type(b) == DType::F64;
+    return complex ? (wide ? DType::C128 : DType::C64) : wide ? DType::F64 : DType::F32;
   }
 
   // Parts the nodes into those in front of the reduction and those behind it.
@@ -242,42 +257,15 @@ class Parser {
 }  // namespace
 
 DType Expression::result_dtype(const Node& node) {
-  if (node.op->bool_result) return DType::Bool;
-  if (!node.op->real_result || class_of(node.type) != DClass::Complex) return node.type;
-  return node.type == DType::C128 ? DType::F64 : node.type == DType::C32 ? DType::F16 : DType::F32;
+  return node.op->bool_result ? DType::Bool : node.op->real_result ? real_type(node.type) : node.type;
 }
 
 DType Expression::dtype_of(const Value& value, const DType* input_dtypes) const {
-  if (value.from == From::Input) return input_dtypes[value.index];
-  return value.from == From::Node ? result_dtype(nodes[value.index]) : scalar_type();
-}
-
-DType Expression::scalar_type() const {
-  bool wide = false, floats = false, complex = false, any = false;
-  for (const Node& node : nodes)
-    for (const Value& value : node.arguments) {
-      if (value.from != From::Scalar && value.from != From::Number) continue;
-      const DClass cls = class_of(node.type);
-      any = true;
-      complex |= cls == DClass::Complex;
-      floats |= cls == DClass::Float;
-      wide |= node.type == DType::F64 || node.type == DType::C128;
-    }
-  if (complex) return wide ? DType::C128 : DType::C64;
-  return wide ? DType::F64 : floats || !any ? DType::F32 : DType::I64;
+  return value.from == From::Input ? input_dtypes[value.index] : result_dtype(nodes[value.index]);
 }
 
 DType ReduceExpression::result_dtype(size_t result) const {
-  switch (op->results[result]) {
-    case ResultType::Truth:
-      return DType::Bool;
-    case ResultType::Index:
-      return DType::I64;
-    case ResultType::Real:
-      return type == DType::C128 ? DType::F64 : type == DType::C64 ? DType::F32 : type;
-    default:
-      return type;
-  }
+  return codegen::result_dtype(op->results[result], type);
 }
 
 DType ReduceExpression::dtype_of(size_t y, const DType* input_dtypes) const {
@@ -289,14 +277,8 @@ DType ReduceExpression::dtype_of(size_t y, const DType* input_dtypes) const {
   return after.dtype_of(after.results[place], dtypes.data());
 }
 
-Expression parse_expression(std::string_view text) {
+std::variant<Expression, ReduceExpression> parse_rows(std::string_view text) {
   return Parser().parse(text);
-}
-ReduceExpression parse_reduction(std::string_view text) {
-  return Parser().parse_reduction(text);
-}
-bool has_reduction(std::string_view text) {
-  return Parser().has_reduction(text);
 }
 
 }  // namespace dlb::codegen

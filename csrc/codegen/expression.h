@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "codegen/dtype.h"
@@ -35,17 +36,17 @@ struct Expression {
     std::vector<Value> arguments;  // inputs, then scalars
   };
 
-  size_t inputs = 0, scalars = 0;
+  size_t inputs = 0;
+  // The compute type in which each scalar arrives: the widest of the rows that take it, 64 bits for integers.
+  std::vector<DType> scalars;
   std::vector<double> numbers;
   std::vector<Node> nodes;     // each after those whose results it takes
   std::vector<Value> results;  // y0, y1 ..
 
   // The dtype of a node's result.
   static DType result_dtype(const Node& node);
-  // The dtype of a value, given the inputs'. Scalars and numbers have scalar_type().
+  // The dtype of an input or of a node's result, given the inputs'.
   DType dtype_of(const Value& value, const DType* input_dtypes) const;
-  // The compute type that holds scalars for all rows that take some.
-  DType scalar_type() const;
 };
 
 struct ReduceOp;
@@ -57,7 +58,7 @@ struct ReduceExpression {
   const ReduceOp* op = nullptr;
   DType type = DType::F32;  // as Expression::Node::type
   uint8_t inputs = 0, results = 1;
-  std::vector<Expression::Value> scalars;  // the row's, scalars and numbers of `before`
+  std::vector<Expression::Value> scalars;  // the row's: scalars and numbers, which both parts have
   Expression after;                        // its inputs are the row's results
   std::vector<bool> reduced;               // of y0, y1 ..: whether it is a result of `after`, or a mapped one
 
@@ -68,16 +69,14 @@ struct ReduceExpression {
 
 // Reads statements such as "v = mul.bf16(x0, x1); y0 = gelu_tanh.bf16(v); y1 = v". A statement gives names to
 // a row's results, or another name to a value. Arguments are inputs x0, x1 .., scalars s0, s1 .., names, and
-// numbers. What is called y0, y1 .. at the end are the results. Types are those of name_of(). Throws
-// std::invalid_argument, which names the statement, for text that is none of this, and for a row that there
-// is not, that has no body for the type or not that many operands, or that reports errors.
-Expression parse_expression(std::string_view text);
-
-// The same with one statement whose row is a reduction: "v = mul.f32(x0, x0); r = sum.f32(v); y0 =
-// sqrt.f32(r)". Statements that take its results compute from those, scalars and numbers alone.
-ReduceExpression parse_reduction(std::string_view text);
-
-// Whether a statement of the text calls a reduction row.
-bool has_reduction(std::string_view text);
+// numbers. What is called y0, y1 .. at the end are the results. Types are those of name_of().
+//
+// One row may be a reduction: "v = mul.f32(x0, x0); r = sum.f32(v); y0 = sqrt.f32(r)". Rows that take its
+// results take nothing else but those, scalars and numbers.
+//
+// Throws std::invalid_argument, which names the statement, for text that is none of this; for a row that
+// there is not, that has no body for the type or not that many operands, or that reports errors; for a number
+// that the row's type does not hold; and for a scalar that rows of integers and rows of floats take.
+std::variant<Expression, ReduceExpression> parse_rows(std::string_view text);
 
 }  // namespace dlb::codegen

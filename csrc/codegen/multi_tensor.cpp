@@ -32,12 +32,12 @@ struct MultiTensorWriter {
     for (size_t i = key.outputs; i < count; ++i) {
       if (key.source[i] != Source::Value) continue;
       s += ", const " + scalar + " v" + num(i);
-      constants += text.constant(text.input_name(i), "v" + num(i));
+      constants += OpText::constant(key.compute, text.input_name(i), "v" + num(i));
     }
     for (size_t i = 0; i < op.scalars; ++i) {
       if (scalar_in_list(i)) continue;
       s += ", const " + scalar + " a" + num(i);
-      constants += text.constant("s" + num(i), "a" + num(i));
+      constants += OpText::constant(key.compute, "s" + num(i), "a" + num(i));
     }
     return define("DLB_ARGUMENTS", s) + define("DLB_CONSTANTS", constants) + define("DLB_LIST_VALUE", scalar);
   }
@@ -53,7 +53,7 @@ struct MultiTensorWriter {
            (is_list(i) ? " + first" : "") + "; ";
     }
     const auto listed = [&](const std::string& name) {
-      s += text.constant(name, "lists[" + num(list++) + " * p.tensors + t]");
+      s += OpText::constant(key.compute, name, "lists[" + num(list++) + " * p.tensors + t]");
     };
     for (size_t i = key.outputs; i < count; ++i) {
       if (key.source[i] == Source::ValueList) listed(text.input_name(i));

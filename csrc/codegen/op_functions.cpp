@@ -21,20 +21,20 @@ std::string function_of(const PointwiseOp& op, DType compute, const std::string&
       results, [&](size_t o) { return result + "* p_y" + num(o); }, ", ");
   s += std::string(op.error ? ", int* p_bad" : "") + ") {\n  " + result + " " + each(results, y, ", ") +
        "; " + (op.error ? "int bad = 0;" : "") + "\n  ";
-  const std::string body = op.body(class_of(compute));
-  s += body.find("y0 =") != std::string::npos ? body : "y0 = (" + body + ");";
+  s += statements_of(op, compute);
   s += "\n" + each(results, [](size_t o) { return "  *p_y" + num(o) + " = y" + num(o) + ";\n"; });
   return s + (op.error ? "  *p_bad = bad;\n" : "") + "}\n";
 }
 
 }  // namespace
 
-std::string op_function_name(const PointwiseOp& op, DType compute) {
-  return std::string("dlb_op_") + op.name + "_" + name_of(compute);
+std::string statements_of(const PointwiseOp& op, DType compute) {
+  const std::string text = op.body(class_of(compute));
+  return text.find("y0 =") != std::string::npos ? text : "y0 = (" + text + ");";
 }
 
 std::string OpFunctions::add(const PointwiseOp& op, DType compute, size_t inputs, size_t results) {
-  std::string name = op_function_name(op, compute);
+  std::string name = std::string("dlb_op_") + op.name + "_" + name_of(compute);
   Section& section = sections_[compute];
   if (section.names.insert(name).second) {
     section.bodies += std::string(op.body(class_of(compute))) + "\n";

@@ -9,10 +9,10 @@
 
 namespace dlb::codegen {
 
-// "dlb_op_add_f32"
-std::string op_function_name(const PointwiseOp& op, DType compute);
+// The op's body for that type as statements that assign y0, y1 ..
+std::string statements_of(const PointwiseOp& op, DType compute);
 
-// Collects the functions that a program calls.
+// Collects the functions that a program calls: dlb_op_add_f32 and so on.
 //   void dlb_op_ID_TYPE(const T x0 .., const T s0 .., result* p_y0 .. [, int* p_bad])
 // with T of the compute type and results of result_type().
 class OpFunctions {

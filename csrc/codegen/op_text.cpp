@@ -5,6 +5,7 @@
 #include "codegen/text.h"
 
 namespace dlb::codegen {
+
 std::string OpText::input_name(size_t i) const {
   return "x" + num(i - outputs_);
 }
@@ -24,8 +25,8 @@ std::string OpText::loaded(size_t i, const std::string& element) const {
   if (rounded_ == DType::F32 || compute_ != DType::F32 || types_[i] == rounded_) return value;
   return rounded(compute_, rounded_, value);
 }
-std::string OpText::constant(const std::string& name, const std::string& value) const {
-  const std::string type = compute_name(compute_);
+std::string OpText::constant(DType compute, const std::string& name, const std::string& value) {
+  const std::string type = compute_name(compute);
   return "const " + type + " " + name + " = (" + type + ")" + value + "; ";
 }
 std::string OpText::declare_results() const {
@@ -42,8 +43,7 @@ std::string OpText::stored(size_t o) const {
   return store(type, types_[o], value);
 }
 std::string OpText::body() const {
-  const std::string text = op_.body(class_of(compute_));
-  return text.find("y0 =") != std::string::npos ? text : "y0 = (" + text + ");";
+  return statements_of(op_, compute_);
 }
 std::string OpText::function() const {
   const size_t inputs = count_ - outputs_;

@@ -10,8 +10,8 @@
 namespace dlb::codegen {
 
 // One op, or expression of ops, on operands of given types, outputs first. Input i is called x0, x1 .. in the
-// order of the inputs. An op has all its inputs in its compute type; an expression has each in the compute
-// type of the input's own dtype, and scalars in `compute`.
+// order of the inputs. An op has all its inputs in its compute type, an expression each in that of the
+// input's own dtype.
 class OpText {
  public:
   // `rounded`: see PointwiseKey.
@@ -27,8 +27,10 @@ class OpText {
   std::string input_name(size_t i) const;
   // "const float x0 = <element `index` of the pointer `memory`>; " for operand i.
   std::string load(size_t i, const std::string& memory, const std::string& index) const;
+  // What input i is loaded as.
+  DType in_register(size_t i) const;
   // "const float <name> = (float)<value>; " for a value that arrives as a kernel's argument.
-  std::string constant(const std::string& name, const std::string& value) const;
+  static std::string constant(DType compute, const std::string& name, const std::string& value);
   // "float y0, y1; "
   std::string declare_results() const;
   // The expression that stores y<output>.
@@ -45,7 +47,6 @@ class OpText {
                             const std::function<std::string(size_t)>& memory) const;
 
  private:
-  DType in_register(size_t i) const;        // what input i is loaded as
   DType result_dtype(size_t output) const;  // of y<output>, before it is stored
 
   // The expression for an element of operand i as it is loaded.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cl/embedded.h"
-#include "codegen/expression.h"
+#include "codegen/expression_text.h"
 #include "codegen/functions.h"
 #include "codegen/op_text.h"
 #include "codegen/text.h"
@@ -66,22 +66,19 @@ struct PointwiseWriter {
 
   // The kernel's parameters, and what the skeleton declares from them.
   std::string arguments() const {
-    const std::string scalar = scalar_name(key.compute);
     std::string s = each_buffer([&](size_t i) {
       return std::string("global ") + (i < key.outputs ? "" : "const ") + storage_name(key.types[i]) + "* " +
              buffer(i) + ", ";
     });
     s += "const PointwiseParams p";
     std::string constants;
-    for (size_t i = 0; i < count; ++i) {
-      if (has_buffer(i)) continue;
-      s += ", const " + scalar + " v" + num(i);
-      constants += text.constant(text.input_name(i), "v" + num(i));
-    }
-    for (size_t i = 0; i < op.scalars; ++i) {
-      s += ", const " + scalar + " a" + num(i);
-      constants += text.constant("s" + num(i), "a" + num(i));
-    }
+    const auto add = [&](DType type, const std::string& argument, const std::string& name) {
+      s += std::string(", const ") + scalar_name(type) + " " + argument;
+      constants += OpText::constant(type, name, argument);
+    };
+    for (size_t i = 0; i < count; ++i)
+      if (!has_buffer(i)) add(text.in_register(i), "v" + num(i), text.input_name(i));
+    for (size_t i = 0; i < op.scalars; ++i) add(scalar_type(op, key.compute, i), "a" + num(i), "s" + num(i));
     if (op.error) s += ", volatile global int* error, const int site";
     return define("DLB_ARGUMENTS", s) + define("DLB_CONSTANTS", constants);
   }
@@ -135,8 +132,7 @@ struct PointwiseWriter {
   std::vector<DType> used() const {
     std::vector<DType> types(key.types.begin(), key.types.begin() + static_cast<ptrdiff_t>(count));
     types.push_back(key.compute);
-    if (op.expression)
-      for (const Expression::Node& node : op.expression->nodes) types.push_back(node.type);
+    if (op.expression) add_types(*op.expression, types);
     return types;
   }
 
@@ -186,11 +182,12 @@ bool can_stream(const PointwiseKey& key) {
          !any_body(*key.op, key.compute, uses_functions);
 }
 
+DType scalar_type(const PointwiseOp& op, DType compute, size_t i) {
+  return op.expression ? op.expression->scalars[i] : compute;
+}
+
 DType result_type(const PointwiseOp& op, DType compute) {
-  if (op.bool_result) return DType::Bool;
-  if (op.real_result && compute == DType::C64) return DType::F32;
-  if (op.real_result && compute == DType::C128) return DType::F64;
-  return compute;
+  return op.bool_result ? DType::Bool : op.real_result ? real_type(compute) : compute;
 }
 
 std::string pointwise_source(const PointwiseKey& key) {

@@ -93,9 +93,10 @@ bool fits_vectors(DType type);
 bool can_stream(const PointwiseKey& key);
 
 // The kernel's source; its one kernel is called pointwise_NAME. Arguments: a buffer per operand that is not a
-// Value (outputs first), PointwiseParams, then the Value operands and the scalars s0.. as
-// scalar_name(compute), and for ops that report errors the error buffer and the number of the site. The
-// latter need dlb_report, which the caller puts in front.
+// Value (outputs first), PointwiseParams, then the Value operands as scalar_name() of the compute type, in
+// expressions of their own dtype's, and the scalars s0.. as scalar_name() of scalar_type(), and for ops that
+// report errors the error buffer and the number of the site. The latter need dlb_report, which the caller
+// puts in front.
 std::string pointwise_source(const PointwiseKey& key);
 
 // The OpenCL C declarations of Divider and dlb_divide.
@@ -103,6 +104,9 @@ std::string divider_source();
 
 // "#define DLB_CPU 1" or "#define DLB_GPU 1".
 const char* device_macro(cl::DeviceClass cls);
+
+// The type in which scalar i arrives: scalar_name() of it.
+DType scalar_type(const PointwiseOp& op, DType compute, size_t i);
 
 // The type of an op's results before they are stored.
 DType result_type(const PointwiseOp& op, DType compute);

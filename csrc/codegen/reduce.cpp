@@ -3,6 +3,7 @@
 #include "codegen/reduce.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "cl/embedded.h"
@@ -18,21 +19,6 @@ namespace {
 // same sets of a cache and evict each other's lines.
 constexpr size_t kLongRow = 1 << 16;
 
-DType result_dtype(ResultType result, DType compute) {
-  switch (result) {
-    case ResultType::Truth:
-      return DType::Bool;
-    case ResultType::Index:
-      return DType::I64;
-    case ResultType::Real:
-      if (compute == DType::C64) return DType::F32;
-      if (compute == DType::C128) return DType::F64;
-      return compute;
-    default:
-      return compute;
-  }
-}
-
 struct ReduceWriter {
   explicit ReduceWriter(const ReduceKey& key)
       : key(key),
@@ -43,8 +29,12 @@ struct ReduceWriter {
         first_input(size_t{key.outputs} + key.mapped),
         row_inputs(op.expression ? op.expression->inputs : key.inputs),
         row_results(op.expression ? op.expression->results : key.outputs),
-        row_scalars(op.expression ? op.expression->scalars.size() : op.scalars) {}
+        row_scalars(op.expression ? op.expression->scalars.size() : op.scalars),
+        row_mapped(op.expression ? 0 : key.mapped) {
+    if (op.expression) around.emplace(*op.expression, key.types.data() + first_input, key.compute);
+  }
 
+  DType scalar_type(size_t i) const { return codegen::scalar_type(op, key.compute, i); }
   std::string field_type(size_t f) const { return body.fields[f].type; }
   std::string x_parameters() const {
     return each(row_inputs, [](size_t i) { return "const T x" + num(i) + ", "; });
@@ -53,18 +43,8 @@ struct ReduceWriter {
     return each(row_scalars, [](size_t i) { return ", const T s" + num(i); });
   }
   std::string s_values() const {
-    return each(row_scalars, [&](size_t i) {
-      if (!op.expression) return ", s" + num(i);
-      const Expression::Value& value = op.expression->scalars[i];
-      if (value.from == Expression::From::Scalar) return ", s" + num(value.index);
-      return ", " + literal(op.expression->before.numbers[value.index], key.compute);
-    });
-  }
-  // An expression's scalars, from those of the kernel.
-  std::string expression_scalars(const Expression& expression) const {
-    return each(expression.scalars, [&](size_t i) {
-      return convert(key.compute, expression.scalar_type(), "s" + num(i)) + ", ";
-    });
+    return each(row_scalars,
+                [&](size_t i) { return ", " + (around ? around->row_scalar(i) : "s" + num(i)); });
   }
   std::string a_pointers() const {
     return each(
@@ -83,9 +63,9 @@ struct ReduceWriter {
     std::string s = functions_source(std::string(body.step) + body.combine + body.finish +
                                      (body.settle ? body.settle : ""));
     s += "inline void dlb_step(" + a_pointers() + ", " + x_parameters() + "const long i" + s_parameters() +
-         each(row_mapped(), [](size_t m) { return ", T* r" + num(m); }) + ") {\n" + read_a() +
-         each(row_mapped(), [](size_t m) { return "  T z" + num(m) + ";\n"; }) + "  " + body.step + "\n" +
-         write_a() + each(row_mapped(), [](size_t m) { return "  *r" + num(m) + " = z" + num(m) + ";\n"; }) +
+         each(row_mapped, [](size_t m) { return ", T* r" + num(m); }) + ") {\n" + read_a() +
+         each(row_mapped, [](size_t m) { return "  T z" + num(m) + ";\n"; }) + "  " + body.step + "\n" +
+         write_a() + each(row_mapped, [](size_t m) { return "  *r" + num(m) + " = z" + num(m) + ";\n"; }) +
          "}\n";
     s += "inline void dlb_combine(" + a_pointers() +
          each(fields, [&](size_t f) { return ", const " + field_type(f) + " b" + num(f); }) + ") {\n" +
@@ -107,87 +87,33 @@ struct ReduceWriter {
   const char* result_name(size_t output) const {
     return compute_name(result_dtype(op.results[output], key.compute));
   }
-  // The row's own mapped results. Those of an expression are made in front of the row.
-  size_t row_mapped() const { return op.expression ? 0 : key.mapped; }
-
   // Declares w0.., the kernel's results, from the row's, y0...
   std::string results() const {
-    const auto same = [&](size_t o) {
+    if (around) return around->results();
+    return each(key.outputs, [&](size_t o) {
       return std::string("const ") + result_name(o) + " w" + num(o) + " = y" + num(o) + "; ";
-    };
-    if (!op.expression) return each(key.outputs, same);
-    const Expression& after = op.expression->after;
-    // The row's results have its type, whatever it computes in.
-    const auto value = [&](size_t r) {
-      const DType type = result_dtype(op.results[r], key.compute), to = op.expression->result_dtype(r);
-      return (loses_digits(type, to) ? rounded(type, to, "y" + num(r)) : "y" + num(r)) + ", ";
-    };
-    return each(
-               key.outputs,
-               [&](size_t o) { return std::string(compute_name(kernel_result(o))) + " w" + num(o) + "; "; }) +
-           "dlb_after(" + each(row_results, value) + expression_scalars(after) +
-           each(
-               key.outputs, [](size_t o) { return "&w" + num(o); }, ", ") +
-           "); ";
+    });
   }
   // The type of w<output>.
   DType kernel_result(size_t output) const {
-    if (!op.expression) return result_dtype(op.results[output], key.compute);
-    const std::vector<DType> types = row_types();
-    return compute_type(op.expression->after.dtype_of(op.expression->after.results[output], types.data()));
-  }
-  std::vector<DType> row_types() const {
-    std::vector<DType> types;
-    for (size_t r = 0; r < row_results; ++r) types.push_back(op.expression->result_dtype(r));
-    return types;
+    return around ? around->result_type(output) : result_dtype(op.results[output], key.compute);
   }
 
-  // Declares x0.., the row's inputs, from the elements of the operands. Stores an expression's mapped
+  // Declares x0.., the row's inputs, from the elements of the operands, and stores an expression's mapped
   // results.
   template <class Position>
   std::string element_inputs(Position&& position, const char* source) const {
-    const auto loaded = [&](size_t i, DType as, const char* name) {
+    std::string s = each(key.inputs, [&](size_t i) {
       const size_t o = first_input + i;
-      return std::string("const ") + compute_name(as) + " " + name + num(i) + " = " +
-             load_at(key.types[o], as, source + num(o), position(o)) + "; ";
-    };
-    if (!op.expression) return each(key.inputs, [&](size_t i) { return loaded(i, key.compute, "x"); });
-    const Expression& before = op.expression->before;
-    const DType* const dtypes = key.types.data() + first_input;
-    const auto dtype = [&](size_t r) { return before.dtype_of(before.results[r], dtypes); };
-    const size_t results = before.results.size();
-    std::string s =
-        each(key.inputs, [&](size_t i) { return loaded(i, compute_type(key.types[first_input + i]), "u"); });
-    s += each(results, [&](size_t r) {
-      return std::string(compute_name(compute_type(dtype(r)))) + " o" + num(r) + "; ";
+      const DType type = around ? compute_type(key.types[o]) : key.compute;
+      return std::string("const ") + compute_name(type) + (around ? " u" : " x") + num(i) + " = " +
+             load_at(key.types[o], type, source + num(o), position(o)) + "; ";
     });
-    s += "dlb_before(" + each(key.inputs, [](size_t i) { return "u" + num(i) + ", "; }) +
-         expression_scalars(before) +
-         each(
-             results, [](size_t r) { return "&o" + num(r); }, ", ") +
-         "); ";
-    s += each(row_inputs, [&](size_t r) {
-      const std::string value = convert(compute_type(dtype(r)), key.compute, "o" + num(r));
-      const DType to = op.expression->type;
-      return "const T x" + num(r) + " = " +
-             (loses_digits(dtype(r), to) ? rounded(key.compute, to, value) : value) + "; ";
-    });
-    return s + each(key.mapped, [&](size_t m) {
-             const size_t o = key.outputs + m, r = row_inputs + m;
-             return "q" + num(o) + "[" + position(o) +
-                    "] = " + store(compute_type(dtype(r)), key.types[o], "o" + num(r)) + "; ";
+    if (!around) return s;
+    return s + around->row_inputs() + each(key.mapped, [&](size_t m) {
+             const size_t o = key.outputs + m;
+             return "q" + num(o) + "[" + position(o) + "] = " + around->stored_mapped(m, key.types[o]) + "; ";
            });
-  }
-
-  // The functions dlb_before and dlb_after, with those of their rows.
-  std::string expression_functions() const {
-    if (!op.expression) return "";
-    OpFunctions functions;
-    const std::vector<DType> types = row_types();
-    const std::string before =
-        expression_function(op.expression->before, key.types.data() + first_input, "dlb_before", functions);
-    const std::string after = expression_function(op.expression->after, types.data(), "dlb_after", functions);
-    return functions.source() + before + after;
   }
 
   // Accumulators are arrays, one per field, named v0, v1 .. for the macro argument v.
@@ -304,17 +230,18 @@ struct ReduceWriter {
   }
 
   std::string pointer_macros() const {
-    std::string s =
-        "#define DLB_ARGUMENTS " +
-        each(count,
-             [&](size_t i) {
-               return std::string("global ") + (i < first_input ? "" : "const ") +
-                      storage_name(key.types[i]) + "* b" + num(i) + ", ";
-             }) +
-        "global uchar* bytes, const ReduceParams p" +
-        each(op.scalars,
-             [&](size_t i) { return std::string(", const ") + scalar_name(key.compute) + " v" + num(i); }) +
-        "\n";
+    std::string s = "#define DLB_ARGUMENTS " +
+                    each(count,
+                         [&](size_t i) {
+                           return std::string("global ") + (i < first_input ? "" : "const ") +
+                                  storage_name(key.types[i]) + "* b" + num(i) + ", ";
+                         }) +
+                    "global uchar* bytes, const ReduceParams p" +
+                    each(op.scalars,
+                         [&](size_t i) {
+                           return std::string(", const ") + scalar_name(scalar_type(i)) + " v" + num(i);
+                         }) +
+                    "\n";
     s += "#define DLB_WORKSPACE ((global dlb_accumulator*)(bytes + p.workspace))\n#define DLB_START " +
          each(count,
               [&](size_t i) {
@@ -324,7 +251,12 @@ struct ReduceWriter {
               }) +
          "\n";
     s += "#define DLB_SCALARS " +
-         each(op.scalars, [](size_t i) { return "const T s" + num(i) + " = (T)v" + num(i) + "; "; }) + "\n";
+         each(op.scalars,
+              [&](size_t i) {
+                const std::string type = compute_name(scalar_type(i));
+                return "const " + type + " s" + num(i) + " = (" + type + ")v" + num(i) + "; ";
+              }) +
+         "\n";
     auto move = [&](size_t from, size_t to) {
       return each(to - from,
                   [&](size_t i) {
@@ -381,11 +313,11 @@ struct ReduceWriter {
   template <class Position>
   std::string element_macro(const char* name, Position&& position, const char* source = "q") const {
     return std::string("#define ") + name + "(v, l, j, i, d) { " + element_inputs(position, source) +
-           each(row_mapped(), [](size_t m) { return "T z" + num(m) + "; "; }) + "dlb_step(" +
+           each(row_mapped, [](size_t m) { return "T z" + num(m) + "; "; }) + "dlb_step(" +
            each(fields, [](size_t f) { return "&v##" + num(f) + "[l], "; }) +
            each(row_inputs, [](size_t x) { return "x" + num(x) + ", "; }) + "i" + s_values() +
-           each(row_mapped(), [](size_t m) { return ", &z" + num(m); }) + "); " +
-           each(row_mapped(),
+           each(row_mapped, [](size_t m) { return ", &z" + num(m); }) + "); " +
+           each(row_mapped,
                 [&](size_t m) {
                   const size_t o = key.outputs + m;
                   return "q" + num(o) + "[" + position(o) +
@@ -454,12 +386,10 @@ struct ReduceWriter {
     const bool complex = class_of(key.compute) == DClass::Complex;
     std::vector<DType> used(key.types.begin(), key.types.begin() + static_cast<ptrdiff_t>(count));
     used.insert(used.end(), {key.compute, wide ? DType::F64 : key.compute});
-    if (op.expression)
-      for (const Expression* part : {&op.expression->before, &op.expression->after})
-        for (const Expression::Node& node : part->nodes) used.push_back(node.type);
+    if (around) around->add_types(used);
     std::string s = conversions_source(used.data(), used.size()) + device_macro(key.cls) +
-                    expression_functions() + compute_macros(key.compute) + limit_macros(key.compute) +
-                    divider_source();
+                    (around ? around->functions() : "") + compute_macros(key.compute) +
+                    limit_macros(key.compute) + divider_source();
     s += wide ? "#define ACC double\n" : complex ? "#define ACC REAL\n" : "#define ACC T\n";
     s += "#define REDUCE_OPERANDS " + num(count) + "\n#define DLB_LANES " + num(lanes) +
          "\n#define DLB_COLUMNS " + num(columns) + "\n#define DLB_WIDE " + num(key.wide) + "\n";
@@ -498,10 +428,26 @@ struct ReduceWriter {
   const ReduceKey& key;
   const ReduceOp& op;
   const ReduceBody& body;
-  const size_t fields, count, first_input, row_inputs, row_results, row_scalars;
+  const size_t fields, count, first_input;
+  // Of the row, which are not the kernel's where it is part of an expression.
+  const size_t row_inputs, row_results, row_scalars, row_mapped;
+  std::optional<ReductionText> around;
 };
 
 }  // namespace
+
+DType result_dtype(ResultType result, DType type) {
+  switch (result) {
+    case ResultType::Truth:
+      return DType::Bool;
+    case ResultType::Index:
+      return DType::I64;
+    case ResultType::Real:
+      return real_type(type);
+    default:
+      return type;
+  }
+}
 
 std::string reduce_source(const ReduceKey& key) {
   return ReduceWriter(key).source();

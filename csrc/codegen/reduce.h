@@ -52,6 +52,7 @@ struct ReduceBody {
 
 // The type of a result before it is stored: T, the real type of T, a truth value, or an index or count.
 enum class ResultType : uint8_t { Same, Real, Truth, Index };
+DType result_dtype(ResultType result, DType type);
 
 struct ReduceExpression;  // codegen/expression.h
 
@@ -98,7 +99,7 @@ struct ReduceKey {
 };
 
 // The kernels of a reduction's program. All take: a buffer per operand, the workspace of partial
-// accumulators, ReduceParams, the scalars as scalar_name(compute).
+// accumulators, ReduceParams, the scalars as scalar_name() of scalar_type().
 enum class ReduceForm : uint8_t {
   Rows,             // CPU: lanes along the innermost reduced dimension, contiguous
   RowsStrided,      // CPU: the same with any strides
@@ -137,6 +138,9 @@ constexpr size_t kChainedLocalMemory = 48 << 10;
 
 // CPU: columns that one work-item can take at a time, as compiled.
 size_t reduce_columns(const ReduceOp& op, DType compute);
+
+// The type in which scalar i arrives: scalar_name() of it.
+DType scalar_type(const ReduceOp& op, DType compute, size_t i);
 
 // Bytes of one accumulator in the workspace.
 size_t accumulator_size(const ReduceOp& op, DType compute, cl::DeviceClass cls);

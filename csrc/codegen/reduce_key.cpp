@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "codegen/expression.h"
+
 namespace dlb::codegen {
 namespace {
 
@@ -38,6 +40,10 @@ const char* name_of(ReduceForm form) {
                                            "dlb_scan_group",
                                            "dlb_scan_chained"};
   return kNames[static_cast<size_t>(form)];
+}
+
+DType scalar_type(const ReduceOp& op, DType compute, size_t i) {
+  return op.expression ? op.expression->before.scalars[i] : compute;
 }
 
 bool has_vector_form(const ReduceKey& key) {

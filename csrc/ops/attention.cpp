@@ -138,6 +138,16 @@ struct Call {
   at::TensorOptions floats() const { return q.options().dtype(at::kFloat); }
 };
 
+// In the place of a seed where none was drawn: torch.compile keeps seeds for the backward pass, and takes no
+// undefined tensors. One for all calls.
+const Tensor& no_seed() {
+  static const auto* tensor = [] {
+    const c10::InferenceMode recorded(false);  // tensors of inference mode cannot be kept for a backward pass
+    return new Tensor(at::zeros({}, at::kLong));
+  }();
+  return *tensor;
+}
+
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
 Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -156,8 +166,7 @@ Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& 
     seed = at::scalar_tensor(static_cast<int64_t>(call.o.seed), at::kLong);
     offset = at::scalar_tensor(static_cast<int64_t>(call.o.counter), at::kLong);
   } else {
-    // torch.compile keeps both for the backward pass, and takes no undefined tensors.
-    seed = at::empty({}, at::kLong), offset = at::empty({}, at::kLong);
+    seed = offset = no_seed();
   }
   attention::run(p, call.o, current_stream(p.device));
   // The slot of cum_seq_q, which is for nested batches, takes the log-sum-exps with what rounding took from

@@ -1,10 +1,8 @@
 // The template API: turns the caller's text into rows for the code generators, and registers it as the ops
-// dlbackend::template and dlbackend::template_out.
+// dlbackend::template and dlbackend::template_out; and expressions of the library's own rows as
+// dlbackend::rows and dlbackend::rows_out.
 #include "ops/template.h"
 
-#include <ATen/ExpandUtils.h>
-#include <ATen/TensorIterator.h>
-#include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -12,8 +10,6 @@
 #include "cl/build_mode.h"
 #include "cl/hash.h"
 #include "ops/common/fused.h"
-#include "ops/common/pointwise.h"
-#include "primitives/reduce/reduce.h"
 
 namespace dlb {
 namespace {
@@ -32,6 +28,7 @@ struct Rows {
   std::string name, pointwise_body, step, combine, finish;
   PointwiseOp pointwise{};
   ReduceOp reduce{};
+  std::vector<bool> reduced;  // of each output
 };
 
 void write_reduction(const Template& what, Rows& rows) {
@@ -40,6 +37,7 @@ void write_reduction(const Template& what, Rows& rows) {
   size_t reduced = 0, mapped = 0;
   for (size_t k = 0; k < what.outputs.size(); ++k) {
     declare += "T y" + num(k) + "; ";
+    rows.reduced.push_back(what.outputs[k].has_value());
     if (!what.outputs[k]) {
       pack += " z" + num(mapped++) + " = y" + num(k) + ";";
       continue;
@@ -93,12 +91,15 @@ const Rows& rows_of(const Template& what, size_t scalars) {
   return *rows;
 }
 
+constexpr size_t kMaxInputs = 8;
+static_assert(kMaxInputs + codegen::kMaxResults <=
+              std::min(codegen::kMaxReduceOperands, codegen::kMaxOperands));
+
 void check_counts(const Template& what, size_t inputs, size_t scalars) {
   TORCH_CHECK_VALUE(inputs > 0, "template: at least one input is needed");
   TORCH_CHECK_VALUE(!what.outputs.empty(), "template: at least one output is needed");
-  TORCH_CHECK_VALUE(inputs + what.outputs.size() <= codegen::kMaxReduceOperands && inputs <= 8 &&
-                        what.outputs.size() <= codegen::kMaxResults,
-                    "template: at most 8 inputs, 8 outputs and 10 of both together, not ", inputs, " and ",
+  TORCH_CHECK_VALUE(inputs <= kMaxInputs && what.outputs.size() <= codegen::kMaxResults, "template: at most ",
+                    kMaxInputs, " inputs and ", codegen::kMaxResults, " outputs, not ", inputs, " and ",
                     what.outputs.size());
   TORCH_CHECK_VALUE(scalars <= codegen::kMaxScalars, "template: at most ", codegen::kMaxScalars,
                     " scalars, not ", scalars);
@@ -112,68 +113,25 @@ at::ScalarType output_dtype(const Template& what, size_t output, at::ScalarType 
   return output < what.dtypes.size() ? what.dtypes[output] : compute;
 }
 
-// The shapes of a call's operands, what it reduces, and the dtype that it computes in.
-struct Shapes {
-  at::DimVector shape;    // of the broadcast inputs
-  at::DimVector reduced;  // of reduced outputs
-  DimMask mask;
-  at::ScalarType compute{};
-
-  Shapes(const Template& what, at::TensorList inputs, size_t scalars) {
-    check_counts(what, inputs.size(), scalars);
-    shape = at::DimVector(inputs[0].sizes());
-    for (const at::Tensor& input : inputs) shape = at::infer_size_dimvector(shape, input.sizes());
-    const auto rank = static_cast<int64_t>(shape.size());
-    mask = at::native::make_dim_mask(at::IntArrayRef(what.dims), rank);
-    for (int64_t d = 0; d < rank; ++d) {
-      if (!mask[static_cast<size_t>(d)])
-        reduced.push_back(shape[static_cast<size_t>(d)]);
-      else if (what.keepdim)
-        reduced.push_back(1);
-    }
-    compute = what.compute.value_or(common_dtype(inputs));
-  }
-
-  static at::ScalarType common_dtype(at::TensorList inputs) {
-    at::native::ResultTypeState state = {};
-    for (const at::Tensor& input : inputs) state = at::native::update_result_type_state(input, state);
-    return at::native::result_type(state);
-  }
-};
-
-std::vector<at::Tensor> make_outputs(const Template& what, const Shapes& shapes,
-                                     const at::TensorOptions& options) {
-  std::vector<at::Tensor> outputs;
-  for (size_t k = 0; k < what.outputs.size(); ++k) {
-    const at::DimVector& shape = what.outputs[k] ? shapes.reduced : shapes.shape;
-    outputs.push_back(at::empty(shape, options.dtype(output_dtype(what, k, shapes.compute))));
-  }
-  return outputs;
+// The dtype that a call computes in.
+at::ScalarType compute_of(const Template& what, at::TensorList inputs) {
+  if (what.compute) return *what.compute;
+  at::native::ResultTypeState state = {};
+  for (const at::Tensor& input : inputs) state = at::native::update_result_type_state(input, state);
+  return at::native::result_type(state);
 }
 
-void launch(const Template& what, const Shapes& shapes, at::TensorList inputs,
+ResultShapes shapes_of(const Template& what, at::TensorList inputs, size_t scalars) {
+  check_counts(what, inputs.size(), scalars);
+  return {inputs, reduces(what), at::IntArrayRef(what.dims), what.keepdim};
+}
+
+void launch(const Template& what, const ResultShapes& shapes, at::TensorList inputs,
             c10::ArrayRef<c10::Scalar> scalars, at::TensorList outputs) {
-  TORCH_CHECK_VALUE(outputs.size() == what.outputs.size(), "template: ", what.outputs.size(),
-                    " outputs are computed, but ", outputs.size(), " tensors given");
-  for (size_t k = 0; k < outputs.size(); ++k) {
-    const at::IntArrayRef expected = what.outputs[k] ? shapes.reduced : shapes.shape;
-    TORCH_CHECK(outputs[k].sizes() == expected, "template: output ", k, " has shape ", outputs[k].sizes(),
-                ", but its values have shape ", expected);
-    TORCH_CHECK(outputs[k].device() == outputs[0].device(), "template: outputs are on different devices");
-  }
   const Rows& rows = rows_of(what, scalars.size());
   const cl::WithBuildMode mode({.deferred = false});  // the caller's text may not compile
-  const c10::DeviceGuard guard(outputs[0].device());
-  if (!reduces(what)) {
-    at::TensorIteratorConfig config;
-    for (const at::Tensor& output : outputs) config.add_output(output);
-    for (const at::Tensor& input : inputs) config.add_const_input(input);
-    auto iter = config.check_all_same_dtype(false).allow_cpu_scalars(true).resize_outputs(false).build();
-    return run_pointwise(rows.pointwise, iter, shapes.compute, scalars);
-  }
-  run_reduction(
-      rows.reduce, outputs, [&](size_t k) { return what.outputs[k].has_value(); }, inputs, shapes.shape,
-      shapes.mask, shapes.compute, scalars);
+  launch_results({"template", rows.pointwise, rows.reduce, rows.reduced, compute_of(what, inputs)}, shapes,
+                 inputs, scalars, outputs);
 }
 
 // The ops' arguments as a Template: outputs with an empty init are not reduced.
@@ -275,21 +233,21 @@ std::string template_source(const Template& what, c10::ArrayRef<at::ScalarType> 
 
 std::vector<at::Tensor> run_template(const Template& what, at::TensorList inputs,
                                      c10::ArrayRef<c10::Scalar> scalars) {
-  const Shapes shapes(what, inputs, scalars.size());
-  at::TensorOptions options = inputs[0].options();
-  for (const at::Tensor& input : inputs)
-    if (!input.device().is_cpu()) options = input.options();
-  auto outputs = make_outputs(what, shapes, options);
+  const ResultShapes shapes = shapes_of(what, inputs, scalars.size());
+  const at::TensorOptions options = result_options(inputs);
+  std::vector<at::Tensor> outputs;
+  for (size_t k = 0; k < what.outputs.size(); ++k)
+    outputs.push_back(at::empty(what.outputs[k] ? shapes.reduced : shapes.whole,
+                                options.dtype(output_dtype(what, k, compute_of(what, inputs)))));
   if (options.device().is_meta()) return outputs;
-  TORCH_CHECK(options.device().type() == kDeviceType, "template: expected inputs on ocl, but they are on ",
-              options.device());
+  check_on_device("template", options.device());
   launch(what, shapes, inputs, scalars, outputs);
   return outputs;
 }
 
 void run_template_out(const Template& what, at::TensorList inputs, c10::ArrayRef<c10::Scalar> scalars,
                       at::TensorList outputs) {
-  launch(what, Shapes(what, inputs, scalars.size()), inputs, scalars, outputs);
+  launch(what, shapes_of(what, inputs, scalars.size()), inputs, scalars, outputs);
 }
 
 TORCH_LIBRARY_FRAGMENT(dlbackend, m) {

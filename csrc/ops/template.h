@@ -41,8 +41,8 @@ struct Template {
   std::vector<at::ScalarType> dtypes;
 };
 
-// Computes the outputs. Inputs (at most 8, with outputs at most 10) are ocl tensors that broadcast with each
-// other and may have any dtypes and strides. Throws c10::Error for a shape that does not broadcast, and
+// Computes the outputs. Inputs (at most 8; outputs are at most 8 too) are ocl tensors that broadcast with
+// each other and may have any dtypes and strides. Throws c10::Error for a shape that does not broadcast, and
 // std::runtime_error with the build log and the name of a file with the numbered source for text that does
 // not compile.
 std::vector<at::Tensor> run_template(const Template& what, at::TensorList inputs,

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <string>
+#include <variant>
 
 #include "codegen/expression.h"
 #include "primitives/reduce/reduce.h"
@@ -15,18 +16,20 @@ namespace dlb {
 // An expression as an op. Lives as long as the process, because kernels are found by its address.
 struct FusedOp {
   std::string name;
-  bool reduces = false;
-  codegen::Expression expression;  // one of the two
-  codegen::ReduceExpression reduction;
-  codegen::PointwiseOp pointwise{};
+  std::variant<codegen::Expression, codegen::ReduceExpression> rows;
+  codegen::PointwiseOp pointwise{};  // one of the two
   codegen::ReduceOp reduce{};
+  c10::ScalarType compute{};  // of the reduction; of a pointwise op, double where a row is of that
+  std::vector<bool> reduced;  // of y0, y1 ..
 
+  const codegen::ReduceExpression* reduction() const { return std::get_if<codegen::ReduceExpression>(&rows); }
   // The part that takes the inputs.
-  const codegen::Expression& front() const { return reduces ? reduction.before : expression; }
-  size_t results() const { return reduces ? reduction.reduced.size() : expression.results.size(); }
-  bool is_reduced(size_t y) const { return reduces && reduction.reduced[y]; }
+  const codegen::Expression& front() const {
+    return reduction() ? reduction()->before : std::get<codegen::Expression>(rows);
+  }
+  // The dtype of y<y>.
   codegen::DType dtype_of(size_t y, const codegen::DType* inputs) const {
-    return reduces ? reduction.dtype_of(y, inputs) : expression.dtype_of(expression.results[y], inputs);
+    return reduction() ? reduction()->dtype_of(y, inputs) : front().dtype_of(front().results[y], inputs);
   }
 };
 
@@ -38,12 +41,12 @@ const FusedOp& fused_op_of(const std::string& text);
 //   const FusedRows kMeanOfSquares("v = mul.T(x0, x0); y0 = mean.T(v)");
 class FusedRows {
  public:
-  explicit FusedRows(const char* text) : text_(text) {}
+  explicit FusedRows(std::string text) : text_(std::move(text)) {}
   // Takes no lock and makes no string after the first call for the dtype.
   const FusedOp& of(c10::ScalarType type) const;
 
  private:
-  const char* const text_;
+  const std::string text_;
   mutable std::array<std::atomic<const FusedOp*>, codegen::kDTypes> ops_{};
 };
 
@@ -64,23 +67,31 @@ std::vector<at::Tensor> run_fused(const FusedOp& op, const FusedArguments& argum
 // The same into tensors of the results' shapes, of any dtypes and strides.
 void run_fused_out(const FusedOp& op, const FusedArguments& arguments, at::TensorList outputs);
 
-// Reduces over the dimensions of the mask, of inputs that are broadcast to `shape`. `is_reduced(k)` tells
-// outputs that are reduced from those that have one value per element.
-template <class IsReduced>
-void run_reduction(const codegen::ReduceOp& op, at::TensorList outputs, IsReduced&& is_reduced,
-                   at::TensorList inputs, at::IntArrayRef shape, DimMask mask, at::ScalarType compute,
-                   c10::ArrayRef<c10::Scalar> scalars) {
-  c10::SmallVector<const at::Tensor*, 8> reduced, mapped, taken;
-  c10::SmallVector<at::Tensor, 8> broadcast;
-  for (size_t k = 0; k < outputs.size(); ++k) (is_reduced(k) ? reduced : mapped).push_back(&outputs[k]);
-  broadcast.reserve(inputs.size());
-  for (const at::Tensor& input : inputs) {
-    TORCH_CHECK(input.device() == outputs[0].device(), op.name, ": expected all tensors on ",
-                outputs[0].device(), ", but an input is on ", input.device());
-    broadcast.push_back(input.expand(shape));
-    taken.push_back(&broadcast.back());
-  }
-  run_reduce({op, reduced, mapped, taken, mask, compute, scalars});
-}
+// What expressions and templates (ops/template.h) share: kernels of several results, each with one value per
+// element of the broadcast inputs or reduced.
+struct ResultShapes {
+  at::DimVector whole, reduced;
+  DimMask mask;  // of the dimensions that are reduced
+
+  ResultShapes(at::TensorList inputs, bool reduces, at::OptionalIntArrayRef dims, bool keepdim);
+};
+
+struct ResultsLaunch {
+  const char* api;  // for messages
+  const codegen::PointwiseOp& pointwise;
+  const codegen::ReduceOp& reduce;   // runs where a result is reduced
+  const std::vector<bool>& reduced;  // of each result
+  c10::ScalarType compute;
+};
+
+// The options of the results: those of the inputs that are not numbers on the CPU.
+at::TensorOptions result_options(at::TensorList inputs);
+
+// Checks the results' shapes and devices, and enqueues the kernel.
+void launch_results(const ResultsLaunch& launch, const ResultShapes& shapes, at::TensorList inputs,
+                    c10::ArrayRef<c10::Scalar> scalars, at::TensorList outputs);
+
+// Throws c10::Error for results on another device than ocl.
+void check_on_device(const char* api, c10::Device device);
 
 }  // namespace dlb

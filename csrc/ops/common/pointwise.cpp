@@ -41,13 +41,19 @@ bool has_more_digits(c10::ScalarType type, c10::ScalarType common) {
   return type != common && type != at::kBool && type != at::kByte && type != at::kChar;
 }
 
-// A number as an operand that stands for a tensor of `dtype`.
-ScalarArg number_of(const at::TensorBase& tensor, c10::ScalarType dtype, const Launch& launch,
-                    size_t operand) {
-  const bool exact =
-      launch.key.op->exact_number && operand == launch.key.outputs + size_t{1} && !c10::isFloat8Type(dtype);
+// A number as an operand that stands for a tensor of `dtype`. It arrives converted, so that one kernel serves
+// scalars of all dtypes; an expression takes it in its own, which its rows are told by.
+void set_number(const at::TensorBase& tensor, c10::ScalarType dtype, Launch& launch, size_t operand) {
+  const PointwiseOp& op = *launch.key.op;
+  codegen::DType type = launch.key.compute;
+  if (op.expression) type = codegen::compute_type(dtype_of(tensor.scalar_type(), op.name));
+  const bool exact = op.expression || (op.exact_number && operand == launch.key.outputs + size_t{1} &&
+                                       !c10::isFloat8Type(dtype));
   const c10::Scalar value = cpu_scalar(tensor);
-  return scalar_arg(exact ? value : rounded_to(value, dtype), launch.key.compute);
+  launch.key.inner[operand] = Inner::Value;
+  launch.key.types[operand] = type;
+  launch.values[operand] = scalar_arg(exact ? value : rounded_to(value, dtype), type);
+  launch.params.operand[operand].offset = 0;
 }
 
 }  // namespace
@@ -79,11 +85,8 @@ void run_pointwise(const PointwiseOp& op, at::TensorIteratorBase& iter, c10::Sca
     const at::TensorBase& tensor = iter.tensor_base(i);
     launch.key.types[at] = pointwise::dtype_in(op, tensor.scalar_type());
     if (iter.is_cpu_scalar(i)) {
-      launch.key.inner[at] = Inner::Value;
-      launch.values[at] = number_of(tensor, common ? compute_dtype : at::kFloat, launch, at);
-      launch.key.types[at] =
-          launch.key.compute;  // the value arrives converted: one kernel for all scalar dtypes
-      p.operand[at].offset = 0;
+      set_number(tensor, common ? compute_dtype : at::kFloat, launch, at);
+      check_device_supports(stream.device(), launch.key.types[at], op.name);
       continue;
     }
     launch.key.inner[at] = Inner::Unit;
@@ -123,10 +126,8 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
   p.size[0] = codegen::make_divider(p.count);
   for (size_t i = 0; i < operands.size(); ++i) {
     if (operands[i]->device().is_cpu()) {
-      launch.key.inner[i] = Inner::Value;
-      launch.values[i] = number_of(*operands[i], compute_dtype, launch, i);
-      launch.key.types[i] = launch.key.compute;
-      p.operand[i].offset = p.operand[i].stride[0] = 0;
+      set_number(*operands[i], compute_dtype, launch, i);
+      p.operand[i].stride[0] = 0;
       continue;
     }
     launch.key.types[i] = pointwise::dtype_in(op, operands[i]->scalar_type());

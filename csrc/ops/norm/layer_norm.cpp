@@ -17,19 +17,10 @@ struct Shape {
 };
 
 Shape check(const Tensor& input, at::IntArrayRef normalized, const Tensor& weight, const Tensor& bias) {
-  const auto rank = static_cast<int64_t>(normalized.size());
-  TORCH_CHECK(rank >= 1,
-              "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one ",
-              "element, but got normalized_shape = ", normalized);
-  for (const Tensor* t : {&weight, &bias})
-    TORCH_CHECK(!t->defined() || t->sizes().equals(normalized), "Expected ", t == &weight ? "weight" : "bias",
-                " to be of same shape as normalized_shape, but got a tensor of shape ", t->sizes(),
-                " and normalized_shape = ", normalized);
-  TORCH_CHECK(input.dim() >= rank && input.sizes().slice(input.dim() - rank).equals(normalized),
-              "Given normalized_shape=", normalized, ", expected input with shape [*, ", normalized,
-              "], but got input of size", input.sizes());
-  return {c10::multiply_integers(input.sizes().slice(0, input.dim() - rank)),
-          c10::multiply_integers(normalized)};
+  norm::check_normalized_shape(input, normalized, {{"weight", &weight}, {"bias", &bias}});
+  return {
+      c10::multiply_integers(input.sizes().slice(0, static_cast<size_t>(input.dim()) - normalized.size())),
+      c10::multiply_integers(normalized)};
 }
 
 // In the dtype of `other`, where that is defined.

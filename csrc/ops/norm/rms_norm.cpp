@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "ops/common/fused.h"
+#include "primitives/norm/norm.h"
 
 namespace dlb {
 namespace {
@@ -30,20 +31,6 @@ const FusedRows kGrad(DLB_GRAD("x0"));
 const FusedRows kGradWeight("g = mul.T(x0, x4); " DLB_GRAD("g"));
 const FusedRows kWeightGrad("v = mul.T(x0, x1); w = mul.T(v, x2); y0 = sum.T(w)");
 
-void check(const Tensor& input, at::IntArrayRef normalized, const Tensor& weight) {
-  const size_t rank = normalized.size();
-  TORCH_CHECK(rank >= 1,
-              "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one ",
-              "element, but got normalized_shape = ", normalized);
-  TORCH_CHECK(!weight.defined() || weight.sizes().equals(normalized),
-              "Expected weight to be of same shape as normalized_shape, but got weight of shape ",
-              weight.sizes(), " and normalized_shape = ", normalized);
-  const auto sizes = input.sizes();
-  TORCH_CHECK(sizes.size() >= rank && sizes.slice(sizes.size() - rank).equals(normalized),
-              "Given normalized_shape=", normalized, ", expected input with shape [*, ", normalized,
-              "], but got input of size", sizes);
-}
-
 // Dimensions first .. last - 1.
 c10::SmallVector<int64_t, 6> range(int64_t first, int64_t last) {
   c10::SmallVector<int64_t, 6> dims(static_cast<size_t>(last - first));
@@ -61,7 +48,7 @@ c10::ScalarType wide(c10::ScalarType type) {
 Two rms_norm(const Tensor& input, at::IntArrayRef normalized, const OptionalTensor& weight_,
              std::optional<double> eps) {
   const Tensor weight = weight_.value_or(Tensor());
-  check(input, normalized, weight);
+  norm::check_normalized_shape(input, normalized, {{"weight", &weight}});
   TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(input.scalar_type()) || input.is_complex(),
                               "\"rms_norm\" not implemented for '", c10::toString(input.scalar_type()), "'");
   const c10::ScalarType type = wide(input.scalar_type());

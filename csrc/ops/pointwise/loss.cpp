@@ -13,8 +13,18 @@ namespace {
 
 // A loss: its row, and the row with a reduction behind it.
 struct Loss {
+  explicit Loss(const codegen::PointwiseOp& op)
+      : each(op), mean(followed_by("mean")), sum(followed_by("sum")) {}
+
   const codegen::PointwiseOp& each;
   const FusedRows mean, sum;
+
+ private:
+  FusedRows followed_by(const std::string& reduction) const {
+    std::string arguments = "x0, x1";
+    for (int i = 0; i < each.scalars; ++i) arguments += ", s" + std::to_string(i);
+    return FusedRows(std::string("v = ") + each.name + ".T(" + arguments + "); y0 = " + reduction + ".T(v)");
+  }
 };
 
 // Whether a mean or a sum of that dtype is one of losses: of others PyTorch's reductions have their own
@@ -88,12 +98,7 @@ constexpr codegen::PointwiseOp kHuber =
 constexpr codegen::PointwiseOp kHuberBackward =
     float_op("huber_backward", DLB_NEAR_GRAD("s0 * d * x0", "s0 * x0 * s1"), nullptr, 2);
 
-#define DLB_LOSS(id, arguments)                                   \
-  FusedRows("v = " id ".T(x0, x1" arguments "); y0 = mean.T(v)"), \
-      FusedRows("v = " id ".T(x0, x1" arguments "); y0 = sum.T(v)")
-const Loss kMseLoss = {kMse, DLB_LOSS("mse", "")};
-const Loss kSmoothL1Loss = {kSmoothL1, DLB_LOSS("smooth_l1", ", s0")};
-const Loss kHuberLoss = {kHuber, DLB_LOSS("huber", ", s0")};
+const Loss kMseLoss(kMse), kSmoothL1Loss(kSmoothL1), kHuberLoss(kHuber);
 
 // The logarithms are bounded below by -100, as PyTorch documents.
 constexpr codegen::PointwiseOp kBce = {

@@ -25,6 +25,22 @@ at::Tensor Context::scratch(int64_t elements) const {
   return new_tensor({elements}, compute_scalar, {kDeviceType, static_cast<c10::DeviceIndex>(device.index)});
 }
 
+void check_normalized_shape(const at::Tensor& input, at::IntArrayRef normalized,
+                            std::initializer_list<NamedParameter> params) {
+  const size_t rank = normalized.size();
+  TORCH_CHECK(rank >= 1,
+              "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one ",
+              "element, but got normalized_shape = ", normalized);
+  for (const auto& [name, tensor] : params)
+    TORCH_CHECK(!tensor->defined() || tensor->sizes().equals(normalized), "Expected ", name,
+                " to be of same shape as normalized_shape, but got ", name, " of shape ", tensor->sizes(),
+                " and normalized_shape = ", normalized);
+  const at::IntArrayRef sizes = input.sizes();
+  TORCH_CHECK(sizes.size() >= rank && sizes.slice(sizes.size() - rank).equals(normalized),
+              "Given normalized_shape=", normalized, ", expected input with shape [*, ", normalized,
+              "], but got input of size", sizes);
+}
+
 void check_dtypes(const at::Tensor& input, std::initializer_list<const at::Tensor*> params, const char* op) {
   const c10::ScalarType type = input.scalar_type();
   const bool half = type == at::kHalf || type == at::kBFloat16;

@@ -27,6 +27,15 @@ struct Context {
 // Throws c10::Error unless weights and statistics have the input's dtype, or float32 beside half or bfloat16.
 void check_dtypes(const at::Tensor& input, std::initializer_list<const at::Tensor*> params, const char* op);
 
+// Throws c10::Error unless the input's last sizes are `normalized`, and parameters that are defined have
+// those sizes.
+struct NamedParameter {
+  const char* name;
+  const at::Tensor* tensor;
+};
+void check_normalized_shape(const at::Tensor& input, at::IntArrayRef normalized,
+                            std::initializer_list<NamedParameter> params);
+
 // Inputs of batch and group norm: contiguous [samples][channels][length], or [samples][length][channels].
 struct Shape {
   int64_t samples = 0, channels = 0, length = 0;

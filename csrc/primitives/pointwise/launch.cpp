@@ -153,7 +153,7 @@ void prepare(Launch& launch, const PointwiseOp& op, size_t outputs, size_t input
                               "\" not implemented for '", c10::toString(compute_dtype), "'");
   for (size_t i = 0; i < scalars.size(); ++i)
     launch.scalars[i] = scalar_arg(op.rounded_scalars ? rounded_to(scalars[i], compute_dtype) : scalars[i],
-                                   launch.key.compute);
+                                   codegen::scalar_type(op, launch.key.compute, i));
 }
 
 void run(const PointwiseOp& op, Stream& stream, c10::ArrayRef<PlacedBuffer> operands, size_t outputs,

@@ -43,7 +43,8 @@ void describe(Launch& launch, const ReduceArguments& a, const cl::Device& device
       launch.mem[i] = buffer.mem;
       launch.params.operand[i++].offset = buffer.offset;
     }
-  for (size_t s = 0; s < a.scalars.size(); ++s) launch.scalars[s] = scalar_arg(a.scalars[s], key.compute);
+  for (size_t s = 0; s < a.scalars.size(); ++s)
+    launch.scalars[s] = scalar_arg(a.scalars[s], codegen::scalar_type(a.op, key.compute, s));
 }
 
 // For layouts that do not collapse to what a kernel takes: copies to [kept, reduced] matrices.

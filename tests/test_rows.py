@@ -86,6 +86,22 @@ def test_scalars_numbers_and_cpu_tensors():
     assert dlbackend._C.kernel_stats()["compiled"] == compiled
 
 
+def test_numbers_keep_their_value():
+    """Each scalar arrives in a type of its rows, a CPU tensor in its own, whatever else the kernel computes in."""
+    x, i = torch.tensor([0.25, 0.6, 0.9], device=DEVICE), torch.tensor([1, 2, 3], device=DEVICE)
+    large = 2**40 + 1
+    sums, halves = rows("y0 = add_alpha.i64(x1, s0, 1); y1 = mul.f32(x0, s1)", x, i, scalars=[large, 0.5])
+    assert torch.equal(sums, i + large)
+    assert torch.equal(halves, x * 0.5)
+    assert rows("m = gt.f32(x0, s0); y0 = sum.i64(m)", x, scalars=[0.5]).item() == 2
+    assert torch.equal(rows("y0 = add_alpha.i64(x0, x1, 1)", i, torch.tensor(large)), i + large)
+    tenth = rows(
+        "v = mul.f64(x0, x1); y0 = add_alpha.f64(v, s0, 1)", x.double() * 0, torch.tensor(0.1).double(), scalars=[0.1]
+    )
+    assert tenth.tolist() == [0.1] * 3
+    assert torch.equal(rows("y0 = add_alpha.i64(x0, 9007199254740991, 1)", i), i + (2**53 - 1))
+
+
 def test_out_in_place_and_dtypes():
     x, y = made(50, dtype=torch.float32), torch.empty(50, dtype=torch.float16, device=DEVICE)
     assert rows("y0 = mul.f32(x0, 2)", x, out=y) is y
@@ -128,7 +144,11 @@ def test_meta_and_empty():
         ("v = exp.f32(x0)", "no result is called y0"),
         ("x1 = exp.f32(x0); y0 = x1", "cannot be the name"),
         ("y0 = exp(x0)", "the type is missing"),
-        ("y0 = 1", "at least one input"),
+        ("y0 = exp.f32(1)", "at least one input"),
+        ("y0 = exp.f32(x0); y1 = 2", "y1 depends on no input"),
+        ("y0 = add_alpha.i64(x0, 0.5, 1)", "integers are exact below"),
+        ("y0 = add_alpha.i64(x0, 9007199254740993, 1)", "integers are exact below"),
+        ("y0 = add_alpha.i64(x0, s0, 1); y1 = mul.f32(x0, s0)", "s0 is taken by integers and by floats"),
         ("y0", "a statement is"),
     ],
 )
