@@ -53,6 +53,14 @@ def test_installed_metadata_pins_torch() -> None:
     assert f"torch=={TORCH_MINOR}.*" in found
 
 
+def test_torch_compile_finds_the_backend_by_name() -> None:
+    try:
+        files("dlbackend")
+    except PackageNotFoundError:
+        pytest.skip("runs from the source folder: no metadata")
+    assert "ocl" in torch._dynamo.list_backends()
+
+
 def test_cpu_extra_has_both_parts_of_the_intel_runtime() -> None:
     names = {re.split(r"[ ;]", requirement)[0] for requirement in PROJECT["optional-dependencies"]["cpu"]}
     assert names == {"intel-opencl-rt", "intel-cmplr-lib-rt"}

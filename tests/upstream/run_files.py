@@ -33,7 +33,9 @@ FILES = """
     nn/test_multihead_attention
 """
 GRACE = 60  # seconds that pytest has to write its report after it was told to stop
-NO_INDUCTOR = "generates no code for ocl"  # what dlbackend/compiling.py says to a test of torch.compile's default
+NO_INDUCTOR = (
+    "generates no code for ocl"  # what dlbackend/compile/inductor.py says to a test of torch.compile's default
+)
 STATUS_OK, STATUS_FAILED, STATUS_NONE = 0, 1, 5  # pytest's: no test at all is fine where -k chose
 
 

@@ -100,14 +100,22 @@ class Fuser:
         self.group_of: dict[Node, Group] = {}
 
     def _dependencies(self) -> dict[Node, list[Node]]:
-        """What has to be computed before each node. What draws random numbers or writes keeps its order."""
+        """What has to be computed before each node. What draws random numbers or writes keeps its order, and what reads
+        a tensor stays on its side of a write to it.
+        """
         before = {n: list(n.all_input_nodes) for n in self.nodes}
         last: Node | None = None
         for n in self.nodes:
-            if n.op == "call_function" and is_ordered(n):
-                if last is not None:
-                    before[n].append(last)
-                last = n
+            if n.op != "call_function" or not is_ordered(n):
+                continue
+            if last is not None:
+                before[n].append(last)
+            last = n
+            for user in {user for written in n.all_input_nodes for user in written.users} if writes(n) else ():
+                if self.place[user] < self.place[n]:
+                    before[n].append(user)
+                elif user is not n:
+                    before[user].append(n)
         return before
 
     def _unit(self, node: Node) -> list[Node]:
@@ -209,12 +217,20 @@ class Fuser:
         return GraphModule(owner, graph)
 
 
-def is_ordered(node: Node) -> bool:
-    """Whether the call draws random numbers or writes to a tensor."""
+def writes(node: Node) -> bool:
+    """Whether the call writes to one of its arguments, or may do so."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return True
-    return torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable
+        return isinstance(target, torch._ops.OperatorBase)  # of graphs; what else is called computes with sizes
+    return target._schema.is_mutable
+
+
+def is_ordered(node: Node) -> bool:
+    """Whether the call writes, draws random numbers or begins a collective."""
+    target = node.target
+    if writes(node) or not isinstance(target, torch._ops.OpOverload):
+        return writes(node)
+    return torch.Tag.nondeterministic_seeded in target.tags or target.namespace == "_c10d_functional"
 
 
 def fuse(module: GraphModule) -> GraphModule:

@@ -48,12 +48,17 @@ def _by_name(none: str, tanh: str) -> Callable[..., Call]:
     return call
 
 
-def _clamp(x: Any, low: Any = None, high: Any = None) -> Call | None:
-    if low is None and high is None:
-        return None
-    if low is None:
-        return Call("clamp_max", (x, high))
-    return Call("clamp_min", (x, low)) if high is None else Call("clamp", (x, low, high))
+def _clamp(ending: str) -> Callable[..., Call | None]:
+    def call(x: Any, low: Any = None, high: Any = None) -> Call | None:
+        if low is None:
+            return None if high is None else Call("clamp_max" + ending, (x, high))
+        return Call("clamp_min" + ending, (x, low)) if high is None else Call("clamp" + ending, (x, low, high))
+
+    return call
+
+
+def _div(a: Any, b: Any, *, rounding_mode: str | None) -> Call:
+    return Call({None: "div", "trunc": "div_trunc", "floor": "div_floor"}[rounding_mode], (a, b))
 
 
 _POWERS = {2: "pow2", 3: "pow3", 0.5: "pow_half", -1: "pow_minus_1", -2: "pow_minus_2", -0.5: "pow_minus_half"}
@@ -91,12 +96,19 @@ _CALLS: dict[Any, Callable[..., Call | None]] = {
     aten.sub.Tensor: _alpha("sub_alpha"),
     aten.sub.Scalar: _alpha("sub_alpha"),
     aten.rsub.Scalar: lambda a, b, alpha=1: Call("sub_alpha", (b, a, alpha)),
+    aten.rsub.Tensor: lambda a, b, alpha=1: Call("sub_alpha", (b, a, alpha)),
+    aten.div.Tensor_mode: _div,
+    aten.div.Scalar_mode: _div,
     aten.gelu.default: _by_name("gelu", "gelu_tanh"),
     aten.gelu_backward.default: _by_name("gelu_backward", "gelu_tanh_backward"),
-    aten.clamp.default: _clamp,
+    aten.clamp.default: _clamp(""),
     aten.clamp_min.default: _first("clamp_min", 2),
     aten.clamp_max.default: _first("clamp_max", 2),
+    aten.clamp_min.Tensor: _first("clamp_min_tensor", 2),
+    aten.clamp_max.Tensor: _first("clamp_max_tensor", 2),
+    aten.clamp.Tensor: _clamp("_tensor"),
     aten.pow.Tensor_Scalar: _pow,
+    aten.pow.Tensor_Tensor: _first("pow", 2),
     aten._to_copy.default: _to_copy,
     aten.addcmul.default: _scaled("addcmul"),
     aten.addcdiv.default: _scaled("addcdiv"),
@@ -139,7 +151,8 @@ def calls() -> dict[Any, Callable[..., Call | None]]:
 
 
 def is_number(value: object) -> bool:
-    return (isinstance(value, (bool, int, float)) and abs(value) <= 2**53) or value in (float("inf"), float("-inf"))
+    """Whether the text of an expression of floats holds the number as it is."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53)
 
 
 def row_of(node: torch.fx.Node) -> tuple[Call, str] | None:
@@ -167,4 +180,6 @@ def row_of(node: torch.fx.Node) -> tuple[Call, str] | None:
     if not types_fit or (torch.bool if row["bool_result"] else dtype) != value.dtype:
         return None
     cls = "bool" if dtype == torch.bool else "float" if dtype.is_floating_point else "int"
+    if cls != "float" and any(isinstance(a, float) and not a.is_integer() for a in call.arguments):
+        return None  # PyTorch makes an integer of it
     return (call, TYPES[dtype]) if cls in row["bodies"] else None

@@ -80,9 +80,9 @@ def __getattr__(name: str) -> Any:
     if name == "_initialized":
         return is_initialized()
     if name in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"):
-        from dlbackend import compiling  # it imports inductor, which takes a second
+        from dlbackend.compile import inductor  # it imports PyTorch's inductor, which takes a second
 
-        return getattr(compiling, name)
+        return getattr(inductor, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
