@@ -9,6 +9,7 @@
 #include "cl/kernel.h"
 #include "cl/queue.h"
 #include "cl/recording.h"
+#include "solver/candidates.h"
 #include "solver/choice.h"
 #include "solver/prepared.h"
 #include "solver/search.h"
@@ -88,13 +89,39 @@ class RunScope {
   RunScope(const Problem& problem, const Solution& solution, Stream& stream)
       : profiled_(at::RecordScope::FUNCTION), scope_(stream.queue(), solution.solver->name()) {
     if (profiled_.isActive()) [[unlikely]]
-      profiled_.before(std::string("ocl::") + problem.op->name() + "::" + solution.solver->name());
+      profiled_.before(std::string("ocl::") + problem.op->name() + "::" + solution.solver->name() +
+                       behind(problem));
   }
 
  private:
+  // " then f32|y0=relu.f32(x0)" of a problem with an epilogue.
+  static std::string behind(const Problem& problem) {
+    const std::string variant = problem.op->kernel_variant(problem);
+    const size_t at = variant.find(" then ");
+    return at == std::string::npos ? "" : variant.substr(at);
+  }
+
   at::RecordFunction profiled_;
   const cl::SolverScope scope_;
 };
+
+void run_choice(const Choice& choice, const Problem& problem, const Operands& operands, Stream& stream,
+                bool reusable_only) {
+  const Solution& solution = note_run(choice, reusable_only);
+  const RunScope scope(problem, solution, stream);
+  try {
+    if (verbosity() >= 2) [[unlikely]]
+      run_timed(solution, problem, operands, stream);
+    else
+      run_solution(solution, problem, operands, stream);
+  } catch (const c10::OutOfMemoryError&) {
+    const SolutionPtr smaller =
+        least_memory(problem, stream.device(), solution.workspace + solution.prepared);
+    if (!smaller) throw;
+    log(1, "too little memory," + key(problem) + ",runs a solver that needs less");
+    run_solution(*smaller, problem, operands, stream);
+  }
+}
 
 }  // namespace
 
@@ -103,21 +130,22 @@ void run(const Problem& problem, const Operands& operands, Stream& stream) {
   if (cl::Recording::current()) [[unlikely]]
     return ask_for_programs(problem, device);
   const bool reusable_only = prefers_reusable(*problem.op);
-  const ChoicePtr choice = choice_for(problem, operands, stream, reusable_only);
-  if (!choice) return;
-  const Solution& solution = note_run(*choice, reusable_only);
-  const RunScope scope(problem, solution, stream);
-  try {
-    if (verbosity() >= 2) [[unlikely]]
-      run_timed(solution, problem, operands, stream);
-    else
-      run_solution(solution, problem, operands, stream);
-  } catch (const c10::OutOfMemoryError&) {
-    const SolutionPtr smaller = least_memory(problem, device, solution.workspace + solution.prepared);
-    if (!smaller) throw;
-    log(1, "too little memory," + key(problem) + ",runs a solver that needs less");
-    run_solution(*smaller, problem, operands, stream);
+  if (const ChoicePtr choice = choice_for(problem, operands, stream, reusable_only))
+    run_choice(*choice, problem, operands, stream, reusable_only);
+}
+
+bool run_beyond_reference(const Problem& problem, const Operands& operands, Stream& stream) {
+  if (cl::Recording::current()) [[unlikely]] {
+    ask_for_programs(problem, stream.device());
+    return false;
   }
+  if (has_preference(*problem.op) && ranking_of(problem, stream.device()).empty()) [[unlikely]]
+    return false;
+  const bool reusable_only = prefers_reusable(*problem.op);
+  const ChoicePtr choice = choice_for(problem, operands, stream, reusable_only);
+  if (choice && choice->taken->solver == &problem.op->reference()) return false;
+  if (choice) run_choice(*choice, problem, operands, stream, reusable_only);
+  return true;
 }
 
 bool run_settled(const Problem& problem, Stream& stream, c10::function_ref<bool(const Solution&)> enqueue) {

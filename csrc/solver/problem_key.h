@@ -24,10 +24,16 @@ class KeyWriter {
     begin(name);
     put(value);
   }
-  // A last field, 0 or 1. Keys lack it where it is 0, because keys were stored before the field existed.
+  // A last field: 0 or 1, or a value that makes itself a word. Keys lack it where it is 0, because keys were
+  // stored before the field existed.
   template <class T>
   void if_set(const char* name, const T& value) {
-    if (value) (*this)(name, value);
+    if (!value) return;
+    begin(name);
+    if constexpr (requires { value.key_text(); })
+      out_ += value.key_text();
+    else
+      put(value);
   }
   template <size_t N>
   void operator()(const char* name, const char (&text)[N]) {
@@ -66,7 +72,12 @@ class KeyReader {
   }
   template <class T>
   void if_set(const char* name, T& value) {
-    if (take(std::string(" ") + name + "=1")) value = 1;
+    const std::string field = std::string(" ") + name + "=";
+    if constexpr (requires { T::parse(name); }) {
+      if (take(field)) value = T::parse(graphic_word(kMostWord));
+    } else {
+      if (take(field + "1")) value = 1;
+    }
   }
   template <size_t N>
   void operator()(const char* name, char (&text)[N]) {
@@ -84,6 +95,8 @@ class KeyReader {
   }
 
  private:
+  static constexpr size_t kMostWord = 1 << 16;
+
   void expect(const std::string& text);
   bool take(const std::string& text);  // false, with nothing read, where other text follows
   std::string graphic_word(size_t most);

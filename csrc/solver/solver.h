@@ -109,6 +109,8 @@ class Solver : public AnySolver {
   virtual bool can_specialise(const P& problem, const cl::Device& device, const Config& config) const {
     return false;
   }
+  // Whether it computes problems that have an epilogue, where P can have one.
+  virtual bool takes_epilogue() const { return false; }
   // Whether equal inputs give equal bits in every run of every process.
   virtual bool is_deterministic(const P& problem) const { return true; }
   // Expected time in microseconds with the first config; only compared between solvers of one op and device.
@@ -118,6 +120,8 @@ class Solver : public AnySolver {
                                               const Config& config) const = 0;
 
   Applicability can_solve(const Problem& p, const cl::Device& device) const final {
+    if constexpr (requires { typed(p).epilogue; })
+      if (typed(p).epilogue && !takes_epilogue()) return Applicability::no("takes no epilogue");
     return applicable(typed(p), device);
   }
   uint64_t workspace_for(const Problem& p, const cl::Device& device, const Config& config) const final {

@@ -35,8 +35,22 @@ def fetch(machine: Machine, address: int, like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(data).view(like.dtype).reshape(like.shape)
 
 
-# How results lie in memory: rows of whole units; columns, to which another matrix is added; parts of the reduction.
-@pytest.mark.parametrize("results", ["units", "columns and an addend", "parts", "parts of odd width"])
+# As primitives/common/epilogue.cpp writes it, of rows that tell where each result is.
+ROWS_BEHIND = """
+#define EPILOGUE
+#define EPILOGUE_PARAMETERS , global const float* of_column
+#define EPILOGUE_ARGUMENTS , of_column
+static inline float dlb_epilogue(float v, long at, int row, int column EPILOGUE_PARAMETERS) {
+  return v * of_column[column] + row % 8 + at % 4;
+}
+"""
+
+
+# How results lie in memory: rows of whole units, rows of the kernel language behind them; columns, to which another
+# matrix is added; parts of the reduction.
+@pytest.mark.parametrize(
+    "results", ["units", "units and rows behind", "columns and an addend", "parts", "parts of odd width"]
+)
 @pytest.mark.parametrize("along_rows", [False, True])
 @pytest.mark.parametrize("order", [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.slow)])
 def test_products(along_rows, order, results):
@@ -44,7 +58,8 @@ def test_products(along_rows, order, results):
     a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
     lines = [a.T, b] if along_rows else [a, b.T]
     majors = [f"-D{side}_ALONG_ROWS={int(along_rows)}" for side in "AB"]
-    source = source_of(*COMMON, "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl")
+    behind = results.endswith("behind")
+    source = ROWS_BEHIND * behind + source_of(*COMMON, "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl")
     ptx = to_ptx(source, "-DT_BFLOAT16", "-DTILE_N=128", "-DSPLIT=0", *majors)
     machine = Machine(ptx, "gemm_wgmma", groups=2, items=288, **order)
     operands = [place(machine, t) for t in lines]
@@ -60,9 +75,14 @@ def test_products(along_rows, order, results):
     arguments += struct.pack("<2q", (partial - workspace) // 4, 0)
     part = math.ceil(k / splits / 64) * 64
     arguments += struct.pack("<6i", 1, m, width, k, splits, part)
-    arguments += struct.pack("<i2fi", results == "units", -math.inf, math.inf, 0)
-    machine.launch(*operands, c, d, workspace, 1.0, beta, arguments)
+    arguments += struct.pack("<i2fi", results.startswith("units"), -math.inf, math.inf, 0)
+    factors = torch.randn(width)
+    extras = [place(machine, factors)] if behind else []
+    machine.launch(*operands, c, d, workspace, 1.0, beta, arguments, *extras)
     expected = (a.double() @ b.double())[:, :width] + beta * added.double()
+    if behind:
+        rows, columns = torch.arange(m)[:, None], torch.arange(width)
+        expected = expected * factors.double() + rows % 8 + (rows * width + columns) % 4
     if splits > 1:
         found, limit = fetch(machine, partial, sums).sum(0), 1e-5
     else:

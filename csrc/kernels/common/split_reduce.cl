@@ -5,7 +5,7 @@
 
 // Global size: at least batch * m * n.
 kernel void split_reduce(global const ACC* restrict partial, global T* c, global const T* d, ACC alpha, ACC beta,
-                         SplitReduce p) {
+                         SplitReduce p EPILOGUE_PARAMETERS) {
   const long size = p.batch * p.m * p.n, i = get_global_id(0);
   if (i >= size) return;
   ACC sum = 0;
@@ -15,5 +15,6 @@ kernel void split_reduce(global const ACC* restrict partial, global T* c, global
   const long rest = i / p.n, n = i - rest * p.n, batch = rest / p.m, m = rest - batch * p.m;
   sum *= alpha;
   if (beta != 0) sum += beta * load1(d + p.d_offset + batch * p.d_batch + m * p.d_m + n * p.d_n);
-  store1(c + p.c_offset + batch * p.c_batch + m * p.c_m + n * p.c_n, bounded1(sum, p.low, p.high));
+  const long at = batch * p.c_batch + m * p.c_m + n * p.c_n;
+  store1(c + p.c_offset + at, FINISH(sum, p.low, p.high, at, m, n));
 }

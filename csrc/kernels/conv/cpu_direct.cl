@@ -164,8 +164,9 @@ inline void accumulate_block(const Gather* p, const Block* b, const Planes* s, c
                      to + (d * sums->rows + h) * sums->pitch + w, sums->residues * sums->pitch, sums->residues, add);
 }
 
+// `out` is a channel's plane in the output that begins at `first`.
 inline void store_rows(const Gather* p, const Block* b, const Sums* sums, local const float* from, float bias,
-                       global T* out) {
+                       global T* out, global const T* first, int channel EPILOGUE_PARAMETERS) {
   const int n = b->size[3], dense = p->os[4] == 1, follow = dense && p->os[3] == n;
   for (int d = 0; d < b->size[1]; d++)
     for (int h = 0; h < b->size[2]; h++) {
@@ -175,8 +176,10 @@ inline void store_rows(const Gather* p, const Block* b, const Sums* sums, local 
       const int space = follow ? (b->size[2] - h) * n : n;
       int w = 0;
       if (dense)
-        for (; w < n && w + 16 <= space; w += 16) STORE16(bounded16(vload16(0, row + w) + bias, p->low, p->high), o + w);
-      for (; w < n; w++) STORE1(bounded1(row[w] + bias, p->low, p->high), o + w * p->os[4]);
+        for (; w < n && w + 16 <= space; w += 16) 
+          STORE16(FINISH16(vload16(0, row + w) + bias, p->low, p->high, o - first + w, 1, 0, channel, 0, 16), o + w);
+      for (; w < n; w++)
+        STORE1(FINISH(row[w] + bias, p->low, p->high, o - first + w * p->os[4], 0, channel), o + w * p->os[4]);
     }
 }
 
@@ -194,7 +197,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(globa
                                                                            global const T* weights, long ow,
                                                                            global T* out, long oo,
                                                                            global const T* bias, long ob, Gather p,
-                                                                           local float* scratch) {
+                                                                           local float* scratch EPILOGUE_PARAMETERS) {
   const Block b = block_of(&p, get_global_id(0));
   const Planes s = planes_of(&p, b.size + 1);
   const int taps = p.taps[0] * p.taps[1] * p.taps[2], last = min(p.groups, (int)(get_global_id(1) + 1) * p.block_groups);
@@ -206,7 +209,9 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(globa
   local float* planes = sums + p.cols * results;
   tap_offsets(&p, &s, offsets);
   in += oi + b.begin[0] * p.is[0];
-  out += oo + b.begin[0] * p.os[0];
+  out += oo;
+  global const T* first = out;
+  out += b.begin[0] * p.os[0];
   for (int g = get_global_id(1) * p.block_groups; g < last; g++) {
     for (int c = 0; c < p.red; c += p.channels) {
       const int count = min(p.channels, p.red - c);
@@ -220,7 +225,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(globa
     for (int j = 0; j < p.cols; j++) {
       const int channel = g * p.cols + j;
       store_rows(&p, &b, &layout, sums + j * results, p.has_bias ? LOAD1(bias + ob + channel) : 0.f,
-                 out + channel * p.os[1]);
+                 out + channel * p.os[1], first, channel EPILOGUE_ARGUMENTS);
     }
   }
 }

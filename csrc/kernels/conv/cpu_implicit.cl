@@ -71,14 +71,17 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const
                                                                     global const T* weights, long ow,
                                                                     global const float* packed, long op,
                                                                     global T* out, long oo, global const T* bias,
-                                                                    long ob, Gather p, local float* scratch) {
+                                                                    long ob, Gather p,
+                                                                    local float* scratch EPILOGUE_PARAMETERS) {
   CONSTANTS(p)
   const Block b = block_of(&p, get_global_id(0));
   const int j0 = get_global_id(1) * p.block_cols, g = get_global_id(2);
   const int jn = min(p.block_cols, p.cols - j0), cols = padded16(p.cols), pitch = padded16(jn);
   const int taps = p.taps[0] * p.taps[1] * p.taps[2];
   in += oi + (long)g * p.red * p.is[1];
-  out += oo + ((long)g * p.cols + j0) * p.os[1];
+  out += oo;
+  global const T* first = out;
+  out += ((long)g * p.cols + j0) * p.os[1];
   bias += ob + g * p.cols + j0;
   packed += op + (long)g * p.red * taps * cols;
   weights += ow + g * p.wgroup;
@@ -138,7 +141,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const
           }
         }
   }
-  store_positions(&p, &b, results, pitch, jn, out, bias);
+  store_positions(&p, &b, results, pitch, jn, out, bias, first, g * p.cols + j0 EPILOGUE_ARGUMENTS);
 }
 
 // Weight gradient: partial[slice][k][(c, tap)] = sum over the slice's positions of out-gradient[k] * in[c], where p

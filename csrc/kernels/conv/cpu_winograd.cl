@@ -132,7 +132,7 @@ inline void direct_tile(const Gather* p, int m, global const T* in, global const
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu(global const T* in, long oi,
                                                                         global const T* weights, long ow, global T* out,
                                                                         long oo, global const T* bias, long ob, Gather p,
-                                                                        int m, local float* scratch) {
+                                                                        int m, local float* scratch EPILOGUE_PARAMETERS) {
   const Block b = block_of(&p, get_global_id(0));
   const int j0 = get_global_id(1) * p.block_cols, g = get_global_id(2);
   const int jn = min(p.block_cols, p.cols - j0), pitch = padded16(jn);
@@ -141,7 +141,9 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu(global c
   const int size[3] = {1, tiles_h * m + 2, tiles_w * m + 2};
   const int tile_step = odd_lines(tiles * p.pitch), sum_step = odd_lines((tiles + MR - 1) / MR * MR * pitch);
   in += oi + (long)g * p.red * p.is[1];
-  out += oo + ((long)g * p.cols + j0) * p.os[1];
+  out += oo;
+  global const T* first = out;
+  out += ((long)g * p.cols + j0) * p.os[1];
   bias += ob + g * p.cols + j0;
   weights += ow + g * p.wgroup + j0 * p.wcol;
 
@@ -189,7 +191,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu(global c
               vstore16(vload16(i, y), 0, results + ((n * b.size[2] + row) * b.size[3] + column) * pitch + j);
           }
         }
-  store_positions(&p, &b, results, pitch, jn, out, bias);
+  store_positions(&p, &b, results, pitch, jn, out, bias, first, g * p.cols + j0 EPILOGUE_ARGUMENTS);
 }
 
 // Taps y[9][16 columns] of one channel the direct way, over the positions of some blocks.

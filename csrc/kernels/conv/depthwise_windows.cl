@@ -74,7 +74,7 @@ static inline void load_rows(ACC window[TAP_ROWS][TAP_COLS], int r0, int r1, int
 // 1: x = dL/dy, w walked backwards.
 // Global size: at least channels * columns.
 kernel void depthwise_windows_forward(global const T* restrict x, global const T* restrict w, global T* y,
-                                      global const T* restrict bias, ConvDepthwise p) {
+                                      global const T* restrict bias, ConvDepthwise p EPILOGUE_PARAMETERS) {
   const uint columns = columns_of(&p), i = get_global_id(0);
   if (i >= columns * p.channels) return;
   const int c = p.channels_fast ? i % p.channels : i / columns;
@@ -85,7 +85,8 @@ kernel void depthwise_windows_forward(global const T* restrict x, global const T
   const ACC b = p.has_bias ? load1(bias + p.bias_offset + c) : 0;
   x += p.x_offset + at.n * p.x_n + c / p.multiplier * p.x_c + clamp(xd, 0, p.x_size[0] - 1) * p.x_s[0];
   w += p.w_offset + c * p.w_c;
-  y += p.y_offset + at.n * p.y_n + c * p.y_c + at.d * p.y_s[0] + at.w * p.y_s[2];
+  const long column = at.n * p.y_n + c * p.y_c + at.d * p.y_s[0] + at.w * p.y_s[2];
+  y += p.y_offset + column;
   ACC weight[TAPS], window[TAP_ROWS][TAP_COLS];
 #pragma unroll
   for (int t = 0; t < TAPS; t++) weight[t] = load1(w + t / TAP_COLS * p.w_s[1] + t % TAP_COLS * p.w_s[2]);
@@ -105,7 +106,7 @@ kernel void depthwise_windows_forward(global const T* restrict x, global const T
             sum = fma(weight[r * TAP_COLS + s], window[(k * STRIDE + r) % TAP_ROWS][s], sum);
           total += sum;
         }
-        store1(y + h * p.y_s[1], bounded1(total, p.low, p.high));
+        store1(y + h * p.y_s[1], FINISH(total, p.low, p.high, column + h * p.y_s[1], 0, c));
       }
     }
   }

@@ -31,7 +31,7 @@ static inline Place place_at(uint i, int channels_fast, int channels, int depth,
 // backwards.
 // Global size: at least batch * channels * depth * ceil(height / RUN) * width of y.
 kernel void depthwise_forward(global const T* restrict x, global const T* restrict w, global T* y,
-                              global const T* restrict bias, ConvDepthwise p) {
+                              global const T* restrict bias, ConvDepthwise p EPILOGUE_PARAMETERS) {
   const int runs = (p.y_size[1] + RUN - 1) / RUN;
   const uint i = get_global_id(0);
   if (i >= (uint)(p.batch * p.channels * p.y_size[0] * runs) * p.y_size[2]) return;
@@ -71,10 +71,13 @@ kernel void depthwise_forward(global const T* restrict x, global const T* restri
     }
   }
   const ACC b = p.has_bias ? load1(bias + p.bias_offset + o.c) : 0;
-  y += p.y_offset + o.n * p.y_n + o.c * p.y_c + o.d * p.y_s[0] + o.w * p.y_s[2];
+  const long column = o.n * p.y_n + o.c * p.y_c + o.d * p.y_s[0] + o.w * p.y_s[2];
+  y += p.y_offset + column;
 #pragma unroll
   for (int r = 0; r < RUN; r++)
-    if (h0 + r < p.y_size[1]) store1(y + (h0 + r) * p.y_s[1], bounded1(sum[r] + b, p.low, p.high));
+    if (h0 + r < p.y_size[1])
+      store1(y + (h0 + r) * p.y_s[1],
+             FINISH(sum[r] + b, p.low, p.high, column + (h0 + r) * p.y_s[1], 0, o.c));
 }
 
 // The taps of one axis that reach coordinate x: first, first + inc ... below end, at y coordinates from y in steps of

@@ -307,6 +307,22 @@ INLINE void store_piece(global T* out, const ACC4* v, const local int* at, int r
   }
 }
 
+#if !WGRAD
+// A 4 x 4 piece, whose rows from m on are channels behind `channel`; its first row begins at `base`.
+INLINE void finish_piece(ACC4* v, const ConvImplicit* p, const local int* at, long base, int m,
+                         int channel EPILOGUE_PARAMETERS) {
+#ifdef EPILOGUE
+#define EXISTS(e) (at[e] >= 0 && m + r < p->rows)
+#else
+#define EXISTS(e) true
+#endif
+#define FINISH_ONE(field, e) \
+  if (EXISTS(e)) v[r].field = FINISH(v[r].field, p->low, p->high, base + r * p->out_row + at[e], 0, channel + m + r);
+#pragma unroll
+  for (int r = 0; r < 4; r++) { FINISH_ONE(x, 0) FINISH_ONE(y, 1) FINISH_ONE(z, 2) FINISH_ONE(w, 3) }
+}
+#endif
+
 INLINE void store_partial_piece(global ACC* out, const ACC4* v, const local int* at, int rows, int row_stride) {
 #pragma unroll
   for (int r = 0; r < 4; r++) {
@@ -325,7 +341,7 @@ INLINE void store_partial_piece(global ACC* out, const ACC4* v, const local int*
 __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global const T* restrict x,
                                                                        global const T* restrict a, global T* out,
                                                                        global const T* restrict bias,
-                                                                       global ACC* partial, ConvImplicit p) {
+                                                                       global ACC* partial, ConvImplicit p EPILOGUE_PARAMETERS) {
   local CELL tiles[TILES] __attribute__((aligned(32)));
   local Entry column_table[TN], k_table[2 * ITEMS];
   local int out_table[TN], a_table[2 * ITEMS];
@@ -427,9 +443,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global c
         for (int r = 0; r < 4; r++) v[r] += (ACC4)(load1(b + min(m + r, p.rows - 1)));
       }
 #if !WGRAD
-      if (bounding(p.low, p.high))
-#pragma unroll
-        for (int r = 0; r < 4; r++) v[r] = bounded4(v[r], p.low, p.high);
+      if (FINISHING(p.low, p.high)) finish_piece(v, &p, at, base, m, group * p.rows EPILOGUE_ARGUMENTS);
 #endif
       store_piece(out + p.out_offset + base, v, at, p.rows - m, p.out_row, p.out_vector);
     }

@@ -119,16 +119,24 @@ INLINE float bias_of(const ConvWgmma* p, global const T* bias, int group, int ch
 // uniform branches, so that its operands are not loaded for all pieces at once, for which there are no registers.
 #define PIECE 16
 
-INLINE void finish(float* sums, int i, const ConvWgmma* p, int item, int group, int channel, global const T* bias) {
+INLINE void finish(float* sums, int i, const ConvWgmma* p, int item, int group, int channel, global const T* bias,
+                   local const int* places EPILOGUE_PARAMETERS) {
   if (!WEIGHTS && p->has_bias) {
 #pragma unroll
     for (int j = i; j < i + PIECE; j++)
       sums[j] += bias_of(p, bias, group,
                          channel + (FORM == CONV_WGMMA_PIXEL_ROWS ? wgmma_column(item, j) : wgmma_row(item, j)));
   }
-  if (bounding(p->low, p->high)) {
+  if (!FINISHING(p->low, p->high)) return;
 #pragma unroll
-    for (int j = i; j < i + PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
+  for (int j = i; j < i + PIECE; j++) {
+    const int row = wgmma_row(item, j), column = wgmma_column(item, j);
+#ifdef EPILOGUE  // reads operands, of which there are no more than results
+    const int place = place_of(p, places, channel, row, column);
+    if (place < 0) continue;
+#endif
+    sums[j] = FINISH(sums[j], p->low, p->high, place, 0,
+                     group * p->cols + channel + (FORM == CONV_WGMMA_PIXEL_ROWS ? column : row));
   }
 }
 
@@ -211,7 +219,8 @@ INLINE float sum_again(global const T* image, global const T* lines, const ConvW
 }
 
 INLINE void store_again(global const T* image, global const T* lines, global const T* bias, const ConvWgmma* p,
-                 local const ConvWgmmaReach* all, const ConvWgmmaTile* t, int item, local const int* places, global float* out) {
+                 local const ConvWgmmaReach* all, const ConvWgmmaTile* t, int item, local const int* places,
+                 global float* out EPILOGUE_PARAMETERS) {
   for (int i = 0; i < SUMS; i++) {
     const int row = wgmma_row(item, i), column = wgmma_column(item, i);
     const int place = place_of(p, places, t->channel, row, column);
@@ -220,7 +229,8 @@ INLINE void store_again(global const T* image, global const T* lines, global con
     const uint pixel = conv_wgmma_pixel(p, FORM == CONV_WGMMA_PIXEL_ROWS ? row : column);
     float sum = sum_again(image, lines, p, all, t, pixel, channel);
     if (p->has_bias && p->splits == 1) sum += bias_of(p, bias, t->group, t->channel + channel);
-    out[place] = p->splits == 1 ? bounded1(sum, p->low, p->high) : sum;
+    const int c = t->group * p->cols + t->channel + channel;
+    out[place] = p->splits == 1 ? FINISH(sum, p->low, p->high, place, 0, c) : sum;
   }
 }
 #endif
@@ -261,7 +271,7 @@ INLINE void begin(local uchar* memory, local ConvWgmmaReach* all, const ConvWgmm
 // weights, or y of the weight gradient.
 __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_wgmma(
     global const T* image, global const T* lines, global T* out, global const T* bias, global float* workspace,
-    ConvWgmma p) {
+    ConvWgmma p EPILOGUE_PARAMETERS) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));
   local ConvWgmmaReach reaches[3 * CONV_WGMMA_STRIDE];  // by axis and phase
   local Kept both[2];  // of this tile and the next, which others may have begun
@@ -289,7 +299,8 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_wgmma(
     global float* part = workspace + p.partial_offset + t.part * p.part_size;
 #if SPLIT
     if (any_infinite_or_nan(sums)) {
-      store_again(image, lines, bias, &p, reaches, &t, item, places, p.splits > 1 ? part : out + p.out_offset);
+      store_again(image, lines, bias, &p, reaches, &t, item, places,
+                  p.splits > 1 ? part : out + p.out_offset EPILOGUE_ARGUMENTS);
       continue;
     }
 #endif
@@ -299,7 +310,7 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_wgmma(
         store_floats(sums, i, &p, item, places, t.channel, part);
         continue;
       }
-      finish(sums, i, &p, item, t.group, t.channel, bias);
+      finish(sums, i, &p, item, t.group, t.channel, bias, places EPILOGUE_ARGUMENTS);
       store(sums, i, &p, item, places, t.channel, out + p.out_offset);
     }
   }

@@ -110,14 +110,15 @@ static inline float direct_output(const Gather* p, global const T* in, global co
 // Global size: at least groups * cols * tiles.
 kernel void winograd_output(global const float* product, long product_offset, global const T* in, long in_offset,
                             global const T* weights, long weight_offset, global T* out, long offset,
-                            global const T* bias, long bias_offset, Gather p, WinogradTiles t) {
+                            global const T* bias, long bias_offset, Gather p, WinogradTiles t EPILOGUE_PARAMETERS) {
   const int size = p.groups * p.cols * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.cols, t.out_channels_fast);
   if (!at.exists) return;
   const int channel = at.group * p.cols + at.channel;
   product += product_offset + id;
-  out += offset + at.n * p.os[0] + channel * p.os[1] + at.d * p.os[2] + at.h * p.os[3] + at.w * p.os[4];
+  const long first = at.n * p.os[0] + channel * p.os[1] + at.d * p.os[2] + at.h * p.os[3] + at.w * p.os[4];
+  out += offset + first;
   const float b = p.has_bias ? load1(bias + bias_offset + channel) : 0.f;
   const int rows = min(OUT, p.q[1] - at.h), columns = min(OUT, p.q[2] - at.w);
   float x[TILE * TILE], finite = 0.f;
@@ -134,9 +135,8 @@ kernel void winograd_output(global const float* product, long product_offset, gl
     for (int i = 0; i < rows; i++)
       for (int j = 0; j < columns; j++)
         store1(out + i * p.os[3] + j * p.os[4],
-               bounded1(b + direct_output(&p, in, weights, at.d + p.first[0], at.h + i + p.first[1],
-                                          at.w + j + p.first[2]),
-                        p.low, p.high));
+               FINISH(b + direct_output(&p, in, weights, at.d + p.first[0], at.h + i + p.first[1], at.w + j + p.first[2]),
+                      p.low, p.high, first + i * p.os[3] + j * p.os[4], 0, channel));
     return;
   }
 #pragma unroll
@@ -144,7 +144,8 @@ kernel void winograd_output(global const float* product, long product_offset, gl
 #pragma unroll
     for (int j = 0; j < OUT; j++)
       if (i < rows && j < columns)
-        store1(out + i * p.os[3] + j * p.os[4], bounded1(x[i * TILE + j] + b, p.low, p.high));
+        store1(out + i * p.os[3] + j * p.os[4],
+               FINISH(x[i * TILE + j] + b, p.low, p.high, first + i * p.os[3] + j * p.os[4], 0, channel));
 }
 
 // The output's gradient. Global size: at least groups * cols * tiles.

@@ -2,7 +2,7 @@
 #include "kernels/conv/params.h"
 
 kernel void conv_reference_forward(global const T* x, long ox, global const T* w, long ow, global T* y, long oy,
-                                   global const T* bias, long ob, ConvShape p) {
+                                   global const T* bias, long ob, ConvShape p EPILOGUE_PARAMETERS) {
   long id = get_global_id(0);
   const int q2 = id % p.out[2], q1 = (id /= p.out[2]) % p.out[1], q0 = (id /= p.out[1]) % p.out[0];
   const int k = (id /= p.out[0]) % p.k, n = id / p.k;
@@ -21,7 +21,8 @@ kernel void conv_reference_forward(global const T* x, long ox, global const T* w
                      LOAD(w, ow + k * p.ws[0] + c * p.ws[1] + f0 * p.ws[2] + f1 * p.ws[3] + f2 * p.ws[4]));
         }
   if (p.has_bias) sum += LOAD(bias, ob + k);
-  STORE(BOUNDED(sum, p.low, p.high), y, oy + n * p.ys[0] + k * p.ys[1] + q0 * p.ys[2] + q1 * p.ys[3] + q2 * p.ys[4]);
+  const long at = n * p.ys[0] + k * p.ys[1] + q0 * p.ys[2] + q1 * p.ys[3] + q2 * p.ys[4];
+  STORE(FINISH(sum, p.low, p.high, at, 0, k), y, oy + at);
 }
 
 kernel void conv_reference_input_grad(global T* x, long ox, global const T* w, long ow, global const T* y, long oy,

@@ -266,6 +266,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_blocked(
     for (int j = 0; j < nn; j++) {
       ACC v = MUL(alpha, element_of(sc + i * np + j, plane));
       if (has_d) v += MUL(beta, LOAD(D, i * sdm + j * sdn));
-      STORE(BOUNDED(v, low, high), C, i * scm + j * scn);
+      STORE(FINISH(v, low, high, 0, i, j), C, i * scm + j * scn);
     }
 }

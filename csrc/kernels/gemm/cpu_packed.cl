@@ -18,7 +18,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int kc,
-    local float* scratch) {
+    local float* scratch EPILOGUE_PARAMETERS) {
   const int m0 = get_global_id(0) * mc, n0 = get_global_id(1) * nc;
   const long batch = get_global_id(2);
   const int mn = min(mc, M - m0), nn = min(nc, N - n0), pitch = (nn + 15) & ~15;
@@ -51,18 +51,29 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
     }
   }
 
+  const long begin = batch * scb + m0 * scm + n0 * scn;
   for (int i = 0; i < mn; i++) {
     int j = 0;
+#ifdef EPILOGUE
+    if (scn == 1) {
+      local float* v = sc + i * pitch;
+      for (j = 0; j < nn; j++) v[j] = alpha * v[j] + (has_d ? beta * LOAD1(D + i * sdm + j * sdn) : 0.f);
+      dlb_epilogue_row(v, nn, begin + i * scm, m0 + i, n0 EPILOGUE_ARGUMENTS);
+      for (j = 0; j + 16 <= nn; j += 16) STORE16(vload16(0, v + j), C + i * scm + j);
+      for (; j < nn; j++) STORE1(v[j], C + i * scm + j);
+    }
+#else
     if (scn == 1 && (!has_d || sdn == 1 || sdn == 0))
       for (; j + 16 <= nn; j += 16) {
         float16 v = alpha * vload16(0, sc + i * pitch + j);
         if (has_d) v += beta * (sdn ? LOAD16(D + i * sdm + j) : (float16)(LOAD1(D + i * sdm)));
         STORE16(bounded16(v, low, high), C + i * scm + j);
       }
+#endif
     for (; j < nn; j++) {
       float v = alpha * sc[i * pitch + j];
       if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
-      STORE1(bounded1(v, low, high), C + i * scm + j * scn);
+      STORE1(FINISH(v, low, high, begin + i * scm + j * scn, m0 + i, n0 + j), C + i * scm + j * scn);
     }
   }
 }
@@ -72,7 +83,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int nc, int kc,
-    local float* scratch) {
+    local float* scratch EPILOGUE_PARAMETERS) {
   const int n0 = get_global_id(0) * nc, nn = min(nc, N - n0);
   const long batch = get_global_id(1);
   A += oa + batch * sab;
@@ -142,6 +153,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     for (int j = 0; j < nn; j++) {
       float v = alpha * sc[i * nc + j];
       if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
-      STORE1(bounded1(v, low, high), C + i * scm + j * scn);
+      STORE1(FINISH(v, low, high, batch * scb + i * scm + (n0 + j) * scn, i, n0 + j), C + i * scm + j * scn);
     }
 }

@@ -61,9 +61,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_small_cpu(
     global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int items, int batch,
-    local float* scratch) {
+    local float* scratch EPILOGUE_PARAMETERS) {
   const int m0 = get_global_id(0) * mc, m1 = min(m0 + mc, M), n0 = get_global_id(1) * nc, n1 = min(n0 + nc, N);
   const int first = get_global_id(2) * items, last = min(first + items, batch);
+  global const T* first_of_all = C + oc;
   local float* sc = scratch;            // [MR][NR]
   local float* sb = scratch + MR * NR;  // [K][columns]
   for (int p = first; p < last; p++)
@@ -90,12 +91,12 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_small_cpu(
             for (; q + 16 <= jn; q += 16) {
               float16 v = alpha * vload16(0, sc + r * NR + q);
               if (has_d) v += beta * (sdn ? LOAD16(d + q) : (float16)(LOAD1(d)));
-              STORE16(bounded16(v, low, high), c + q);
+              STORE16(FINISH16(v, low, high, c - first_of_all + q, 1, i + r, j + q, 1, 16), c + q);
             }
           for (; q < jn; q++) {
             float v = alpha * sc[r * NR + q];
             if (has_d) v += beta * LOAD1(d + q * sdn);
-            STORE1(bounded1(v, low, high), c + q * scn);
+            STORE1(FINISH(v, low, high, c - first_of_all + q * scn, i + r, j + q), c + q * scn);
           }
         }
       }

@@ -16,7 +16,7 @@ static inline ACC sum4(ACC4 v) { return (v.x + v.y) + (v.z + v.w); }
 
 // Writes the sum v of row r and column n, or its part.
 static inline void finish(const GemmGemv* p, global T* c, global const T* d, global ACC* partial, ACC alpha, ACC beta,
-                          int batch, int r, int n, ACC v) {
+                          int batch, int r, int n, ACC v EPILOGUE_PARAMETERS) {
   if (p->splits > 1) {
     const long part = (long)get_group_id(1) * p->batch + batch;
     partial[p->partial_offset + (part * p->rows + r) * p->n + n] = v;
@@ -24,7 +24,8 @@ static inline void finish(const GemmGemv* p, global T* c, global const T* d, glo
   }
   v *= alpha;
   if (beta != 0) v += beta * load1(d + p->d_offset + batch * p->d_batch + r * p->d_row + n * p->d_n);
-  store1(c + p->c_offset + batch * p->c_batch + r * p->c_row + n * p->c_n, bounded1(v, p->low, p->high));
+  const long at = batch * p->c_batch + r * p->c_row + n * p->c_n;
+  store1(c + p->c_offset + at, FINISH(v, p->low, p->high, at, r, n));
 }
 
 static inline void rows_of_x(int* offset, const GemmGemv* p) {
@@ -62,7 +63,8 @@ static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, glob
 __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k(global const T* restrict x,
                                                                            global const T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
-                                                                           ACC alpha, ACC beta, GemmGemv p) {
+                                                                           ACC alpha, ACC beta,
+                                                                           GemmGemv p EPILOGUE_PARAMETERS) {
   local ACC sums[GEMV_WIDE * ROWS * (GEMV_ITEMS + 1)];
   const int item = get_local_id(0), lane = item % p.lanes, team = item / p.lanes, teams = GEMV_ITEMS / p.lanes;
   const int groups = (p.n + teams * GEMV_WIDE - 1) / (teams * GEMV_WIDE);
@@ -94,7 +96,7 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k
     if (row >= p.rows || column >= p.n) continue;
     ACC v = 0;
     for (int i = 0; i < p.lanes; i++) v += sums[slot * (GEMV_ITEMS + 1) + which * p.lanes + i];
-    finish(&p, c, d, partial, alpha, beta, batch, row, column, v);
+    finish(&p, c, d, partial, alpha, beta, batch, row, column, v EPILOGUE_ARGUMENTS);
   }
 }
 
@@ -113,7 +115,8 @@ static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const T
 __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n(global const T* restrict x,
                                                                            global const T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
-                                                                           ACC alpha, ACC beta, GemmGemv p) {
+                                                                           ACC alpha, ACC beta,
+                                                                           GemmGemv p EPILOGUE_PARAMETERS) {
   local ACC sums[4 * ROWS * (GEMV_ITEMS + 1)];
   const int item = get_local_id(0), lane = item % p.lanes, slice = item / p.lanes, slices = GEMV_ITEMS / p.lanes;
   const int groups = (p.n + p.lanes * 4 - 1) / (p.lanes * 4);
@@ -153,6 +156,6 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n
     if (row >= p.rows || first + j >= p.n) continue;
     ACC v = 0;
     for (int i = 0; i < slices; i++) v += sums[(row * 4 + j % 4) * (GEMV_ITEMS + 1) + i * p.lanes + j / 4];
-    finish(&p, c, d, partial, alpha, beta, batch, row, first + j, v);
+    finish(&p, c, d, partial, alpha, beta, batch, row, first + j, v EPILOGUE_ARGUMENTS);
   }
 }

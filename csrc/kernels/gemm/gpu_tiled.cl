@@ -42,7 +42,7 @@ INLINE void load_groups(ELEM4* reg, global const T* p, const int* offset, const 
 
 // A piece of 4 x 4 results from (row, col) on.
 INLINE void store_piece(const ACC4* acc, const GemmTiled* p, global T* c, global const T* d, ACC alpha, ACC beta,
-                        int row, int col) {
+                        int row, int col, long begin EPILOGUE_PARAMETERS) {
 #pragma unroll
   for (int r = 0; r < 4; r++, row++) {
     if (row >= p->m || col >= p->n) continue;
@@ -50,8 +50,10 @@ INLINE void store_piece(const ACC4* acc, const GemmTiled* p, global T* c, global
     if (beta != 0)
       for (int e = 0; e < 4; e++)
         if (col + e < p->n) v[e] += beta * load1(d + row * p->d_m + (col + e) * p->d_n);
-    for (int e = 0; e < 4; e++) v[e] = bounded1(v[e], p->low, p->high);
     global T* o = c + row * p->c_m + col * p->c_n;
+    for (int e = 0; e < 4; e++)
+      if (col + e < p->n)
+        v[e] = FINISH(v[e], p->low, p->high, begin + row * p->c_m + (col + e) * p->c_n, row, col + e);
     if (p->c_vector && col + 4 <= p->n)
       store4(o, (ACC4)(v[0], v[1], v[2], v[3]));
     else
@@ -77,7 +79,8 @@ INLINE void store_partial_piece(const ACC4* acc, const GemmTiled* p, global ACC*
 __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global const T* restrict a,
                                                                        global const T* restrict b, global T* c,
                                                                        global const T* d, global ACC* partial,
-                                                                       ACC alpha, ACC beta, GemmTiled p) {
+                                                                       ACC alpha, ACC beta,
+                                                                       GemmTiled p EPILOGUE_PARAMETERS) {
   local CELL tiles[TILES] __attribute__((aligned(32)));
   const int item = get_local_id(0);
 #ifdef CONSTANTS  // a program for one problem: sets all of GemmTiled but the offsets and bounds
@@ -138,7 +141,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
       if (p.splits > 1)
         store_partial_piece(v, &p, partial, row, col);
       else
-        store_piece(v, &p, c, d, alpha, beta, row, col);
+        store_piece(v, &p, c, d, alpha, beta, row, col, batch * p.c_batch EPILOGUE_ARGUMENTS);
     }
   }
 }

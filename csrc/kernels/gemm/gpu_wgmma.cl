@@ -112,7 +112,8 @@ INLINE Place place_of(const GemmWgmma* p, Tile t, int item) {
 // uniform branches, so that its operands are not loaded for all pieces at once, for which there are no registers.
 #define PIECE 16
 
-INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, global const T* d, float alpha, float beta) {
+INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, global const T* d, float alpha, float beta,
+                   Tile t, int item EPILOGUE_PARAMETERS) {
 #pragma unroll
   for (int j = i; j < i + PIECE; j++) sums[j] *= alpha;
   if (beta != 0) {
@@ -122,9 +123,16 @@ INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, glob
       sums[j] += beta * load_if(column < at->columns[row], d + at->d[row] + column * p->d_n);
     }
   }
-  if (bounding(p->low, p->high)) {
+  if (FINISHING(p->low, p->high)) {
 #pragma unroll
-    for (int j = i; j < i + PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
+    for (int j = i; j < i + PIECE; j++) {
+#ifdef EPILOGUE  // reads operands, of which there are no more than results
+      if (wgmma_column(0, j) >= at->columns[j / 2 % 2]) continue;
+#endif
+      sums[j] = FINISH(sums[j], p->low, p->high,
+                       t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, j) * p->c_n,
+                       t.row + wgmma_row(item, j), t.column + wgmma_column(item, j));
+    }
   }
 }
 
@@ -174,7 +182,7 @@ INLINE float sum_again(global const T* a, global const T* b, const GemmWgmma* p,
 }
 
 void store_again(global const T* a, global const T* b, global T* c, global const T* d, global float* partial,
-                 float alpha, float beta, const GemmWgmma* p, Tile t, int item) {
+                 float alpha, float beta, const GemmWgmma* p, Tile t, int item EPILOGUE_PARAMETERS) {
   for (int i = 0; i < SUMS; i++) {
     const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
     if (row >= p->m || column >= p->n) continue;
@@ -185,7 +193,8 @@ void store_again(global const T* a, global const T* b, global T* c, global const
     }
     sum *= alpha;
     if (beta != 0) sum += beta * load1(d + row * p->d_m + column * p->d_n);
-    store1(c + row * p->c_m + column * p->c_n, bounded1(sum, p->low, p->high));
+    const long at = row * p->c_m + column * p->c_n;
+    store1(c + at, FINISH(sum, p->low, p->high, t.batch * p->c_batch + at, row, column));
   }
 }
 #endif
@@ -193,7 +202,7 @@ void store_again(global const T* a, global const T* b, global T* c, global const
 // Global size: {work-groups * WGMMA_ITEMS}, as many as there are compute units or tiles.
 __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_wgmma(
     global const T* a, global const T* b, global T* c, global const T* d, global float* partial, float alpha,
-    float beta, GemmWgmma p) {
+    float beta, GemmWgmma p EPILOGUE_PARAMETERS) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));
   const int item = get_local_id(0);
   const uint base = local_address(memory);
@@ -219,7 +228,7 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_wgmma(
     global float* part = partial + p.partial_offset + ((long)t.part * p.batch + t.batch) * p.m * p.n;
 #if SPLIT
     if (any_infinite_or_nan(sums)) {
-      store_again(a, b, to, added, part, alpha, beta, &p, t, item);
+      store_again(a, b, to, added, part, alpha, beta, &p, t, item EPILOGUE_ARGUMENTS);
       continue;
     }
 #endif
@@ -230,7 +239,7 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_wgmma(
         store_partial(sums, i, &p, &at, part);
         continue;
       }
-      finish(sums, i, &p, &at, added, alpha, beta);
+      finish(sums, i, &p, &at, added, alpha, beta, t, item EPILOGUE_ARGUMENTS);
       store(sums, i, &p, &at, item, to);
     }
   }

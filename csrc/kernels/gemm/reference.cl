@@ -3,7 +3,7 @@
 kernel void gemm_reference(global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob,
                            long sbb, long sbk, long sbn, global T* C, long oc, long scb, long scm, long scn,
                            global const T* D, long od, long sdb, long sdm, long sdn, S alpha, S beta, int has_d,
-                           float low, float high, long batch, long M, long N, long K) {
+                           float low, float high, long batch, long M, long N, long K EPILOGUE_PARAMETERS) {
   const long id = get_global_id(0);
   if (id >= batch * M * N) return;
   const long b = id / (M * N), i = id / N % M, j = id % N;
@@ -12,5 +12,6 @@ kernel void gemm_reference(global const T* A, long oa, long sab, long sam, long 
     sum += MUL(LOAD(A, oa + b * sab + i * sam + k * sak), LOAD(B, ob + b * sbb + k * sbk + j * sbn));
   sum = MUL(alpha, sum);
   if (has_d) sum += MUL(beta, LOAD(D, od + b * sdb + i * sdm + j * sdn));
-  STORE(BOUNDED(sum, low, high), C, oc + b * scb + i * scm + j * scn);
+  const long at = b * scb + i * scm + j * scn;
+  STORE(FINISH(sum, low, high, at, i, j), C, oc + at);
 }

@@ -22,6 +22,7 @@ bool is_double(const codegen::Expression::Node& node) {
 
 void read(FusedOp& op, const std::string& text) {
   op.name = "rows_" + cl::hash128(text).hex().substr(0, 12);
+  op.text = text;
   op.rows = codegen::parse_rows(text);
   const codegen::Expression& front = op.front();
   if (const codegen::ReduceExpression* reduction = op.reduction()) {

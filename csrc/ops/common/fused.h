@@ -15,7 +15,7 @@ namespace dlb {
 
 // An expression as an op. Lives as long as the process, because kernels are found by its address.
 struct FusedOp {
-  std::string name;
+  std::string name, text;
   std::variant<codegen::Expression, codegen::ReduceExpression> rows;
   codegen::PointwiseOp pointwise{};  // one of the two
   codegen::ReduceOp reduce{};

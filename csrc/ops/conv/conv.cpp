@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cl/statistics.h"
+#include "ops/common/then.h"
 #include "primitives/common/factor.h"
 #include "primitives/conv/problem.h"
 #include "runtime/element.h"
@@ -64,7 +65,7 @@ ConvProblem problem_of(ConvDirection direction, const Tensor& x, const Tensor& w
 // `constant`: solvers may keep what they make of w. They notice what PyTorch counts as a change of it; an
 // inference tensor's changes are not counted.
 void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias,
-         const solver::Bounds& bounds = {}, bool constant = false) {
+         const solver::Bounds& bounds = {}, bool constant = false, const Then* then = nullptr) {
   p.has_bias = bias.defined();
   p.normalize();
   Stream& stream = current_stream(x.device().index());
@@ -80,7 +81,13 @@ void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const
     operands.kept = kept.get(), operands.kept_offset = operands.w.offset;
     operands.kept_version = static_cast<uint32_t>(w._version());
   }
+  if (!then) return solver::run(p, operands, stream);
+  ConvProblem fused = p;
+  fused.epilogue = then->epilogue();
+  then->set_operands(operands);
+  if (fused.epilogue && solver::run_beyond_reference(fused, operands, stream)) return;
   solver::run(p, operands, stream);
+  then->run_apart(y);
 }
 
 // Convolutions that most networks have, each of another program than the others: channels, filter, stride
@@ -229,6 +236,26 @@ Tensor convolution_within(const Tensor& input, const Tensor& weight, const std::
   return output;
 }
 
+// The rows of `text` behind a convolution that is not transposed. With `constant_weight` as
+// convolution_bounded().
+std::vector<Tensor> convolution_rows(std::string text, const Tensor& input, const Tensor& weight,
+                                     const std::optional<Tensor>& bias_option, IntArrayRef stride,
+                                     IntArrayRef padding, IntArrayRef dilation, int64_t groups,
+                                     at::TensorList extras, bool constant_weight) {
+  const Tensor bias = bias_option && bias_option->defined() ? bias_option->contiguous() : Tensor();
+  const std::vector<int64_t> none(stride.size(), 0);
+  const bool meta = input.is_meta();
+  if (!meta) check_tensors("convolution_rows", input, {&weight, &bias});
+  check_parameters("convolution_rows", input, weight, bias, stride, padding, dilation, false, none, groups);
+  const Tensor output = at::empty(output_sizes(input, weight, stride, padding, dilation, false, none, groups),
+                                  input.options().memory_format(format_of(input, weight)));
+  const Then then(fused_op_of(text), extras, output, 1, -1);
+  if (meta || output.numel() == 0) return then.with(output);
+  run(problem_of(ConvDirection::kForward, input, weight, output, stride, padding, dilation, groups), input,
+      weight, output, bias, {}, constant_weight, &then);
+  return then.with(output);
+}
+
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                    IntArrayRef output_padding, int64_t groups) {
@@ -315,9 +342,18 @@ TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
       "convolution_bounded(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] "
       "dilation, int groups, float low, float high, bool constant_weight=False) -> Tensor",
       {at::Tag::pt2_compliant_tag});
+  m.def(
+      "convolution_rows(str rows, Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
+      "int[] "
+      "dilation, int groups, Tensor[] extras, bool constant_weight=False) -> Tensor[]",
+      {at::Tag::pt2_compliant_tag});
 }
 TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {
   m.impl("convolution_bounded", convolution_bounded);
+  m.impl("convolution_rows", convolution_rows);
+}
+TORCH_LIBRARY_IMPL(dlbackend, Meta, m) {
+  m.impl("convolution_rows", convolution_rows);
 }
 
 }  // namespace dlb

@@ -15,6 +15,7 @@
 #include <torch/library.h>
 
 #include "ops/common/structured.h"
+#include "ops/common/then.h"
 #include "ops/matmul/product.h"
 #include "ops/pointwise/rows.h"
 
@@ -85,8 +86,40 @@ Tensor addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const S
 // addmm, then relu or gelu: what the fused encoder layer's first product is.
 Tensor& addmm_activation_out(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
                              const Scalar& alpha, bool use_gelu, Tensor& out) {
-  addmm_out(self, mat1, mat2, beta, alpha, out);
-  return use_gelu ? at::gelu_(out) : at::relu_(out);
+  check_operands("_addmm_activation", {out, self, mat1, mat2});
+  OutOp<at::meta::structured_addmm>(out).meta(self, mat1, mat2, beta, alpha);
+  check_addend(out, self, beta);
+  check_factors(out, beta, alpha);
+  if (!at::isFloatingType(out.scalar_type())) {
+    product_into("_addmm_activation", out, mat1, mat2, self, beta, alpha);
+    return use_gelu ? at::gelu_(out) : at::relu_(out);
+  }
+  static const FusedRows kGelu("y0 = gelu.T(x0)"), kRelu("y0 = relu.T(x0)");
+  const Then then((use_gelu ? kGelu : kRelu).of(out.scalar_type()), {}, out, 1, 0);
+  product_into("_addmm_activation", out, mat1, mat2, self, beta, alpha, &then);
+  return out;
+}
+
+// The rows of `text` behind alpha * a @ b + beta * add: of addmm() for matrices, of baddbmm() for batches.
+std::vector<Tensor> product_rows(std::string text, const Tensor& a, const Tensor& b,
+                                 const std::optional<Tensor>& add, const Scalar& beta, const Scalar& alpha,
+                                 at::TensorList extras) {
+  const Tensor addend = add.value_or(Tensor());
+  TORCH_CHECK((a.dim() == 2 || a.dim() == 3) && b.dim() == a.dim() && a.size(-1) == b.size(-2) &&
+                  (a.dim() == 2 || a.size(0) == b.size(0)),
+              "product_rows: expected matrices or batches of them that can be multiplied, but got ",
+              a.sizes(), " and ", b.sizes());
+  if (addend.defined())
+    check_operands("product_rows", {addend, a, b});
+  else
+    check_operands("product_rows", {a, b});
+  at::DimVector sizes(a.sizes().begin(), a.sizes().end() - 1);
+  sizes.push_back(b.size(-1));
+  const Tensor out = at::empty(sizes, a.options());
+  check_factors(out, beta, alpha);
+  const Then then(fused_op_of(text), extras, out, out.dim() - 1, out.dim() - 2);
+  if (!out.is_meta()) product_into("product_rows", out, a, b, addend, beta, alpha, &then);
+  return then.with(out);
 }
 
 Tensor& bmm_out(const Tensor& self, const Tensor& mat2, Tensor& out) {
@@ -214,6 +247,20 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("addbmm", at::native::addbmm);
   m.impl("addbmm_", at::native::addbmm_);
   m.impl("addbmm.out", at::native::addbmm_out);
+}
+
+TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
+  m.def(
+      "product_rows(str rows, Tensor a, Tensor b, Tensor? add, Scalar beta, Scalar alpha, Tensor[] extras) "
+      "-> "
+      "Tensor[]",
+      {at::Tag::pt2_compliant_tag});
+}
+TORCH_LIBRARY_IMPL(dlbackend, PrivateUse1, m) {
+  m.impl("product_rows", product_rows);
+}
+TORCH_LIBRARY_IMPL(dlbackend, Meta, m) {
+  m.impl("product_rows", product_rows);
 }
 
 }  // namespace dlb

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "ops/common/then.h"
 #include "primitives/common/factor.h"
 #include "primitives/gemm/problem.h"
 #include "runtime/element.h"
@@ -85,7 +86,8 @@ bool is_zero(const c10::Scalar& value) {
 }  // namespace
 
 void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
-                  const at::Tensor& add, const c10::Scalar& beta, const c10::Scalar& alpha) {
+                  const at::Tensor& add, const c10::Scalar& beta, const c10::Scalar& alpha,
+                  const Then* then) {
   const auto type = out.scalar_type();
   check_device_supports(device_of(out.device().index()), dtype_of(type, op), op);
   TORCH_CHECK_NOT_IMPLEMENTED(has_arithmetic(type), "\"", op, "\" not implemented for '", c10::toString(type),
@@ -93,17 +95,17 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
   if (out.numel() == 0) return;
   const bool adds = add.defined() && !is_zero(beta);
   if (a.is_conj() || a.is_neg())
-    return product_into(op, out, a.resolve_conj().resolve_neg(), b, add, beta, alpha);
+    return product_into(op, out, a.resolve_conj().resolve_neg(), b, add, beta, alpha, then);
   if (b.is_conj() || b.is_neg())
-    return product_into(op, out, a, b.resolve_conj().resolve_neg(), add, beta, alpha);
+    return product_into(op, out, a, b.resolve_conj().resolve_neg(), add, beta, alpha, then);
   if (adds && !add.is_same(out) && (add.is_conj() || add.is_neg()))
-    return product_into(op, out, a, b, add.resolve_conj().resolve_neg(), beta, alpha);
+    return product_into(op, out, a, b, add.resolve_conj().resolve_neg(), beta, alpha, then);
   const bool same_memory = adds && add.is_alias_of(out) && add.data_ptr() == out.data_ptr() &&
                            add.sizes() == out.sizes() && add.strides() == out.strides();
   if (out.is_conj() || out.is_neg() || clobbers(out, a) || clobbers(out, b) ||
       (adds && !same_memory && clobbers(out, add))) {
     const at::Tensor result = at::empty(out.sizes(), out.options());
-    product_into(op, result, a, b, add, beta, alpha);
+    product_into(op, result, a, b, add, beta, alpha, then);
     out.copy_(result);
     return;
   }
@@ -128,7 +130,14 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
   o.d = adds ? buffer_of(add) : o.c;
   o.alpha = factor_of(alpha, type);
   o.beta = adds ? factor_of(beta, type) : solver::Factor{0, 0, 0};
-  solver::run(p, o, current_stream(out.device().index()));
+  Stream& stream = current_stream(out.device().index());
+  if (!then) return solver::run(p, o, stream);
+  solver::GemmProblem fused = p;
+  fused.epilogue = then->epilogue();
+  then->set_operands(o);
+  if (fused.epilogue && solver::run_beyond_reference(fused, o, stream)) return;
+  solver::run(p, o, stream);
+  then->run_apart(out);
 }
 
 }  // namespace dlb

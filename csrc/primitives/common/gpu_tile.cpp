@@ -193,23 +193,27 @@ bool has_gpu_config(const Config& config, bool mma, int64_t k, double outputs, b
          splits * outputs * sizeof(float) <= kGpuPartialBytes;
 }
 
-cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name) {
-  return fetch_kernel(
-      device, {"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl", "common/split_reduce.cl"},
-      name, gpu_tile_options(tile, device, type));
+cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name,
+                            const Epilogue& epilogue) {
+  return fetch_with(
+      epilogue, device,
+      {"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl", "common/split_reduce.cl"}, name,
+      gpu_tile_options(tile, device, type));
 }
 
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
-                                                const Constants& constants) {
+                                                const Constants& constants, const Epilogue& epilogue) {
   return specialised_kernel(
       device,
-      constants.text() + kernel_text({"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl"}),
+      epilogue_source(epilogue, device) + constants.text() +
+          kernel_text({"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl"}),
       gpu_tile_options(tile, device, type), "gemm_gpu");
 }
 
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
                          MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
-                         const Factor& beta, const Bounds& bounds) {
+                         const Factor& beta, const Bounds& bounds, const Epilogue& epilogue,
+                         const EpilogueOperands& operands) {
   constexpr int kItems = 128;
   set_bounds(arguments, bounds);
   arguments.partial_offset = static_cast<int64_t>(partial.offset / partial_bytes(type));
@@ -219,6 +223,7 @@ void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce argum
     list.add(partial.mem), list.add(c.mem), list.add(d.mem);
     add_factor(list, type, alpha), add_factor(list, type, beta);
     list.add(arguments);
+    add_epilogue(list, epilogue, operands);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "cl/kernel.h"
 #include "cl/queue.h"
 #include "kernels/common/split_reduce.h"
+#include "primitives/common/epilogue.h"
 #include "primitives/common/factor.h"
 #include "primitives/common/specialised.h"
 #include "runtime/allocator.h"
@@ -109,16 +110,18 @@ inline bool in_fours(std::initializer_list<int64_t> values) {
 
 // The kernels of gemm/gpu_tiled.cl and common/split_reduce.cl, which share a program, with or without tensor
 // cores.
-cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name);
+cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name,
+                            const Epilogue& epilogue = {});
 // gemm_gpu of a program for one problem, whose CONSTANTS are given.
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
-                                                const Constants& constants);
+                                                const Constants& constants, const Epilogue& epilogue);
 
 using params::SplitReduce;
 
-// Second pass over partial results [splits, batch, m, n].
+// Second pass over partial results [splits, batch, m, n], by a kernel that has the epilogue.
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,
                          MemRef partial, const Buffer& c, const Buffer& d, const Factor& alpha,
-                         const Factor& beta, const Bounds& bounds);
+                         const Factor& beta, const Bounds& bounds, const Epilogue& epilogue = {},
+                         const EpilogueOperands& operands = {});
 
 }  // namespace dlb::solver

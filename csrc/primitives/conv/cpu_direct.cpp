@@ -119,7 +119,7 @@ DirectPlan plan_of(Gather g, bool weight_grad, const cl::Device& device) {
 class GatherInvoker final : public ConvInvoker {
  public:
   GatherInvoker(const ConvProblem& p, cl::Device& device, cl::Kernel& kernel)
-      : input_grad_(p.direction == ConvDirection::kInputGrad), kernel_(kernel) {
+      : input_grad_(p.direction == ConvDirection::kInputGrad), epilogue_(p.epilogue), kernel_(kernel) {
     for (const Phase& phase : phases_of(p)) {
       Step step{plan_of(phase.gather, false, device), phase.weight_offset, phase.output_offset, {}};
       step.range.dims = 2;
@@ -133,10 +133,15 @@ class GatherInvoker final : public ConvInvoker {
     const Buffer& out = input_grad_ ? o.x : o.y;
     for (const Step& s : steps_) {
       const Buffer& bias = s.plan.gather.has_bias ? o.bias : o.w;
-      kernel_.launch(stream.queue(), s.range, in.mem, in.offset, o.w.mem, o.w.offset + s.weight_offset,
-                     out.mem, out.offset + s.output_offset, bias.mem, bias.offset,
-                     within(s.plan.gather, o.bounds),
-                     cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
+      kernel_.launch_with(stream.queue(), s.range, [&](auto& arguments) {
+        arguments.add(in.mem), arguments.add(in.offset);
+        arguments.add(o.w.mem), arguments.add(o.w.offset + s.weight_offset);
+        arguments.add(out.mem), arguments.add(out.offset + s.output_offset);
+        arguments.add(bias.mem), arguments.add(bias.offset);
+        arguments.add(within(s.plan.gather, o.bounds));
+        arguments.add(cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
+        add_epilogue(arguments, epilogue_, o);
+      });
     }
   }
 
@@ -147,6 +152,7 @@ class GatherInvoker final : public ConvInvoker {
     cl::Range range;
   };
   const bool input_grad_;
+  const Epilogue epilogue_;
   cl::Kernel& kernel_;
   std::vector<Step> steps_;
 };
@@ -172,6 +178,7 @@ class WeightGradInvoker final : public ConvInvoker {
 class Direct final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_direct"; }
+  bool takes_epilogue() const override { return true; }
   int revision() const override { return 2; }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
@@ -190,8 +197,8 @@ class Direct final : public ConvSolver {
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config&) const override {
     const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
-    cl::Kernel& kernel = fetch_kernel(
-        device, {"common/cpu_tile.clh", "conv/gather.clh", "conv/cpu_direct.cl"},
+    cl::Kernel& kernel = fetch_with(
+        p.epilogue, device, {"common/cpu_tile.clh", "conv/gather.clh", "conv/cpu_direct.cl"},
         weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct", cpu_tile_options(device, p.dtype));
     if (weight_grad) return std::make_unique<WeightGradInvoker>(p, device, kernel);
     return std::make_unique<GatherInvoker>(p, device, kernel);

@@ -47,8 +47,10 @@ const char* const kDoesNotFit = "the image rows that one output needs do not fit
 // The kernel that computes: the one for any sizes, or one of its own for this very gather.
 std::shared_ptr<cl::Kernel> compute_kernel(cl::Device& device, const ConvProblem& p, const char* name,
                                            const Gather& gather, const Config& config) {
-  if (!config.specialised) return shared_kernel(conv_cpu_kernel(device, p, name));
-  return specialised_kernel(device, constants_of(gather) + kernel_text(kFiles),
+  if (!config.specialised)
+    return shared_kernel(fetch_with(p.epilogue, device, kFiles, name, cpu_tile_options(device, p.dtype)));
+  return specialised_kernel(device,
+                            epilogue_source(p.epilogue, device) + constants_of(gather) + kernel_text(kFiles),
                             cpu_tile_options(device, p.dtype), name);
 }
 
@@ -56,6 +58,7 @@ class GatherInvoker final : public ConvInvoker {
  public:
   GatherInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : input_grad_(p.direction == ConvDirection::kInputGrad),
+        epilogue_(p.epilogue),
         pack_(conv_cpu_kernel(device, p, "conv_cpu_pack")) {
     for (const Phase& phase : phases_of(p)) {
       const ImplicitPlan plan = plan_implicit(false, phase.gather, blocking_of(config), device);
@@ -85,9 +88,16 @@ class GatherInvoker final : public ConvInvoker {
       const Buffer& bias = g.has_bias ? o.bias : o.w;
       const int64_t weights = o.w.offset + s.weight_offset;
       if (!keeps_) pack_.launch(stream.queue(), s.pack, o.w.mem, weights, panels, packed, g);
-      s.kernel->launch(stream.queue(), s.compute, in.mem, in.offset, o.w.mem, weights, panels, packed,
-                       out.mem, out.offset + s.output_offset, bias.mem, bias.offset, within(g, o.bounds),
-                       cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
+      s.kernel->launch_with(stream.queue(), s.compute, [&](auto& arguments) {
+        arguments.add(in.mem), arguments.add(in.offset);
+        arguments.add(o.w.mem), arguments.add(weights);
+        arguments.add(panels), arguments.add(packed);
+        arguments.add(out.mem), arguments.add(out.offset + s.output_offset);
+        arguments.add(bias.mem), arguments.add(bias.offset);
+        arguments.add(within(g, o.bounds));
+        arguments.add(cl::Local{static_cast<size_t>(s.plan.scratch) * sizeof(float)});
+        add_epilogue(arguments, epilogue_, o);
+      });
       packed += floats_before(g);
     }
   }
@@ -116,6 +126,7 @@ class GatherInvoker final : public ConvInvoker {
     std::shared_ptr<cl::Kernel> kernel;
   };
   const bool input_grad_;
+  const Epilogue epilogue_;
   bool keeps_ = false;
   uint64_t form_ = 0;
   cl::Kernel& pack_;
@@ -155,6 +166,7 @@ class WeightGradInvoker final : public ConvInvoker {
 class Implicit final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_implicit"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<ImplicitBlocking>(); }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {

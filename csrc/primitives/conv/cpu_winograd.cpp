@@ -172,10 +172,10 @@ const CpuWinogradPlan& plan_of(const ConvProblem& p, int m, const cl::Device& de
 }
 
 cl::Kernel& kernel_of(cl::Device& device, const ConvProblem& p, const char* name) {
-  return fetch_kernel(device,
-                      {"common/cpu_tile.clh", "conv/gather.clh", "conv/pixels.clh", "conv/winograd.clh",
-                       "conv/cpu_winograd.cl"},
-                      name, cpu_tile_options(device, p.dtype) + " -DWINOGRAD_TYPE=float16");
+  return fetch_with(p.epilogue, device,
+                    {"common/cpu_tile.clh", "conv/gather.clh", "conv/pixels.clh", "conv/winograd.clh",
+                     "conv/cpu_winograd.cl"},
+                    name, cpu_tile_options(device, p.dtype) + " -DWINOGRAD_TYPE=float16");
 }
 
 struct WinogradConfig {
@@ -187,6 +187,7 @@ class WinogradInvoker final : public ConvInvoker {
  public:
   WinogradInvoker(const ConvProblem& p, cl::Device& device, int m)
       : input_grad_(p.direction == ConvDirection::kInputGrad),
+        epilogue_(p.epilogue),
         plan_(plan_of(p, m, device)),
         weight_offset_(phases_of(p).front().weight_offset),
         kernel_(kernel_of(device, p, "winograd_cpu")) {
@@ -197,14 +198,21 @@ class WinogradInvoker final : public ConvInvoker {
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
     const Buffer &in = input_grad_ ? o.y : o.x, &out = input_grad_ ? o.x : o.y;
     const Buffer& bias = plan_.gather.has_bias ? o.bias : o.w;
-    kernel_.launch(stream.queue(), range_, in.mem, in.offset, o.w.mem, o.w.offset + weight_offset_, out.mem,
-                   out.offset, bias.mem, bias.offset, within(plan_.gather, o.bounds),
-                   static_cast<cl_int>(plan_.m),
-                   cl::Local{static_cast<size_t>(plan_.scratch) * sizeof(float)});
+    kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
+      arguments.add(in.mem), arguments.add(in.offset);
+      arguments.add(o.w.mem), arguments.add(o.w.offset + weight_offset_);
+      arguments.add(out.mem), arguments.add(out.offset);
+      arguments.add(bias.mem), arguments.add(bias.offset);
+      arguments.add(within(plan_.gather, o.bounds));
+      arguments.add(static_cast<cl_int>(plan_.m));
+      arguments.add(cl::Local{static_cast<size_t>(plan_.scratch) * sizeof(float)});
+      add_epilogue(arguments, epilogue_, o);
+    });
   }
 
  private:
   const bool input_grad_;
+  const Epilogue epilogue_;
   const CpuWinogradPlan plan_;
   const int64_t weight_offset_;
   cl::Kernel& kernel_;
@@ -250,6 +258,7 @@ class WeightGradInvoker final : public ConvInvoker {
 class Winograd final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_winograd"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<WinogradConfig>(); }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {

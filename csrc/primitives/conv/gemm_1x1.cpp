@@ -43,6 +43,7 @@ const char* product(const ConvProblem& p, GemmProblem& g) {
     const bool forward = p.direction == ConvDirection::kForward;
     g.batch = p.n, g.m = forward ? p.k : p.c, g.n = pixels, g.k = forward ? p.c : p.k;
     g.has_d = p.has_bias;
+    g.epilogue = transposed(p.epilogue);  // whose rows are channels
     set(g.a, 0, p.ws[forward ? 0 : 1], p.ws[forward ? 1 : 0]);
     set(forward ? g.b : g.c, p.xs[0], p.xs[1], x_pixel);
     set(forward ? g.c : g.b, p.ys[0], p.ys[1], y_pixel);
@@ -62,9 +63,11 @@ class OneTapInvoker final : public ConvInvoker {
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const Factor one{}, beta = bias_ ? one : Factor{0, 0, 0};
     switch (direction_) {
-      case ConvDirection::kForward:
-        return gemm_->invoker->run_any(stream, GemmOperands{o.w, o.x, o.y, o.bias, one, beta, o.bounds},
-                                       workspace);
+      case ConvDirection::kForward: {
+        GemmOperands operands{o.w, o.x, o.y, o.bias, one, beta, o.bounds};
+        static_cast<EpilogueOperands&>(operands) = o;
+        return gemm_->invoker->run_any(stream, operands, workspace);
+      }
       case ConvDirection::kInputGrad:
         return gemm_->invoker->run_any(stream, GemmOperands{o.w, o.y, o.x, o.bias, one, beta}, workspace);
       default:
@@ -81,6 +84,7 @@ class OneTapInvoker final : public ConvInvoker {
 class OneTap final : public ConvSolver {
  public:
   const char* name() const override { return "gemm_1x1"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<InnerGemmConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");

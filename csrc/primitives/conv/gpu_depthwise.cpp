@@ -114,12 +114,13 @@ class DepthwiseInvoker final : public ConvInvoker {
       : direction_(p.direction),
         dtype_(p.dtype),
         forward_(runs_forward(p)),
+        epilogue_(p.epilogue),
         arguments_(arguments_of(p, config.splits)),
         kernel_(config.windows
                     ? windows(p, device)
-                    : fetch_kernel(device,
-                                   {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
-                                   kernel_name(p), gpu_options(device, p.dtype))) {
+                    : fetch_with(p.epilogue, device,
+                                 {"common/gpu_tile.clh", "conv/gpu_depthwise.cl", "common/split_reduce.cl"},
+                                 kernel_name(p), gpu_options(device, p.dtype))) {
     if (config.windows) arguments_.segment = segment_of(arguments_, device);
     if (p.direction == ConvDirection::kWeightGrad) {
       range_.dims = 2;
@@ -151,9 +152,12 @@ class DepthwiseInvoker final : public ConvInvoker {
     a.x_offset = x.offset, a.y_offset = y.offset, a.bias_offset = bias.offset, a.w_offset += o.w.offset;
     a.partial_offset = static_cast<int64_t>(workspace.offset / partial_bytes(dtype_));
     set_bounds(a, o.bounds);
-    if (forward_) return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
-    if (direction_ == ConvDirection::kInputGrad)
-      return kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, bias.mem, a);
+    if (direction_ != ConvDirection::kWeightGrad)
+      return kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
+        for (const cl_mem mem : {x.mem, o.w.mem, y.mem, bias.mem}) arguments.add(mem);
+        arguments.add(a);
+        add_epilogue(arguments, epilogue_, o);
+      });
     kernel_.launch(stream.queue(), range_, x.mem, o.w.mem, y.mem, workspace.mem ? workspace.mem : o.w.mem, a);
     if (reduce_)
       launch_split_reduce(*reduce_, stream.queue(), split_, dtype_, workspace, o.w, o.w, Factor{},
@@ -162,12 +166,12 @@ class DepthwiseInvoker final : public ConvInvoker {
 
  private:
   static cl::Kernel& windows(const ConvProblem& p, cl::Device& device) {
-    return fetch_kernel(device, {"common/gpu_tile.clh", "conv/depthwise_windows.cl"},
-                        p.direction == ConvDirection::kWeightGrad ? "depthwise_windows_gradient"
-                                                                  : "depthwise_windows_forward",
-                        gpu_options(device, p.dtype) + " -DTAP_ROWS=" + std::to_string(p.filter[1]) +
-                            " -DTAP_COLS=" + std::to_string(p.filter[2]) +
-                            " -DSTRIDE=" + std::to_string(p.stride[1]));
+    return fetch_with(p.epilogue, device, {"common/gpu_tile.clh", "conv/depthwise_windows.cl"},
+                      p.direction == ConvDirection::kWeightGrad ? "depthwise_windows_gradient"
+                                                                : "depthwise_windows_forward",
+                      gpu_options(device, p.dtype) + " -DTAP_ROWS=" + std::to_string(p.filter[1]) +
+                          " -DTAP_COLS=" + std::to_string(p.filter[2]) +
+                          " -DSTRIDE=" + std::to_string(p.stride[1]));
   }
 
   static const char* kernel_name(const ConvProblem& p) {
@@ -179,6 +183,7 @@ class DepthwiseInvoker final : public ConvInvoker {
   const ConvDirection direction_;
   const c10::ScalarType dtype_;
   const bool forward_;
+  const Epilogue epilogue_;
   Arguments arguments_;
   cl::Kernel& kernel_;
   cl::Kernel* reduce_ = nullptr;
@@ -189,6 +194,7 @@ class DepthwiseInvoker final : public ConvInvoker {
 class Depthwise final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_depthwise"; }
+  bool takes_epilogue() const override { return true; }
   int revision() const override { return 2; }
   ConfigNames config_names() const override { return ConfigNames::of<DepthwiseConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {

@@ -288,15 +288,17 @@ class ImplicitInvoker final : public ConvInvoker {
       : direction_(p.direction),
         dtype_(p.dtype),
         has_bias_(p.has_bias),
+        epilogue_(p.epilogue),
         arguments_(arguments_of(p, roles_of(p), config.as<GpuTileConfig>().splits)),
-        kernel_(fetch_kernel(device, kFiles, "conv_gpu",
-                             options_of(roles_of(p), p, config.as<GpuTileConfig>().tile, device))) {
+        kernel_(fetch_with(p.epilogue, device, kFiles, "conv_gpu",
+                           options_of(roles_of(p), p, config.as<GpuTileConfig>().tile, device))) {
     const Roles r = roles_of(p);
     const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
     set_bits(arguments_, p, r);
     if (config.specialised)
-      own_ = specialised_kernel(device, constants_of(arguments_) + kernel_text(kFiles),
-                                options_of(r, p, config.as<GpuTileConfig>().tile, device), "conv_gpu");
+      own_ = specialised_kernel(
+          device, epilogue_source(p.epilogue, device) + constants_of(arguments_) + kernel_text(kFiles),
+          options_of(r, p, config.as<GpuTileConfig>().tile, device), "conv_gpu");
     range_.dims = 3;
     range_.local[0] = tile.items();
     range_.global[0] = ceil_div(r.rows, tile.m) * ceil_div(columns_of(p, r), tile.n) * tile.items();
@@ -307,7 +309,8 @@ class ImplicitInvoker final : public ConvInvoker {
     const int large = tile.mma() ? mma_large_tile(p.dtype) : kWideTile;
     const int small = tile.mma() ? kMmaSquareTile : kSquareTile;
     const int general = gpu_tile_fits(large, device, p.dtype) ? large : small;
-    reduce_ = &gpu_gemm_kernel(device, p.dtype, general, "split_reduce");
+    reduce_ = &gpu_gemm_kernel(device, p.dtype, general, "split_reduce",
+                               transposed(p.epilogue));                    // whose rows are channels
     split_ = reduce_of(p, arguments_.splits > 1 ? arguments_.splits : 0);  // the sum of no parts is zero
   }
 
@@ -328,14 +331,18 @@ class ImplicitInvoker final : public ConvInvoker {
     if (out.offset % 4) list.out_vector = 0;
     set_bounds(list, o.bounds);
     const auto reduce = [&] {
-      launch_split_reduce(*reduce_, stream.queue(), split_, dtype_,
-                          workspace.mem ? workspace : MemRef{out.mem, 0}, out, bias, Factor{},
-                          has_bias_ ? Factor{} : Factor{0, 0, 0}, weight_grad ? Bounds{} : o.bounds);
+      launch_split_reduce(
+          *reduce_, stream.queue(), split_, dtype_, workspace.mem ? workspace : MemRef{out.mem, 0}, out, bias,
+          Factor{}, has_bias_ ? Factor{} : Factor{0, 0, 0}, weight_grad ? Bounds{} : o.bounds, epilogue_, o);
     };
     if (reduce_ && split_.splits == 0) reduce();
     cl::Kernel& kernel = own_ && aligned ? *own_ : kernel_;
-    kernel.launch(stream.queue(), range_, x.mem, a.mem, out.mem, bias.mem,
-                  workspace.mem ? workspace.mem : out.mem, list);
+    kernel.launch_with(stream.queue(), range_, [&](auto& arguments) {
+      for (const cl_mem mem : {x.mem, a.mem, out.mem, bias.mem, workspace.mem ? workspace.mem : out.mem})
+        arguments.add(mem);
+      arguments.add(list);
+      add_epilogue(arguments, epilogue_, o);
+    });
     if (reduce_ && split_.splits > 0) reduce();
   }
 
@@ -343,6 +350,7 @@ class ImplicitInvoker final : public ConvInvoker {
   const ConvDirection direction_;
   const c10::ScalarType dtype_;
   const bool has_bias_;
+  const Epilogue epilogue_;
   Arguments arguments_;
   cl::Kernel& kernel_;
   std::shared_ptr<cl::Kernel> own_;  // of a program for this problem
@@ -355,6 +363,7 @@ class Implicit final : public ConvSolver {
  public:
   explicit Implicit(bool mma) : mma_(mma) {}
   const char* name() const override { return mma_ ? "gpu_mma" : "gpu_implicit"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<GpuTileConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);

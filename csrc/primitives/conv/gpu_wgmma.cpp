@@ -108,12 +108,13 @@ class WgmmaInvoker final : public ConvInvoker {
       : direction_(p.direction),
         dtype_(p.dtype),
         has_bias_(p.has_bias && p.direction != ConvDirection::kWeightGrad),
+        epilogue_(p.epilogue),
         device_(device),
         plan_(conv_wgmma_plan(p, config)),
         layout_(plan_, device),
         packer_(device, p.device, p.dtype),
-        kernel_(kernel(p, config, "conv_wgmma")),
-        reduce_(config.splits > 1 ? &kernel(p, config, "split_reduce") : nullptr),
+        kernel_(kernel(p, config, "conv_wgmma", p.epilogue)),
+        reduce_(config.splits > 1 ? &kernel(p, config, "split_reduce", transposed(p.epilogue)) : nullptr),
         range_(cl::Range::linear(Layout::groups_of(plan_, device), params::WGMMA_ITEMS)),
         form_(form_of(plan_.lines)) {
     if (plan_.image.always || plan_.lines.always) packer_.fetch();
@@ -140,10 +141,14 @@ class WgmmaInvoker final : public ConvInvoker {
     a.maps_offset = floats(place(layout_.maps)), a.partial_offset = floats(place(layout_.partial));
     const Bounds bounds = weight_grad ? Bounds{} : o.bounds;
     set_bounds(a, bounds);
-    kernel_.launch(stream.queue(), range_, image.mem, lines.mem, out.mem, bias.mem, workspace.mem, a);
+    kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
+      for (const cl_mem mem : {image.mem, lines.mem, out.mem, bias.mem, workspace.mem}) arguments.add(mem);
+      arguments.add(a);
+      add_epilogue(arguments, epilogue_, o);
+    });
     if (reduce_)
       launch_split_reduce(*reduce_, stream.queue(), plan_.reduce, dtype_, place(layout_.partial), out, bias,
-                          Factor{}, has_bias_ ? Factor{} : Factor{0, 0, 0}, bounds);
+                          Factor{}, has_bias_ ? Factor{} : Factor{0, 0, 0}, bounds, epilogue_, o);
   }
 
   void prepare(Stream& stream, const ConvProblem::Operands& o, MemRef to) override {
@@ -160,16 +165,17 @@ class WgmmaInvoker final : public ConvInvoker {
 
   static int64_t floats(MemRef place) { return static_cast<int64_t>(place.offset / sizeof(float)); }
 
-  cl::Kernel& kernel(const ConvProblem& p, const ConvWgmmaConfig& config, const char* name) const {
+  cl::Kernel& kernel(const ConvProblem& p, const ConvWgmmaConfig& config, const char* name,
+                     const Epilogue& epilogue) const {
     const char* along_rows = config.form == params::CONV_WGMMA_WEIGHTS ? "1" : "0";
-    return fetch_kernel(device_,
-                        {"common/gpu_tile.clh", "common/wgmma.clh", "common/wgmma_loop.clh",
-                         "conv/gpu_wgmma.cl", "common/split_reduce.cl"},
-                        name,
-                        gpu_options(device_, p.dtype) + " -DTILE_N=" + std::to_string(config.columns) +
-                            " -DFORM=" + std::to_string(config.form) +
-                            " -DSPLIT=" + (conv_wgmma_is_split(p) ? "1" : "0") +
-                            " -DA_ALONG_ROWS=" + along_rows + " -DB_ALONG_ROWS=" + along_rows);
+    return fetch_with(epilogue, device_,
+                      {"common/gpu_tile.clh", "common/wgmma.clh", "common/wgmma_loop.clh",
+                       "conv/gpu_wgmma.cl", "common/split_reduce.cl"},
+                      name,
+                      gpu_options(device_, p.dtype) + " -DTILE_N=" + std::to_string(config.columns) +
+                          " -DFORM=" + std::to_string(config.form) +
+                          " -DSPLIT=" + (conv_wgmma_is_split(p) ? "1" : "0") +
+                          " -DA_ALONG_ROWS=" + along_rows + " -DB_ALONG_ROWS=" + along_rows);
   }
 
   // Where only the operand's address is odd, its copy is elsewhere and has other strides.
@@ -187,6 +193,7 @@ class WgmmaInvoker final : public ConvInvoker {
   const ConvDirection direction_;
   const c10::ScalarType dtype_;
   const bool has_bias_;
+  const Epilogue epilogue_;
   cl::Device& device_;
   const ConvWgmmaPlan plan_;
   const Layout layout_;
@@ -200,6 +207,7 @@ class WgmmaInvoker final : public ConvInvoker {
 class Wgmma final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_wgmma"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<ConvWgmmaConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!device.wgmma) return Applicability::no("needs an NVIDIA GPU of compute capability 9.0");

@@ -132,13 +132,14 @@ class WinogradInvoker final : public ConvInvoker {
  public:
   WinogradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : input_grad_(p.direction == ConvDirection::kInputGrad),
+        epilogue_(p.epilogue),
         plan_(plan_of(p, config.as<WinogradConfig>().m, config.as<WinogradConfig>().megabytes)),
         gemm_(gemm_gpu_tiled()->invoker(plan_.gemm, device, gemm_config(plan_, device))),
         input_(kernel(p, device, config.as<WinogradConfig>().m, "winograd_input")),
         other_(kernel(p, device, config.as<WinogradConfig>().m,
                       plan_.weight_grad ? "winograd_grads" : "winograd_weights")),
         result_(kernel(p, device, config.as<WinogradConfig>().m,
-                       plan_.weight_grad ? "winograd_taps" : "winograd_output")) {}
+                       plan_.weight_grad ? "winograd_taps" : "winograd_output", p.epilogue)) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const GpuWinogradPlan& plan = plan_;
@@ -164,8 +165,15 @@ class WinogradInvoker final : public ConvInvoker {
       const Factor beta = tiles.first > 0 ? Factor{} : Factor{0, 0, 0};
       gemm_->run(stream, {other, image, product, product, Factor{}, beta}, rest);
       if (!plan.weight_grad)
-        result_.launch(queue, by_output, product.mem, product.offset, in.mem, in.offset, o.w.mem, weights,
-                       out.mem, out.offset, bias.mem, bias.offset, within(g, o.bounds), tiles);
+        result_.launch_with(queue, by_output, [&](auto& arguments) {
+          arguments.add(product.mem), arguments.add(product.offset);
+          arguments.add(in.mem), arguments.add(in.offset);
+          arguments.add(o.w.mem), arguments.add(weights);
+          arguments.add(out.mem), arguments.add(out.offset);
+          arguments.add(bias.mem), arguments.add(bias.offset);
+          arguments.add(within(g, o.bounds)), arguments.add(tiles);
+          add_epilogue(arguments, epilogue_, o);
+        });
     }
     if (plan.weight_grad)
       result_.launch(queue, range(plan.weights()), product.mem, product.offset, in.mem, in.offset, out.mem,
@@ -173,14 +181,17 @@ class WinogradInvoker final : public ConvInvoker {
   }
 
  private:
-  static cl::Kernel& kernel(const ConvProblem& p, cl::Device& device, int m, const char* name) {
-    return fetch_kernel(
-        device, {"common/gpu_tile.clh", "conv/gather.clh", "conv/winograd.clh", "conv/gpu_winograd.cl"}, name,
-        gpu_options(device, p.dtype) + " -DWINOGRAD_TYPE=float -DOUT=" + std::to_string(m));
+  static cl::Kernel& kernel(const ConvProblem& p, cl::Device& device, int m, const char* name,
+                            const Epilogue& epilogue = {}) {
+    return fetch_with(epilogue, device,
+                      {"common/gpu_tile.clh", "conv/gather.clh", "conv/winograd.clh", "conv/gpu_winograd.cl"},
+                      name,
+                      gpu_options(device, p.dtype) + " -DWINOGRAD_TYPE=float -DOUT=" + std::to_string(m));
   }
   static cl::Range range(int64_t items) { return cl::Range::linear(ceil_div(items, kItems), kItems); }
 
   const bool input_grad_;
+  const Epilogue epilogue_;
   const GpuWinogradPlan plan_;
   const std::unique_ptr<GemmInvoker> gemm_;
   cl::Kernel &input_, &other_, &result_;
@@ -189,6 +200,7 @@ class WinogradInvoker final : public ConvInvoker {
 class Winograd final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_winograd"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<WinogradConfig>(); }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {

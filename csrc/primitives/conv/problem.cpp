@@ -32,6 +32,7 @@ std::vector<Span> ConvProblem::spans() const {
                             span(&Operands::y, extent({n, k, out[0], out[1], out[2]}, ys), dtype,
                                  direction == ConvDirection::kForward)};
   if (has_bias) list.push_back(span(&Operands::bias, direction == ConvDirection::kInputGrad ? c : k, dtype));
+  add_spans<Operands>(list, epilogue, 1, k, extent({n, k, out[0], out[1], out[2]}, ys));
   return list;
 }
 
@@ -83,6 +84,7 @@ CheckWindow<ConvProblem> window_of(const ConvProblem& whole, bool last, int32_t 
       window.shift.w.offset += begin * whole.ws[2 + i];
     }
   }
+  shift_extras(window.shift, whole.epilogue, 0, window.shift.bias.offset, window.shift.y.offset);
   return window;
 }
 
@@ -102,6 +104,7 @@ ConvProblem ConvProblem::in_direction(ConvDirection other) const {
   ConvProblem p = *this;
   p.direction = other;
   p.op = &conv_op(other);
+  p.epilogue = {};
   return p;
 }
 

@@ -1,5 +1,6 @@
 // The problem of a convolution: its forward pass and both gradients.
 #pragma once
+#include "primitives/common/epilogue.h"
 #include "primitives/common/factor.h"
 #include "solver/op.h"
 
@@ -7,7 +8,7 @@ namespace dlb::solver {
 
 enum class ConvDirection : int8_t { kForward, kInputGrad, kWeightGrad };
 
-struct ConvOperands : Operands {
+struct ConvOperands : EpilogueOperands {
   Buffer x, w, y, bias;
   Bounds bounds{};  // of the forward pass
 };
@@ -15,7 +16,7 @@ struct ConvOperands : Operands {
 // y[n,k,o] (+ bias[k]) = sum over c, f of x[n,c,o*stride-padding+f*dilation] * w[k,c,f] within each group,
 // and its two gradients. There are always depth, height and width: fewer spatial dimensions have ones in
 // front.
-//   kForward:    reads x, w, bias; writes y, within bounds
+//   kForward:    reads x, w, bias; writes y, within bounds, or what the epilogue makes of it
 //   kInputGrad:  reads y, w, bias (of x's channels; a transposed convolution's); writes x
 //   kWeightGrad: reads x, y; writes w
 struct ConvProblem : Problem {
@@ -30,6 +31,7 @@ struct ConvProblem : Problem {
   int8_t has_bias = 0;
   int8_t constant_w = 0;  // 1, of the forward pass: w is the same from one run to the next
   int8_t unused[5] = {};
+  Epilogue epilogue{};  // of the forward pass
 
   int64_t taps() const { return int64_t(filter[0]) * filter[1] * filter[2]; }
   int64_t out_pixels() const { return int64_t(out[0]) * out[1] * out[2]; }
@@ -46,12 +48,14 @@ struct ConvProblem : Problem {
     v("n", p.n), v("c", p.c), v("k", p.k), v("g", p.groups), v("in", p.in), v("out", p.out), v("f", p.filter);
     v("s", p.stride), v("p", p.padding), v("d", p.dilation), v("sx", p.xs), v("sw", p.ws), v("sy", p.ys);
     v("bias", p.has_bias), v.if_set("tf32", p.tf32), v.if_set("constant", p.constant_w);
+    v.if_set("then", p.epilogue);
   }
   std::vector<Span> spans() const;
   std::vector<CheckWindow<ConvProblem>> check_windows() const;
   ConvProblem reduced() const;
   std::vector<uint64_t> shape_classes() const;
   uint64_t size_bucket() const;
+  std::string kernel_variant() const { return variant_of(*this); }
 };
 
 using ConvSolver = Solver<ConvProblem>;

@@ -14,11 +14,12 @@ class ReferenceInvoker final : public ConvInvoker {
  public:
   ReferenceInvoker(const ConvProblem& p, cl::Device& device)
       : shape_(conv_shape(p)),
-        kernel_(fetch_kernel(device, {"common/element.clh", "conv/reference.cl"},
-                             p.direction == ConvDirection::kForward     ? "conv_reference_forward"
-                             : p.direction == ConvDirection::kInputGrad ? "conv_reference_input_grad"
-                                                                        : "conv_reference_weight_grad",
-                             element_option(p.dtype))),
+        epilogue_(p.epilogue),
+        kernel_(fetch_with(p.epilogue, device, {"common/element.clh", "conv/reference.cl"},
+                           p.direction == ConvDirection::kForward     ? "conv_reference_forward"
+                           : p.direction == ConvDirection::kInputGrad ? "conv_reference_input_grad"
+                                                                      : "conv_reference_weight_grad",
+                           element_option(p.dtype))),
         outputs_(p.direction == ConvDirection::kForward     ? p.n * p.k * p.out_pixels()
                  : p.direction == ConvDirection::kInputGrad ? p.n * p.c * p.in_pixels()
                                                             : p.k * (p.c / p.groups) * p.taps()) {}
@@ -26,12 +27,18 @@ class ReferenceInvoker final : public ConvInvoker {
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef) override {
     const size_t local = std::min<size_t>(64, kernel_.device().max_work_group);
     const Buffer& bias = shape_.has_bias ? o.bias : o.w;
-    kernel_.launch(stream.queue(), cl::Range::linear(ceil_div(outputs_, local), local), o.x.mem, o.x.offset,
-                   o.w.mem, o.w.offset, o.y.mem, o.y.offset, bias.mem, bias.offset, within(shape_, o.bounds));
+    kernel_.launch_with(stream.queue(), cl::Range::linear(ceil_div(outputs_, local), local),
+                        [&](auto& arguments) {
+                          for (const Buffer& buffer : {o.x, o.w, o.y, bias})
+                            arguments.add(buffer.mem), arguments.add(buffer.offset);
+                          arguments.add(within(shape_, o.bounds));
+                          add_epilogue(arguments, epilogue_, o);
+                        });
   }
 
  private:
   const ConvShape shape_;
+  const Epilogue epilogue_;
   cl::Kernel& kernel_;
   const int64_t outputs_;
 };
@@ -39,6 +46,7 @@ class ReferenceInvoker final : public ConvInvoker {
 class Reference final : public ConvSolver {
  public:
   const char* name() const override { return "reference"; }
+  bool takes_epilogue() const override { return true; }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;

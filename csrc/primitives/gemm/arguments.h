@@ -27,6 +27,7 @@ inline GemmProblem transposed(GemmProblem p) {
   std::swap(p.m, p.n);
   for (int64_t* s : {p.a, p.b, p.c, p.d}) std::swap(s[1], s[2]);
   std::swap(p.a, p.b);
+  p.epilogue = transposed(p.epilogue);
   return p;
 }
 inline GemmProblem::Operands transposed(GemmProblem::Operands o) {

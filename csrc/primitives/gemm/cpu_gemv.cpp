@@ -26,7 +26,8 @@ int block_columns(const GemmProblem& p, const cl::Device& device) {
 class GemvInvoker final : public CpuGemmInvoker {
  public:
   GemvInvoker(const GemmProblem& problem, cl::Device& device)
-      : CpuGemmInvoker(problem, swap_sides(problem), cpu_gemm_kernel(device, problem.dtype, "gemv_cpu")),
+      : CpuGemmInvoker(problem, swap_sides(problem),
+                       cpu_gemm_kernel(device, problem, swap_sides(problem), "gemv_cpu")),
         columns_(block_columns(problem_, device)) {
     range_.dims = 2;
     range_.global[0] = ceil_div(problem_.n, columns_);
@@ -45,6 +46,7 @@ class GemvInvoker final : public CpuGemmInvoker {
 class Gemv final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_gemv"; }
+  bool takes_epilogue() const override { return true; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))

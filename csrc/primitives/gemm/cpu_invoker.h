@@ -7,10 +7,11 @@
 
 namespace dlb::solver {
 
-// A kernel of the program that the solvers share.
-inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, c10::ScalarType type, const char* name) {
-  return fetch_kernel(device, {"common/cpu_tile.clh", "gemm/cpu_packed.cl", "gemm/cpu_small.cl"}, name,
-                      cpu_tile_options(device, type));
+// A kernel of the program that the solvers share. `swap`: it computes the transposed problem.
+inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, const GemmProblem& p, bool swap, const char* name) {
+  return fetch_with(swap ? transposed(p.epilogue) : p.epilogue, device,
+                    {"common/cpu_tile.clh", "gemm/cpu_packed.cl", "gemm/cpu_small.cl"}, name,
+                    cpu_tile_options(device, p.dtype));
 }
 
 // An invoker of one kernel, which computes the problem or, where `swap` says so, the transposed one. A
@@ -21,7 +22,7 @@ class CpuGemmInvoker : public GemmInvoker {
       : swap_(swap), problem_(swap ? transposed(problem) : problem), kernel_(kernel) {}
 
   // Passes the operands, alpha, beta, whether there is a D, and the bounds; then `sizes` as 32-bit numbers,
-  // and local memory of so many bytes.
+  // and local memory of so many bytes, and what the epilogue takes.
   void launch(Stream& stream, const GemmProblem::Operands& operands, std::initializer_list<int64_t> sizes,
               size_t scratch) {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
@@ -34,6 +35,7 @@ class CpuGemmInvoker : public GemmInvoker {
       arguments.add(o.bounds.high);
       for (int64_t size : sizes) arguments.add(static_cast<cl_int>(size));
       arguments.add(cl::Local{scratch});
+      add_epilogue(arguments, problem_.epilogue, o);
     });
   }
 

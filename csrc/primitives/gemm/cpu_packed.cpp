@@ -59,7 +59,7 @@ class PackedInvoker final : public CpuGemmInvoker {
  public:
   PackedInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : CpuGemmInvoker(problem, columns_are_rows(problem),
-                       cpu_gemm_kernel(device, problem.dtype, "gemm_cpu")),
+                       cpu_gemm_kernel(device, problem, columns_are_rows(problem), "gemm_cpu")),
         blocks_(blocks_of(problem_, device, config)) {
     range_ =
         cl::Range::grid(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n), problem_.batch);
@@ -77,6 +77,7 @@ class PackedInvoker final : public CpuGemmInvoker {
 class Packed final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_packed"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<PackedConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");

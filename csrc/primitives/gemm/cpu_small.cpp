@@ -70,7 +70,7 @@ class SmallInvoker final : public CpuGemmInvoker {
  public:
   SmallInvoker(const GemmProblem& problem, cl::Device& device)
       : CpuGemmInvoker(problem, columns_are_rows(problem),
-                       cpu_gemm_kernel(device, problem.dtype, "gemm_small_cpu")),
+                       cpu_gemm_kernel(device, problem, columns_are_rows(problem), "gemm_small_cpu")),
         blocks_(choose_blocks(problem_, device)) {
     range_ = cl::Range::grid(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n),
                              ceil_div(problem_.batch, blocks_.items));
@@ -89,6 +89,7 @@ class SmallInvoker final : public CpuGemmInvoker {
 class Small final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_small"; }
+  bool takes_epilogue() const override { return true; }
   int revision() const override { return 3; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");

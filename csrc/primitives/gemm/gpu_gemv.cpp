@@ -125,14 +125,16 @@ class GemvInvoker final : public GpuGemmInvoker<params::GemmGemv> {
   static cl::Kernel& kernel(const GemmProblem& p, cl::Device& device, const char* name) {
     const int64_t few = std::min(p.m, p.n);
     const std::string rows = few == 1 ? "1" : few <= 4 ? "4" : "8";
-    return fetch_kernel(device, {"common/gpu_tile.clh", "gemm/gpu_gemv.cl", "common/split_reduce.cl"}, name,
-                        gpu_options(device, p.dtype) + " -DROWS=" + rows);
+    return fetch_with(oriented(p).epilogue, device,
+                      {"common/gpu_tile.clh", "gemm/gpu_gemv.cl", "common/split_reduce.cl"}, name,
+                      gpu_options(device, p.dtype) + " -DROWS=" + rows);
   }
 };
 
 class Gemv final : public GemmSolver {
  public:
   const char* name() const override { return "gpu_gemv"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<GemvConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);

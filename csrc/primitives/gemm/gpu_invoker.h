@@ -13,7 +13,12 @@ class GpuGemmInvoker : public GemmInvoker {
  protected:
   // `swap`: the kernel computes the transposed problem.
   GpuGemmInvoker(const GemmProblem& problem, bool swap, cl::Kernel& kernel, cl::Kernel& reduce)
-      : swap_(swap), dtype_(problem.dtype), has_d_(problem.has_d), kernel_(kernel), reduce_(reduce) {}
+      : swap_(swap),
+        dtype_(problem.dtype),
+        has_d_(problem.has_d),
+        epilogue_(swap ? transposed(problem.epilogue) : problem.epilogue),
+        kernel_(kernel),
+        reduce_(reduce) {}
 
   // Divides the reduction of p, oriented as the kernel wants it, into `splits` parts of `groups` work-groups.
   void divide(const GemmProblem& p, int splits, size_t groups, size_t items) {
@@ -43,15 +48,17 @@ class GpuGemmInvoker : public GemmInvoker {
       list.add(workspace.mem ? workspace.mem : operands.c.mem);
       add_factor(list, dtype_, operands.alpha), add_factor(list, dtype_, beta);
       list.add(a);
+      add_epilogue(list, epilogue_, operands);
     });
     if (a.splits > 1)
       launch_split_reduce(reduce_, stream.queue(), split_, dtype_, workspace, operands.c, d, operands.alpha,
-                          beta, operands.bounds);
+                          beta, operands.bounds, epilogue_, operands);
   }
 
   const bool swap_;
   const c10::ScalarType dtype_;
   const bool has_d_;
+  const Epilogue epilogue_;
   cl::Kernel& kernel_;
   Arguments arguments_{};
 

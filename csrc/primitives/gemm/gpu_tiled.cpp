@@ -75,10 +75,11 @@ Constants constants_of(const GemmTiled& a) {
 class TiledInvoker final : public GpuGemmInvoker<GemmTiled> {
  public:
   TiledInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
-      : GpuGemmInvoker(
-            problem, swap_sides(problem),
-            gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "gemm_gpu"),
-            gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "split_reduce")) {
+      : GpuGemmInvoker(problem, swap_sides(problem),
+                       gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "gemm_gpu",
+                                       oriented(problem).epilogue),
+                       gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "split_reduce",
+                                       oriented(problem).epilogue)) {
     const GemmProblem p = oriented(problem);
     const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
     GemmTiled& a = arguments_;
@@ -92,7 +93,8 @@ class TiledInvoker final : public GpuGemmInvoker<GemmTiled> {
     a.c_vector = p.c[2] == 1 && in_fours({p.c[0], p.c[1]});
     divide(p, a.splits, static_cast<size_t>(tiles_of(p, tile)), tile.items());
     if (config.specialised)
-      own_ = own_gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, constants_of(a));
+      own_ = own_gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, constants_of(a),
+                                 p.epilogue);
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef workspace) override {
@@ -118,6 +120,7 @@ class Tiled final : public GemmSolver {
  public:
   explicit Tiled(bool mma) : mma_(mma) {}
   const char* name() const override { return mma_ ? "gpu_mma" : "gpu_tiled"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<GpuTileConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);

@@ -229,8 +229,8 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
                             const char* name) {
     const GemmProblem p = oriented(problem);
     const auto along_rows = [](const Side& side) { return side.lines() == Lines::kAlongRows ? "1" : "0"; };
-    return fetch_kernel(
-        device,
+    return fetch_with(
+        p.epilogue, device,
         {"common/gpu_tile.clh", "common/wgmma.clh", "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl",
          "common/split_reduce.cl"},
         name,
@@ -257,6 +257,7 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
 class Wgmma final : public GemmSolver {
  public:
   const char* name() const override { return "gpu_wgmma"; }
+  bool takes_epilogue() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<WgmmaConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (!is_float_storage(p.dtype)) return Applicability::no("for float32, float16 and bfloat16");

@@ -27,6 +27,7 @@ std::vector<Span> GemmProblem::spans() const {
                             span(&Operands::b, extent({batch, k, n}, b), dtype),
                             span(&Operands::c, extent({batch, m, n}, c), dtype, true)};
   if (has_d) list.push_back(span(&Operands::d, extent({batch, m, n}, d), dtype));
+  add_spans<Operands>(list, epilogue, m, n, extent({batch, m, n}, c));
   return list;
 }
 
@@ -46,6 +47,7 @@ std::vector<CheckWindow<GemmProblem>> GemmProblem::check_windows() const {
     window.shift.b.offset = at * b[0] + column * b[2];
     window.shift.c.offset = at * c[0] + row * c[1] + column * c[2];
     window.shift.d.offset = at * d[0] + row * d[1] + column * d[2];
+    shift_extras(window.shift, epilogue, row, column, window.shift.c.offset);
     list.push_back(window);
   }
   return list;

@@ -15,8 +15,8 @@ class ReferenceInvoker final : public GemmInvoker {
  public:
   ReferenceInvoker(const GemmProblem& problem, cl::Device& device)
       : problem_(problem),
-        kernel_(fetch_kernel(device, {"common/element.clh", "gemm/reference.cl"}, "gemm_reference",
-                             element_option(problem.dtype))) {}
+        kernel_(fetch_with(problem.epilogue, device, {"common/element.clh", "gemm/reference.cl"},
+                           "gemm_reference", element_option(problem.dtype))) {}
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     const int64_t outputs = problem_.batch * problem_.m * problem_.n;
@@ -31,6 +31,7 @@ class ReferenceInvoker final : public GemmInvoker {
                           arguments.add(operands.bounds.high);
                           for (int64_t size : {problem_.batch, problem_.m, problem_.n, problem_.k})
                             arguments.add(size);
+                          add_epilogue(arguments, problem_.epilogue, operands);
                         });
   }
 
@@ -42,6 +43,7 @@ class ReferenceInvoker final : public GemmInvoker {
 class Reference final : public GemmSolver {
  public:
   const char* name() const override { return "reference"; }
+  bool takes_epilogue() const override { return true; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;

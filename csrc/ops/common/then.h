@@ -1,0 +1,39 @@
+// Products and convolutions with rows that are applied to their results: fused where a solver does so, else
+// in a launch of their own.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "ops/common/fused.h"
+#include "primitives/common/epilogue.h"
+
+namespace dlb {
+
+// The rows behind a product or convolution: x0 is its result, x1 .. the `extras`, which
+// broadcast to it. y0 has the result's dtype, and goes where the result would; y1, where there is one, goes
+// to `second`, which has the result's shape and strides.
+struct Then {
+  const FusedOp& op;
+  at::TensorList extras;
+  at::Tensor second;
+
+  // `column` and `row`: the dimensions of the result for which an extra may have one element each; -1: none.
+  // Throws c10::ValueError for rows that reduce, take scalars or have more than two results, and
+  // c10::TypeError for a y0 of another dtype.
+  Then(const FusedOp& op_, at::TensorList extras_, const at::Tensor& result, int64_t column, int64_t row);
+
+  // The epilogue, with its operands set; none where solvers cannot take these rows.
+  const solver::Epilogue& epilogue() const { return epilogue_; }
+  void set_operands(solver::EpilogueOperands& operands) const;
+
+  // Computes the rows by a launch from the result, which y0 takes the place of.
+  void run_apart(const at::Tensor& result) const;
+
+  // The results as ops return them.
+  std::vector<at::Tensor> with(const at::Tensor& result) const;
+
+ private:
+  solver::Epilogue epilogue_;
+  c10::SmallVector<at::Tensor, solver::kMostExtras> placed_;  // the extras as kernels find them
+};
+
+}  // namespace dlb
