@@ -1,4 +1,6 @@
-"""Fuses a graph's elementwise calls: groups of them become expressions of rows, each computed in one launch."""
+"""Fuses a graph's elementwise calls: groups of them become expressions of rows, each computed in one launch, or behind
+a product or convolution in the same launch with that.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,10 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from dlbackend.compile.inplace import write_in_place
+from dlbackend.compile.products import Product, known, product_of
 from dlbackend.compile.rows import Call, row_of
 
 MOST_OPERANDS = 16  # of an expression: inputs and results
@@ -37,11 +41,6 @@ def shape_key(value: torch.Tensor) -> tuple[Any, ...]:
     return tuple(s if isinstance(s, int) else s.node.expr for s in value.shape)
 
 
-def known(size: Any) -> int:
-    """A size as it is in the example, without a guard for it where it is symbolic."""
-    return size if isinstance(size, int) else int(size.node.hint)
-
-
 def order_of(value: torch.Tensor) -> list[int] | None:
     """The dimensions from the outermost in memory to the innermost, of a dense tensor; else None."""
     sizes, strides = [known(s) for s in value.shape], [known(s) for s in value.stride()]
@@ -55,14 +54,19 @@ def order_of(value: torch.Tensor) -> list[int] | None:
 
 
 class Group:
-    """Calls of one shape that become an expression, in the graph's order."""
+    """Calls of one shape that become an expression, in the graph's order; `product`: they do so behind it."""
 
     def __init__(self, shape: tuple[Any, ...]) -> None:
         self.shape = shape
         self.members: dict[Node, tuple[Call, str]] = {}
+        self.product: Node | None = None
+
+    def nodes(self) -> list[Node]:
+        return [*([self.product] if self.product else []), *self.members]
 
     def inputs(self) -> list[Node]:
-        found: dict[Node, None] = {}
+        """Values from outside; a product's comes first."""
+        found: dict[Node, None] = {self.product: None} if self.product else {}
         for call, _ in self.members.values():
             for argument in call.arguments:
                 if isinstance(argument, Node) and argument not in self.members:
@@ -70,19 +74,42 @@ class Group:
         return list(found)
 
     def results(self) -> list[Node]:
-        return [n for n in self.members if any(user not in self.members for user in n.users)]
+        """Values that others use; behind a product the first has its dtype."""
+        found = [n for n in self.nodes() if any(user not in self.members for user in n.users)]
+        if self.product:
+            dtype = self.product.meta["val"].dtype
+            found.sort(key=lambda n: (n.meta["val"].dtype != dtype, n is self.product))
+        return found
 
     def fits(self) -> bool:
         return len(self.inputs()) + len(self.results()) <= MOST_OPERANDS
 
-    def expression(self) -> str:
-        """The group as text (docs/template-api.md)."""
-        names = {n: f"x{i}" for i, n in enumerate(self.inputs())} | {n: f"v{i}" for i, n in enumerate(self.members)}
+    def join(self, node: Node, product: Product) -> bool:
+        """Lets the group's rows run behind the product; returns whether they can."""
+        self.product = node
+        results = self.results()
+        order = order_of(node.meta["val"])
+        fits = (
+            len(results) <= product.MOST_RESULTS
+            and len(self.inputs()) <= 1 + product.MOST_EXTRAS
+            and results[0].meta["val"].dtype == node.meta["val"].dtype
+            and all(order_of(n.meta["val"]) == order for n in results)
+            and all(product.takes(node.meta["val"], n.meta["val"]) for n in self.inputs()[1:])
+        )
+        if not fits:
+            self.product = None
+        return fits
+
+    def expression(self, inputs: Sequence[Node] | None = None, results: Sequence[Node] | None = None) -> str:
+        """The group as text (docs/template-api.md), with these inputs and results or those that it has in its graph."""
+        inputs = self.inputs() if inputs is None else inputs
+        results = self.results() if results is None else results
+        names = {n: f"x{i}" for i, n in enumerate(inputs)} | {n: f"v{i}" for i, n in enumerate(self.members)}
         text = []
         for n, (call, kind) in self.members.items():
             arguments = ", ".join(names[a] if isinstance(a, Node) else number(a) for a in call.arguments)
             text.append(f"{names[n]} = {call.row}.{kind}({arguments})")
-        text += [f"y{i} = {names[n]}" for i, n in enumerate(self.results())]
+        text += [f"y{i} = {names[n]}" for i, n in enumerate(results)]
         return "; ".join(text)
 
 
@@ -120,12 +147,13 @@ class Fuser:
 
     def _unit(self, node: Node) -> list[Node]:
         group = self.group_of.get(node)
-        return list(group.members) if group else [node]
+        return group.nodes() if group else [node]
 
     def _reaches(self, group: Group, starts: Sequence[Node]) -> bool:
         """Whether a node that is not in the group, nor computed from it directly, needs one of its members."""
-        first = min(self.place[n] for n in group.members)
-        pending, seen = [n for n in starts if n not in group.members], set[Node]()
+        inside = set(group.nodes())
+        first = min(self.place[n] for n in inside)
+        pending, seen = [n for n in starts if n not in inside], set[Node]()
         while pending:
             node = pending.pop()
             if node in seen:
@@ -134,7 +162,7 @@ class Fuser:
             for member in self._unit(node):
                 seen.add(member)
                 for need in self.before[member]:
-                    if need in group.members:
+                    if need in inside:
                         return True
                     if need not in seen and max(self.place[m] for m in self._unit(need)) > first:
                         pending.append(need)
@@ -170,10 +198,24 @@ class Fuser:
                 self.group_of[node] = group
                 groups.append(group)
         for group in groups:
-            if len(group.members) < 2:
+            self._put_behind_product(group)
+            if len(group.nodes()) < 2:
                 for node in group.members:
                     del self.group_of[node]
-        return [g for g in groups if len(g.members) > 1]
+        return [g for g in groups if len(g.nodes()) > 1]
+
+    def _put_behind_product(self, group: Group) -> None:
+        """Joins the group to a product that it takes, if there is one that it can run behind."""
+        for node in group.inputs():
+            product = product_of(node)
+            if product is None or node in self.group_of or shape_key(node.meta["val"]) != group.shape:
+                continue
+            if not group.join(node, product):
+                continue
+            if not self._reaches(group, [need for n in group.members for need in self.before[n]]):
+                self.group_of[node] = group
+                return
+            group.product = None
 
     def _in_order(self) -> Iterator[list[Node]]:
         """Groups and single nodes, each behind what it needs, else in the graph's order."""
@@ -204,12 +246,18 @@ class Fuser:
             if group is None:
                 values[unit[0]] = graph.node_copy(unit[0], values.__getitem__)
                 continue
-            results = group.results()
-            layouts = [(n.meta["val"].dtype, order_of(n.meta["val"])) for n in results]
-            plain = all(order == sorted(order) for _, order in layouts if order is not None)
-            call = graph.call_function(
-                run_rows, (group.expression(), [values[n] for n in group.inputs()], None if plain else layouts)
-            )
+            results, inputs = group.results(), group.inputs()
+            product = product_of(group.product) if group.product else None
+            if product is not None and group.product is not None:
+                extras = [values[n] for n in inputs[1:]]
+                arguments = map_arg(product.arguments(group.product), values.__getitem__)
+                call = graph.call_function(product.run, (group.expression(), extras, *arguments))
+            else:
+                layouts = [(n.meta["val"].dtype, order_of(n.meta["val"])) for n in results]
+                plain = all(order == sorted(order) for _, order in layouts if order is not None)
+                call = graph.call_function(
+                    run_rows, (group.expression(), [values[n] for n in inputs], None if plain else layouts)
+                )
             for i, n in enumerate(results):
                 values[n] = graph.call_function(operator.getitem, (call, i))
                 values[n].meta = n.meta

@@ -1,0 +1,122 @@
+"""Products and convolutions of a graph that rows can run behind, in the same launch where a solver does that."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, cast
+
+import torch
+from torch.fx import Node
+
+aten = torch.ops.aten
+
+
+def run_mm(rows: str, extras: Sequence[torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+    """mm() or bmm(), and the rows."""
+    made: list[torch.Tensor] = torch.ops.dlbackend.product_rows.default(rows, a, b, None, 0, 1, extras)
+    return made
+
+
+def run_addmm(
+    rows: str,
+    extras: Sequence[torch.Tensor],
+    add: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    beta: float,
+    alpha: float,
+) -> list[torch.Tensor]:
+    """addmm() or baddbmm(), and the rows."""
+    made: list[torch.Tensor] = torch.ops.dlbackend.product_rows.default(rows, a, b, add, beta, alpha, extras)
+    return made
+
+
+def run_convolution(rows: str, extras: Sequence[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:
+    """convolution() that is not transposed, and the rows."""
+    made: list[torch.Tensor] = torch.ops.dlbackend.convolution_rows.default(rows, *arguments, extras)
+    return made
+
+
+class Product:
+    """How a call of the graph runs with rows behind it.
+
+    `run(rows, extras, *arguments(node))` computes it. `channels`: an operand of the rows may have one element for each
+    channel, the result's second dimension, else for each of its last.
+    """
+
+    MOST_EXTRAS: ClassVar[int] = 4
+    MOST_RESULTS: ClassVar[int] = 2
+
+    def __init__(self, run: Callable[..., list[torch.Tensor]], arguments: Callable[[Node], tuple[Any, ...]],
+                 channels: bool = False) -> None:  # fmt: skip
+        self.run = run
+        self.arguments = arguments
+        self.channels = channels
+
+    def takes(self, result: torch.Tensor, extra: torch.Tensor) -> bool:
+        """Whether an operand lies where kernels find it without a copy: like the result, one element for each column or
+        channel, or one for all.
+        """
+        sizes = [1] * (result.dim() - extra.dim()) + [known(s) for s in extra.shape]
+        full, strides = [known(s) for s in result.shape], [known(s) for s in result.stride()]
+        along = [d for d, size in enumerate(sizes) if size != 1]
+        if not along:
+            return True
+        if along == [1 if self.channels else result.dim() - 1]:
+            return (
+                known(extra.stride(along[0] - (result.dim() - extra.dim()))) == 1 and sizes[along[0]] == full[along[0]]
+            )
+        if sizes != full or extra.dim() != result.dim():
+            return False
+        return all(size == 1 or known(extra.stride(d)) == strides[d] for d, size in enumerate(sizes))
+
+
+def known(size: Any) -> int:
+    """A size as it is in the example, without a guard for it where it is symbolic."""
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
+_MM = Product(run_mm, lambda node: node.args)
+_ADDMM = Product(run_addmm, lambda node: (*node.args, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)))
+_CONVOLUTION = Product(run_convolution, lambda node: (*node.args[:6], node.args[8]), channels=True)
+
+_PRODUCTS: dict[Any, Product] = {
+    aten.mm.default: _MM,
+    aten.bmm.default: _MM,
+    aten.addmm.default: _ADDMM,
+    aten.baddbmm.default: _ADDMM,
+    aten.convolution.default: _CONVOLUTION,
+}
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@functools.cache
+def _on_cpu_class(device: int) -> bool:
+    on_cpu: bool = torch.ocl.get_device_properties(device).type == "cpu"  # type: ignore[attr-defined]
+    return on_cpu
+
+
+def _gains(node: Node, product: Product) -> bool:
+    """Whether one launch is faster than two. On CPUs the second finds its operands in the caches, and mostly is as fast
+    (docs/compile.md has figures): only depthwise convolutions, which do little for each result, gain.
+    """
+    value, arguments = node.meta["val"], cast("tuple[Any, ...]", node.args)
+    if not _on_cpu_class(value.device.index or 0):
+        return True
+    return product is _CONVOLUTION and arguments[8] > 1 and known(arguments[1].meta["val"].shape[1]) == 1
+
+
+def product_of(node: Node) -> Product | None:
+    """How the node's call runs with rows behind it; None where it cannot, or gains nothing."""
+    product = _PRODUCTS.get(node.target) if node.op == "call_function" else None
+    value = node.meta.get("val")
+    if (
+        product is None
+        or not isinstance(value, torch.Tensor)
+        or value.device.type != "ocl"
+        or value.dtype not in _DTYPES
+    ):
+        return None
+    transposed = product is _CONVOLUTION and node.args[6]
+    return None if transposed or not _gains(node, product) else product
