@@ -8,7 +8,9 @@ state, and `python -m dlbackend doctor` when something is missing.
 """
 
 import atexit
+import importlib
 import os
+from typing import Any
 
 import torch
 
@@ -39,6 +41,13 @@ __all__ = [
 
 prefer_reusable = backend.prefer_reusable_here
 cmake_prefix_path = os.path.dirname(__file__)  # for find_package(dlbackend) in a C++ program's CMakeLists.txt
+
+
+def __getattr__(name: str) -> Any:
+    """dlbackend.fusion and dlbackend.compile, which load torch's compiler, are imported when they are asked for."""
+    if name in ("compile", "fusion"):
+        return importlib.import_module(f"dlbackend.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def fallback_report() -> dict[str, int]:
