@@ -43,9 +43,9 @@ def test_what_is_compiled_has_an_offset_for_each_buffer_and_the_lines_of_the_tex
         "// kernel void no()",
         "kernel void f(global float*  x, ulong dlb_offset_0,",
         "  int n, // (how many)",
-        "  constant int c[], ulong dlb_offset_2)",
-        "{ x = (global float *)((global char*)x + dlb_offset_0); c = (constant int*)((constant char*)c + dlb_offset_2);"
-        " x[n] = 0; }",
+        "  global const int c[], ulong dlb_offset_2)",
+        "{ x = (global float *)((global char*)x + dlb_offset_0);"
+        " c = (global const int*)((global char*)c + dlb_offset_2); x[n] = 0; }",
     ]
 
 
@@ -145,12 +145,13 @@ def test_names_that_are_not_there():
         ("global float (*x)[4]", "cannot be read"),
         ("float", "has no name"),
         ("sampler_t s", "sampler_t"),
+        ("C int* x", "its own declaration must say"),
         ("struct Box b", "is of type Box; kernels can be given"),
     ],
 )
 def test_parameters_that_cannot_be_given(parameter, message):
     with pytest.raises(ValueError, match=message):
-        read(f"kernel void f({parameter}) {{}}").parameters("f")
+        read(f"kernel void f({parameter}) {{}}", "-DC=constant").parameters("f")
 
 
 def test_include_is_refused_where_it_would_be_read():

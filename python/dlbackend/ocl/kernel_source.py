@@ -6,7 +6,9 @@ typedefs are replaced in types. The definition of a kernel must stand in the tex
 
 A tensor is a place within a buffer, which OpenCL's kernels cannot be given. So each pointer to `global` or `constant`
 memory gets a further parameter, an offset in bytes, that a statement at the start of the kernel adds to it. Both stand
-in the kernel's own lines: a compiler's messages name the lines that the user wrote.
+in the kernel's own lines: a compiler's messages name the lines that the user wrote. Parameters in `constant` memory are
+compiled as `global const`: the buffers of the allocator are larger than drivers take for constant memory, which is 64
+KiB on NVIDIA's GPUs.
 """
 
 import re
@@ -37,6 +39,7 @@ _PAIRS = {"half": torch.complex32, "float": torch.complex64, "double": torch.com
 _VECTOR = re.compile(f"({'|'.join(_NUMBERS)})(2|3|4|8|16)?$")
 _INTEGERS = {"unsigned", "signed", "char", "short", "int", "long"}
 _SPACES = {"global", "constant", "local", "private", "generic"}
+_CONSTANT, _GLOBAL = ("constant", "__constant"), "global const"
 _QUALIFIERS = {"const", "volatile", "restrict", "__restrict", "__restrict__", "struct", "union", "enum", "register"}
 
 
@@ -84,7 +87,7 @@ def read_source(text: str, options: str, predefined: dict[str, str]) -> Source:
     while found := _next_kernel(seen, at):
         at = found.end
         try:
-            parameters, more = _read(seen, text, found)
+            parameters, more = _read(seen, found)
         except ValueError as error:
             source.faults[found.name] = f"kernel {found.name}: {error}"
             continue
@@ -158,21 +161,24 @@ def _next_kernel(seen: Preprocessed, start: int) -> _Found | None:
     return None
 
 
-def _read(seen: Preprocessed, text: str, found: _Found) -> tuple[list[Parameter], list[tuple[int, int, str]]]:
+def _read(seen: Preprocessed, found: _Found) -> tuple[list[Parameter], list[tuple[int, int, str]]]:
     """A kernel's parameters, and the edits (first, end, new text) that give its pointers an offset."""
     parameters, edits, statements = [], [], ""
     for number, tokens in enumerate(found.parameters):
         name, declared, is_array = _name_of(tokens)
-        parameter, space = _parameter(seen, name, declared, is_array)
+        parameter = _parameter(seen, name, declared, is_array)
         parameters.append(parameter)
         if parameter.kind != "buffer":
             continue
         offset = f"dlb_offset_{number}"
         edits.append((tokens[-1].end, tokens[-1].end, f", ulong {offset}"))
+        if parameter.type.startswith("constant"):
+            declared = _in_global_memory(name, declared)
         pointer, constants = _assignable(declared)
+        edits += [(token.start, token.end, token.text) for token in declared if token.text == _GLOBAL]
         edits += [(token.start, token.end, "") for token in constants]
         pointer += "*" if is_array else ""
-        statements += f" {name} = ({pointer})(({space} char*){name} + {offset});"
+        statements += f" {name} = ({pointer})((global char*){name} + {offset});"
     if found.body >= 0:
         edits.append((found.body, found.body, statements))
     return parameters, edits
@@ -186,6 +192,13 @@ def _name_of(tokens: list[Token]) -> tuple[str, list[Token], bool]:
     if end < 2 or not re.match(r"[A-Za-z_]", tokens[end - 1].text):
         raise ValueError(f"parameter '{' '.join(token.text for token in tokens)}' has no name")
     return tokens[end - 1].text, tokens[: end - 1], end < len(tokens)
+
+
+def _in_global_memory(name: str, declared: list[Token]) -> list[Token]:
+    """A parameter in constant memory as one in global memory."""
+    if not any(token.text in _CONSTANT for token in declared):
+        raise ValueError(f"parameter '{name}' is in constant memory, which its own declaration must say")
+    return [Token(_GLOBAL, token.start, token.end) if token.text in _CONSTANT else token for token in declared]
 
 
 def _assignable(declared: list[Token]) -> tuple[str, list[Token]]:
@@ -203,8 +216,7 @@ def _base(words: tuple[str, ...]) -> str:
     return "u" * ("unsigned" in words) + length
 
 
-def _parameter(seen: Preprocessed, name: str, declared: list[Token], is_array: bool) -> tuple[Parameter, str]:
-    """A parameter, and its address space."""
+def _parameter(seen: Preprocessed, name: str, declared: list[Token], is_array: bool) -> Parameter:
     words = [word for token in declared for word in seen.meaning(token)]
     words = [word[2:] if word.startswith("__") and word[2:] in _SPACES else word for word in words]
     stars = words.count("*") + is_array
@@ -219,12 +231,12 @@ def _parameter(seen: Preprocessed, name: str, declared: list[Token], is_array: b
         raise ValueError(f"parameter '{name}' is of type {shown}; kernels can be given pointers to global, constant "
                          "and local memory, numbers and vectors")  # fmt: skip
     if stars and space == "local":
-        return Parameter(name, shown, "local"), space
+        return Parameter(name, shown, "local")
     if not stars and number:
-        return Parameter(name, shown, "value", format=_NUMBERS[number[1]][0], width=int(number[2] or 1)), space
+        return Parameter(name, shown, "value", format=_NUMBERS[number[1]][0], width=int(number[2] or 1))
     dtypes: tuple[torch.dtype, ...] = ()
     if number:
         pair = (_PAIRS[number[1]],) if number[2] == "2" and number[1] in _PAIRS else ()
         dtypes = (*_NUMBERS[number[1]][1], *pair)
     written = space == "global" and "const" not in words[:first]
-    return Parameter(name, shown, "buffer", dtypes, written), space
+    return Parameter(name, shown, "buffer", dtypes, written)
