@@ -80,7 +80,7 @@ def _movements(rand: Callable[..., Tensor]) -> dict[str, Call]:
     return {
         "a + b, 16 elements": lambda: a + b,
         "gradient added in place": lambda: a.add_(b),
-        "the same by compile_kernel()": lambda: kernel(a, b, global_size=16),
+        "gradient added in place, by compile_kernel()": lambda: kernel(a, b, global_size=16),
         "copy_": lambda: a.copy_(b),
         "to bfloat16": lambda: a.to(torch.bfloat16),
         "t().contiguous()": lambda: square.t().contiguous(),
