@@ -203,9 +203,9 @@ def test_local_memory():
     assert library.reverse8.local_memory >= 32
     has = torch.ocl.get_device_properties().local_mem
     for size in (has + 1, has * 100):
-        with pytest.raises(ValueError, match=f"{size} bytes of local memory, but .* has {has}"):
+        with pytest.raises(ValueError, match=f"{size} bytes of local memory for argument 'shared', but .* has {has}"):
             library.reverse(on_device, LocalMemory(size), global_size=64)
-    for wrong in (64, on_device, None):
+    for wrong in (64, on_device, None, x.numpy()):
         with pytest.raises(TypeError, match=r"must be torch.ocl.LocalMemory\(nbytes\), not"):
             library.reverse(on_device, wrong, global_size=64)
     with pytest.raises(ValueError, match="more than 0 bytes"):

@@ -8,6 +8,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -164,13 +165,12 @@ void set_value(const UserKernel& kernel, const Parameter& parameter, PyObject* v
 }
 
 void set_local(const UserKernel& kernel, const Parameter& parameter, PyObject* value, Argument& argument) {
-  static PyObject* const name = PyUnicode_InternFromString("nbytes");
-  const bool is_memory = !THPVariable_Check(value);
-  const auto bytes = py::reinterpret_steal<py::object>(is_memory ? PyObject_GetAttr(value, name) : nullptr);
-  if (!bytes) {
-    PyErr_Clear();
+  // The class is Python's; other objects with an attribute of that name (arrays) are mistakes.
+  if (strcmp(Py_TYPE(value)->tp_name, "LocalMemory") != 0)
     wrong_type(kernel, parameter, "torch.ocl.LocalMemory(nbytes)", value);
-  }
+  static PyObject* const name = PyUnicode_InternFromString("nbytes");
+  const auto bytes = py::reinterpret_steal<py::object>(PyObject_GetAttr(value, name));
+  if (!bytes) throw py::error_already_set();
   argument.size = PyLong_AsSize_t(bytes.ptr());
   if (PyErr_Occurred()) throw py::error_already_set();
 }

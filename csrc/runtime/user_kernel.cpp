@@ -24,6 +24,10 @@ size_t product(const std::array<size_t, 3>& sizes) {
   return sizes[0] * sizes[1] * sizes[2];
 }
 
+bool has_zero(const std::array<size_t, 3>& sizes) {
+  return std::find(sizes.begin(), sizes.end(), size_t{0}) != sizes.end();
+}
+
 std::string dtypes_of(const UserKernel::Parameter& parameter) {
   std::string text;
   for (int8_t type = 0; type < static_cast<int8_t>(c10::ScalarType::NumOptions); ++type)
@@ -37,9 +41,10 @@ std::string dtypes_of(const UserKernel::Parameter& parameter) {
 UserKernel::UserKernel(cl::Device& device, const std::string& source, const std::string& options,
                        const std::string& name, std::vector<Parameter> parameters)
     : facts_(cl::kernel_facts(device, source, options, name)), parameters_(std::move(parameters)) {
-  for (const Parameter& parameter : parameters_) driver_arguments_ += parameter.kind == Kind::kBuffer ? 2 : 1;
+  size_t expected = 0;
+  for (const Parameter& parameter : parameters_) expected += parameter.kind == Kind::kBuffer ? 2 : 1;
   TORCH_CHECK_VALUE(
-      facts_.arguments == driver_arguments_, name,
+      facts_.arguments == expected, name,
       ": the compiler sees other arguments of this kernel than its text shows, which may be because a "
       "condition (#if) asks for a macro of the driver's own");
 }
@@ -66,7 +71,7 @@ void UserKernel::set_tensor(Argument& argument, const at::Tensor& tensor, const 
 void UserKernel::check_group(const Sizes& sizes) const {
   const auto& local = sizes.local;
   const auto group = [&] { return "work-groups of " + text_of(local, sizes.dims); };
-  TORCH_CHECK_VALUE(product(local) > 0, name(), ": ", group(), ", but each size must be above 0");
+  TORCH_CHECK_VALUE(!has_zero(local), name(), ": ", group(), ", but each size must be above 0");
   TORCH_CHECK_VALUE(facts_.required_group[0] == 0 || local == facts_.required_group, name(), ": ", group(),
                     ", but the kernel's attribute reqd_work_group_size asks for ",
                     text_of(facts_.required_group, 3));
@@ -82,16 +87,15 @@ void UserKernel::check_group(const Sizes& sizes) const {
 }
 
 void UserKernel::check_local_memory(std::span<const Argument> arguments) const {
-  uint64_t bytes = facts_.local_bytes;
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].kind == Kind::kLocal) {
-      TORCH_CHECK_VALUE(arguments[i].size <= device().local_mem, name(), ": ", arguments[i].size,
-                        " bytes of local memory, but ", device().name, " has ", device().local_mem);
-      bytes += arguments[i].size;
-    }
-  TORCH_CHECK_VALUE(bytes <= device().local_mem, name(), ": ", bytes,
-                    " bytes of local memory with the kernel's own, but ", device().name, " has ",
-                    device().local_mem);
+  const uint64_t has = device().local_mem;
+  uint64_t left = has - std::min(has, facts_.local_bytes);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].kind != Kind::kLocal) continue;
+    TORCH_CHECK_VALUE(arguments[i].size <= left, name(), ": ", arguments[i].size,
+                      " bytes of local memory for argument '", parameters_[i].name, "', but ", device().name,
+                      " has ", has, ", of which other variables take ", has - left);
+    left -= arguments[i].size;
+  }
 }
 
 // Powers of two, so that a driver which compiles machine code for each size of work-groups (PoCL) does that
@@ -111,7 +115,7 @@ std::array<size_t, 3> UserKernel::chosen_group(const Sizes& sizes) const {
 
 void UserKernel::launch(Stream& stream, const Sizes& sizes, std::span<const Argument> arguments) {
   check_local_memory(arguments);
-  if (std::find(sizes.global.begin(), sizes.global.end(), size_t{0}) != sizes.global.end()) return;
+  if (has_zero(sizes.global)) return;
   cl::Range range{sizes.dims};
   Sizes whole = sizes;
   if (!sizes.has_local) whole.local = chosen_group(sizes);

@@ -63,7 +63,6 @@ class UserKernel {
   std::array<size_t, 3> chosen_group(const Sizes& sizes) const;
   const cl::KernelFacts facts_;
   const std::vector<Parameter> parameters_;
-  size_t driver_arguments_ = 0;
 };
 
 }  // namespace dlb
