@@ -416,6 +416,25 @@ def test_a_second_process_compiles_nothing(tmp_path, thread):
     assert second.stdout.split() == ["0", str(compiled + loaded)]
 
 
+EVICTED = """
+import torch, dlbackend
+text = "kernel void add(global int* x) { x[0] += N; }"
+kernels = [torch.ocl.compile_kernel(text, "add", options=f"-DN={n}") for n in range(1, 6)]
+x = torch.zeros(1, dtype=torch.int32, device="ocl")
+for _ in range(2):
+    for kernel in kernels:
+        kernel(x, global_size=1)
+assert x.item() == 30
+assert dlbackend.kernel_stats()["evicted"] > 5
+"""
+
+
+@pytest.mark.parametrize("thread", ["0", "1"])
+def test_programs_that_were_evicted_are_loaded_again(thread):
+    done = forked_python(EVICTED, DLBACKEND_MAX_PROGRAMS="2", DLBACKEND_ENQUEUE_THREAD=thread)
+    assert done.returncode == 0, done.stderr
+
+
 def test_on_devices_of_the_gpu_class():
     code = SECOND.replace("print(", "(") + "torch.ocl.synchronize()"
     done = forked_python(code, DLBACKEND_ENQUEUE_THREAD="1", **emulating(**{"class": "gpu"}))

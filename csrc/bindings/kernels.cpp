@@ -274,6 +274,7 @@ Parameter parameter_of(const py::tuple& fields) {
 std::unique_ptr<UserKernel> make(int device, const std::string& source, const std::string& options,
                                  const std::string& name, const std::vector<py::tuple>& fields) {
   std::vector<Parameter> parameters;
+  parameters.reserve(fields.size());
   for (const py::tuple& each : fields) parameters.push_back(parameter_of(each));
   const py::gil_scoped_release released;
   return std::make_unique<UserKernel>(dlb::device_of(index_or_current(device)), source, options, name,

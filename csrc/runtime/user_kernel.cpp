@@ -127,7 +127,7 @@ void UserKernel::launch(Stream& stream, const Sizes& sizes, std::span<const Argu
       const Argument& argument = arguments[i];
       switch (parameters_[i].kind) {
         case Kind::kBuffer:
-          list.add(argument.mem);
+          list.add_bytes(&argument.mem, sizeof(void*));  // whose device set_tensor() has looked at
           list.add(argument.offset);
           break;
         case Kind::kLocal:
