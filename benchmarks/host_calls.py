@@ -75,9 +75,12 @@ def _products(rand: Callable[..., Tensor]) -> dict[str, Call]:
 
 def _movements(rand: Callable[..., Tensor]) -> dict[str, Call]:
     a, b, square = rand(16), rand(16), rand(16, 16)
+    text = "kernel void add(global float* a, global const float* b) { a[get_global_id(0)] += b[get_global_id(0)]; }"
+    kernel = ocl.compile_kernel(text, "add", device=a.device)
     return {
         "a + b, 16 elements": lambda: a + b,
         "gradient added in place": lambda: a.add_(b),
+        "gradient added in place, by compile_kernel()": lambda: kernel(a, b, global_size=16),
         "copy_": lambda: a.copy_(b),
         "to bfloat16": lambda: a.to(torch.bfloat16),
         "t().contiguous()": lambda: square.t().contiguous(),

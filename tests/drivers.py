@@ -36,6 +36,7 @@ QUICK_FORM = {
     "solver/test_solver.py": "test_(every_gemm_solver|every_conv_solver|every_config_is_right)",
     "solver/test_launch_problems.py": r"test_every_(solver\[(softmax|reduce|layer_norm|max_pool)|config)",
     "nets/test_nets.py": r"test_(net\[(resnet18|mlp|lstm)-|training_lowers_the_loss)",
+    "test_custom_kernels.py": "",
     "test_rows.py": "",
     "upstream/test_cases.py": "test_sample",
 }

@@ -24,7 +24,7 @@ def test_training(tmp_path):
     assert (tmp_path / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "tutorials/template.md"])
+@pytest.mark.parametrize("page", ["quickstart.md", "tutorials/template.md", "custom-kernels.md"])
 def test_short_ones(page, tmp_path):
     script = tmp_path / "page.py"
     script.write_text(blocks(page))

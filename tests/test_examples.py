@@ -102,6 +102,13 @@ def get_model(name, weights): return Net()
     assert "cannot read a picture" in done.stderr
 
 
+def test_an_op_from_a_kernel() -> None:
+    done = run_python(str(EXAMPLES / "custom_kernel.py"), "--shape", "3", "5", "40")
+    found = dict(re.findall(r"(\w+): loss [\d.]+, largest relative error of the gradient ([\d.e-]+)", done.stdout))
+    assert found.keys() == {"eager", "compiled"}, done.stderr
+    assert max(map(float, found.values())) < 1e-5
+
+
 def test_mean_and_variance_by_a_template() -> None:
     done = run_python(str(EXAMPLES / "template_mean_var.py"), "--shape", "3", "5", "7", "9")
     found = re.search(r"largest error ([\d.e-]+); [\d.]+ GB/s", done.stdout)

@@ -9,6 +9,9 @@
 // Devices, streams, memory and generators.
 void bind_runtime(pybind11::module_& m);
 
+// Kernels from a user's source.
+void bind_kernels(pybind11::module_& m);
+
 // The table of op rows: op_table() and device_functions().
 void bind_ops(pybind11::module_& m);
 

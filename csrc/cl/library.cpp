@@ -149,7 +149,9 @@ const char* advice(cl_int code) {
       return " The device may be out of memory: free tensors, call torch.ocl.empty_cache(), or use smaller "
              "batches.";
     case CL_BUILD_PROGRAM_FAILURE:
-      return " Please report this kernel with your driver's name and version (python -m dlbackend info).";
+      return " If this kernel is the library's own, please report it with your driver's name and version "
+             "(python "
+             "-m dlbackend info).";
     case -1001:
     case CL_DEVICE_NOT_FOUND:
       return " No OpenCL driver is installed; see `python -m dlbackend doctor`.";

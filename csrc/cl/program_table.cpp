@@ -11,6 +11,7 @@
 #include "cl/build.h"
 #include "cl/build_mode.h"
 #include "cl/compile.h"
+#include "cl/kernel_facts.h"
 #include "cl/log.h"
 #include "cl/program_entry.h"
 #include "cl/settings.h"
@@ -145,6 +146,38 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
   }
   make_room(entry);
   return kernel;
+}
+
+KernelFacts kernel_facts(Device& device, const std::string& source, const std::string& options,
+                         const std::string& name) {
+  ProgramEntry& entry = entry_for(device, source, with_device_options(device, options));
+  KernelFacts facts{entry.kernel(name)};
+  {
+    std::lock_guard<std::mutex> lock(entry.mutex);
+    entry.make();
+    entry.make(facts.kernel);
+    const cl_kernel handle = kernel_of(entry.program, name);
+    const auto ask = [&](cl_kernel_work_group_info what, size_t size, void* to) {
+      return api().clGetKernelWorkGroupInfo(handle, device.id, what, size, to, nullptr);
+    };
+    cl_int status =
+        api().clGetKernelInfo(handle, CL_KERNEL_NUM_ARGS, sizeof facts.arguments, &facts.arguments, nullptr);
+    if (status == CL_SUCCESS)
+      status = ask(CL_KERNEL_WORK_GROUP_SIZE, sizeof facts.max_group, &facts.max_group);
+    if (status == CL_SUCCESS)
+      status =
+          ask(CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof facts.required_group, facts.required_group.data());
+    if (status == CL_SUCCESS)
+      status = ask(CL_KERNEL_LOCAL_MEM_SIZE, sizeof facts.local_bytes, &facts.local_bytes);
+    api().clReleaseKernel(handle);
+    check(status, "clGetKernelWorkGroupInfo");
+  }
+  // A device may have more dimensions than the three of every device.
+  std::array<size_t, 16> items{};
+  DLB_CL(clGetDeviceInfo, device.id, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof items, items.data(), nullptr);
+  std::copy_n(items.begin(), facts.max_items.size(), facts.max_items.begin());
+  make_room(entry);
+  return facts;
 }
 
 bool may_stay_unbuilt(Kernel& kernel) {

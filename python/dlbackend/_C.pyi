@@ -42,6 +42,26 @@ def empty_cache() -> None: ...
 def mem_get_info(device: int) -> tuple[int, int]: ...
 def limit_memory(device: int, fraction: float) -> None: ...
 def default_generator(device: int) -> torch.Generator: ...
+
+class UserKernel:  # see csrc/runtime/user_kernel.h
+    max_work_group_size: int
+    local_memory: int
+    def __init__(
+        self,
+        device: int,
+        source: str,
+        options: str,
+        name: str,
+        parameters: Sequence[tuple[str, str, str, Sequence[torch.dtype], bool, str, int]],
+    ) -> None: ...
+    def launch(
+        self,
+        arguments: tuple[Any, ...],
+        global_size: int | Sequence[int],
+        local_size: int | Sequence[int] | None,
+        stream: torch.Stream | None,
+    ) -> None: ...
+
 def fallback_report() -> dict[str, int]: ...
 def reset_fallback_report() -> None: ...
 def op_table() -> list[dict[str, Any]]: ...  # see docs/op-table.md

@@ -245,3 +245,66 @@ def test_rows_are_the_ops(op):
             fused += any(node.target is run_rows for node in module.graph.nodes)
             torch.testing.assert_close(module(*moved), expected, rtol=0, atol=0, equal_nan=True)
     assert fused
+
+
+CHECKS = (
+    "test_schema",
+    "test_faketensor",
+    "test_aot_dispatch_dynamic",
+)  # the others know no ocl
+KERNELS = """
+kernel void scaled(global const float* x, global float* y, const float by) {
+  y[get_global_id(0)] = by * x[get_global_id(0)];
+}
+kernel void add_to(global float* x, const float a) { x[get_global_id(0)] += a; }
+"""
+
+
+@pytest.fixture(scope="module")
+def ops():
+    """Ops of kernels of one's own: one with a gradient, and one that works in place."""
+    kernels = torch.ocl.compile_library(KERNELS)
+
+    @torch.library.custom_op("dlbackend_tests::scaled", mutates_args=(), device_types="ocl")
+    def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
+        y = torch.empty_like(x)
+        kernels.scaled(x, y, by, global_size=x.numel())
+        return y
+
+    scaled.register_fake(lambda x, by: torch.empty_like(x))
+    scaled.register_autograd(
+        lambda ctx, grad: (scaled(grad.contiguous(), ctx.by), None),
+        setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]),
+    )
+
+    @torch.library.custom_op("dlbackend_tests::add_to", mutates_args=("x",), device_types="ocl")
+    def add_to(x: torch.Tensor, a: float) -> None:
+        kernels.add_to(x, a, global_size=x.numel())
+
+    return torch.ops.dlbackend_tests
+
+
+def test_an_op_of_a_users_kernel_is_one_call_of_the_graph(ops, graphs):
+    def function(x):
+        return ops.scaled(x.exp() + 1, 3.0).sin().sum()
+
+    x = torch.randn(8, 9, device=DEVICE, requires_grad=True)
+    torch.library.opcheck(ops.scaled.default, (x, 2.0), test_utils=CHECKS)
+    compiled = torch.compile(function)
+    (expected,) = torch.autograd.grad(function(x), x)
+    (found,) = torch.autograd.grad(compiled(x), x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(expected, 3 * ((x.exp() + 1) * 3).cos() * x.exp())
+    assert [graph.count(ops.scaled.default) for graph in graphs] == [1, 1]
+
+
+def test_an_op_of_a_users_kernel_that_works_in_place(ops):
+    def function(x):
+        y = x * 2
+        ops.add_to(y, 5.0)
+        return y - 1
+
+    x = torch.randn(7, device=DEVICE)
+    torch.library.opcheck(ops.add_to.default, (x.clone(), 2.0), test_utils=CHECKS)
+    torch.testing.assert_close(torch.compile(function)(x), x * 2 + 4)
+    torch.testing.assert_close(function(x), x * 2 + 4)

@@ -79,6 +79,22 @@ def test_a_launch_that_fails_names_its_kernel(layer):
     )
 
 
+@pytest.mark.parametrize("thread", ["0", "1"])
+def test_a_users_kernel_that_fails_names_itself(layer, thread):
+    code = """
+text = "kernel void mine(global float* x) { x[get_global_id(0)] += 0; }"
+kernel = torch.ocl.compile_kernel(text, "mine")
+def work():
+    kernel(x, global_size=100)
+    torch.ocl.synchronize()
+work()
+print(json.dumps(attempt("clEnqueueNDRangeKernel:1:-5", work)))
+"""
+    name, message = layer(FAILS + code, DLBACKEND_ENQUEUE_THREAD=thread)
+    assert name == "RuntimeError"
+    assert "CL_OUT_OF_RESOURCES (-5) for kernel mine on" in message
+
+
 def test_memory_is_asked_for_again_before_it_is_an_error(layer):
     """Once what is cached has gone back to the driver; then OutOfMemoryError, and the device goes on."""
     code = """

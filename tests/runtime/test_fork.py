@@ -30,7 +30,11 @@ def in_child(function):
 
 def test_use_in_a_forked_child_is_a_clear_error():
     x = torch.ones(3, device=DEVICE)
+    source = "kernel void f(global float* x) { x[get_global_id(0)] += 0; }"
+    kernel = torch.ocl.compile_kernel(source, "f")
     for use in (
+        lambda: kernel(x, global_size=3),
+        lambda: torch.ocl.compile_kernel(source, "f"),
         lambda: x + 1,
         lambda: torch.ones(3, device=DEVICE),
         x.cpu,

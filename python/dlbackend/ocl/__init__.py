@@ -1,4 +1,5 @@
-"""torch.ocl: devices, streams, events, memory and random state of the device `ocl`, in the manner of torch.xpu.
+"""torch.ocl: devices, streams, events, memory and random state of the device `ocl`, in the manner of torch.xpu; and
+kernels of one's own.
 
 Nothing here opens an OpenCL driver before the first call that needs a device. In a process forked after that, every
 such call raises: use the "spawn" start method there.
@@ -8,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dlbackend.ocl import memory, random, streams
+from dlbackend.ocl import kernels, memory, random, streams
 from dlbackend.ocl.device import (  # noqa: F401 (PyTorch calls the underscored ones)
     _exchange_device,
     _is_compiled,
@@ -34,6 +35,7 @@ from dlbackend.ocl.device import (  # noqa: F401 (PyTorch calls the underscored 
     set_device,
     synchronize,
 )
+from dlbackend.ocl.kernels import Kernel, KernelLibrary, LocalMemory, compile_kernel, compile_library
 from dlbackend.ocl.memory import (
     empty_cache,
     max_memory_allocated,
@@ -88,9 +90,14 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Event",
+    "Kernel",
+    "KernelLibrary",
+    "LocalMemory",
     "Stream",
     "StreamContext",
     "can_device_access_peer",
+    "compile_kernel",
+    "compile_library",
     "current_device",
     "current_stream",
     "default_generators",
@@ -112,6 +119,7 @@ __all__ = [
     "is_current_stream_capturing",
     "is_initialized",
     "is_tf32_supported",
+    "kernels",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
