@@ -210,3 +210,10 @@ def test_reduction_is_one_launch(background_at_rest):
 def test_errors_of_reductions(text, message):
     with pytest.raises(ValueError, match=message):
         rows(text, torch.ones(3, device=DEVICE))
+
+
+def test_values_that_are_passed_on():
+    x, z = torch.randn(5, 7, device=DEVICE), torch.randn(7, device=DEVICE).bfloat16()
+    first, second = rows("y0 = x1; y1 = x0", x, z)
+    assert torch.equal(first, z.expand(5, 7))
+    assert torch.equal(second, x)

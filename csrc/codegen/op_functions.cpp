@@ -44,6 +44,7 @@ std::string OpFunctions::add(const PointwiseOp& op, DType compute, size_t inputs
 }
 
 std::string OpFunctions::source() const {
+  if (sections_.empty()) return functions_source("DLB_INLINE");  // of an expression that only passes on
   std::string s;
   for (const auto& [compute, section] : sections_)
     s += named_for(compute, compute_macros(compute) + functions_source("DLB_INLINE " + section.bodies) +

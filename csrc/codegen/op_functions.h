@@ -20,8 +20,8 @@ class OpFunctions {
   // `inputs` and `results` are the op's numbers of x0.. and y0... Returns the function's name.
   std::string add(const PointwiseOp& op, DType compute, size_t inputs, size_t results);
 
-  // The functions, and the math functions that their bodies call. Stands behind conversions_source() and
-  // device_macro(), and leaves no macro of a compute type behind.
+  // The functions, the math functions that their bodies call, and the definition of DLB_INLINE. Stands behind
+  // conversions_source() and device_macro(), and leaves no macro of a compute type behind.
   std::string source() const;
 
  private:
