@@ -111,6 +111,8 @@ class Solver : public AnySolver {
   }
   // Whether it computes problems that have an epilogue, where P can have one.
   virtual bool takes_epilogue() const { return false; }
+  // Whether it takes operands of other dtypes than the problem's, where P can have such.
+  virtual bool takes_mixed() const { return false; }
   // Whether equal inputs give equal bits in every run of every process.
   virtual bool is_deterministic(const P& problem) const { return true; }
   // Expected time in microseconds with the first config; only compared between solvers of one op and device.
@@ -119,9 +121,12 @@ class Solver : public AnySolver {
   virtual std::unique_ptr<Invoker<P>> invoker(const P& problem, cl::Device& device,
                                               const Config& config) const = 0;
 
-  Applicability can_solve(const Problem& p, const cl::Device& device) const final {
+  // Not inlined: compilers guess that a solver of another op is called, and warn of what that would read.
+  [[gnu::noinline]] Applicability can_solve(const Problem& p, const cl::Device& device) const final {
     if constexpr (requires { typed(p).epilogue; })
       if (typed(p).epilogue && !takes_epilogue()) return Applicability::no("takes no epilogue");
+    if constexpr (requires { typed(p).is_mixed(); })
+      if (typed(p).is_mixed() && !takes_mixed()) return Applicability::no("takes operands of one dtype");
     return applicable(typed(p), device);
   }
   uint64_t workspace_for(const Problem& p, const cl::Device& device, const Config& config) const final {

@@ -2,6 +2,7 @@
 // strides. As in gemm/cpu_packed.cl, one work-item computes a block of mb x nb: it copies its rows of A as they lie (along
 // k or along m) and its columns of B as panels of one register tile's width into scratch, kb of the reduction at a time.
 // T, S, ACC, LOAD and others are common/element.clh's.
+#include "common/operands.clh"
 #include "common/touch.clh"
 #include "kernels/gemm/params.h"
 
@@ -98,51 +99,12 @@ inline void transpose(V* x) {
   }
 }
 
-// Hints that `count` elements of each of the rows from `first` to `last` are read soon.
-inline void touch_rows(global const T* src, long stride, int first, int last, int count) {
-  for (int i = first; i < last; i++)
-    for (int j = 0; j < count; j += 64 / sizeof(T)) DLB_TOUCH(src + i * stride + j);
-}
-
-// dst[i * pitch + p * plane + j] = the plane p of src[i * si + j * sj], for j below nj; zero up to njp.
-inline void pack(global const T* src, long si, long sj, int ni, int nj, int njp, local E* dst, int pitch, int plane) {
-  if (sj == 1) {
-    for (int i = 0; i < ni; i++, src += si, dst += pitch) {
-      int j = 0;
-      for (; j + W <= nj; j += W) {
-        V x[PLANES];
-        LOAD_PLANES(x, src + j)
-        EACH(p, PLANES) VSTORE(x[p], 0, dst + p * plane + j);
-      }
-      for (; j < nj; j++) PUT(dst + j, plane, src[j]);
-      for (; j < njp; j++)
-        for (int p = 0; p < PLANES; p++) dst[p * plane + j] = 0;
-    }
-    return;
-  }
-  const int whole = si == 1 ? ni / W * W : 0;
-  for (int j = 0; j < njp; j += W) {
-    int i = 0;
-    if (j + W <= nj)
-      for (; i < whole; i += W) {
-        V x[PLANES][W];
-        EACH(q, W) {
-          V of[PLANES];
-          LOAD_PLANES(of, src + (j + q) * sj + i)
-          EACH(p, PLANES) x[p][q] = of[p];
-        }
-        EACH(p, PLANES) {
-          transpose(x[p]);
-          EACH(q, W) VSTORE(x[p][q], 0, dst + (i + q) * pitch + p * plane + j);
-        }
-      }
-    for (; i < ni; i++)
-      for (int q = j; q < min(j + W, njp); q++)
-        if (q < nj) PUT(dst + i * pitch + q, plane, src[i * si + q * sj]);
-        else
-          for (int p = 0; p < PLANES; p++) dst[i * pitch + p * plane + q] = 0;
-  }
-}
+#define PACK(name) a_##name
+#define PACK_T A_T
+#include "gemm/cpu_blocked_pack.clh"
+#define PACK(name) b_##name
+#define PACK_T B_T
+#include "gemm/cpu_blocked_pack.clh"
 
 // c[MR][N * W] = or += sum over k of a[row[r] + k * step] * b[k][N * W]; planes of a and c lie a_plane and c_plane apart,
 // those of b beside each other.
@@ -218,7 +180,7 @@ inline int is_one(S factor) { return factor == 1; }
 #endif
 
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_blocked(
-    global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
+    global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn, S alpha,
     S beta, int has_d, float low, float high, int M, int N, int K, int mb, int nb, int kb, local E* scratch) {
   const int m0 = get_global_id(0) * mb, n0 = get_global_id(1) * nb;
@@ -237,17 +199,17 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_blocked(
   const int row_step = along_k ? PLANES * k_pitch : 1, k_step = along_k ? 1 : PLANES * m_pitch;
   for (int k0 = 0; k0 == 0 || k0 < K; k0 += kb) {  // once where K is 0, for the zeros
     const int kn = min(kb, K - k0);
-    if (along_k) pack(A + k0 * sak, sam, sak, mn, kn, kn, sa, PLANES * a_plane, a_plane);
-    else pack(A + k0 * sak, sak, sam, kn, mn, mn, sa, PLANES * a_plane, a_plane);
+    if (along_k) a_pack(A + k0 * sak, sam, sak, mn, kn, kn, sa, PLANES * a_plane, a_plane);
+    else a_pack(A + k0 * sak, sak, sam, kn, mn, mn, sa, PLANES * a_plane, a_plane);
     for (int j = 0; j < nn; j += NV * W) {
       const int jn = min(NV * W, nn - j), nv = (jn + W - 1) / W;
-      pack(B + k0 * sbk + j * sbn, sbk, sbn, kn, jn, nv * W, sb, PLANES * nv * W, nv * W);
+      b_pack(B + k0 * sbk + j * sbn, sbk, sbn, kn, jn, nv * W, sb, PLANES * nv * W, nv * W);
       // The panel that comes next lies in as many pages as it has rows: each tile fetches its share of them.
       const int ends = j + NV * W >= nn, rows = sbn == 1 ? kb : NV * W, count = sbn == 1 ? NV * W : kb;
-      global const T* next = ends ? B + (k0 + kb) * sbk : B + k0 * sbk + (j + NV * W) * sbn;
+      global const B_T* next = ends ? B + (k0 + kb) * sbk : B + k0 * sbk + (j + NV * W) * sbn;
       const int touches = (sbn == 1 || sbk == 1) && (!ends || k0 + kb < K);
       for (int i = 0; i < mn; i += MR) {
-        if (touches) touch_rows(next, sbn == 1 ? sbk : sbn, i * rows / mn, min(i + MR, mn) * rows / mn, count);
+        if (touches) b_touch_rows(next, sbn == 1 ? sbk : sbn, i * rows / mn, min(i + MR, mn) * rows / mn, count);
         int row[MR];
         for (int r = 0; r < MR; r++) row[r] = min(i + r, mn - 1) * row_step;
         tile(nv, sa, row, k_step, a_plane, kn, sb, sc + i * np + j, np, plane, k0 > 0);

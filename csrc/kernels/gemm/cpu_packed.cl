@@ -1,21 +1,42 @@
 // GEMM for CPU-like devices: C = alpha * A * B + beta * D within bounds, any strides. One work-item computes a block
 // of mc x nc: it copies its rows of A as they lie (along k or along m) and its columns of B as panels of 64 into
 // scratch, kc of the reduction at a time, and runs register tiles over them.
+#include "common/operands.clh"
+#ifdef __clang__  // whose own conversion is two instructions; drivers' functions may convert one by one
+#define FLOATS(v) __builtin_convertvector(v, float16)
+#else
+#define FLOATS convert_float16
+#endif
+#if defined(A_CHAR) || defined(A_UCHAR)
+#define A_LOAD1(p) ((float)*(p))
+#define A_LOAD16(p) FLOATS(vload16(0, p))
+#else
+#define A_LOAD1 LOAD1
+#define A_LOAD16 LOAD16
+#endif
+#if defined(B_CHAR) || defined(B_UCHAR)
+#define B_LOAD1(p) ((float)*(p))
+#define B_LOAD16(p) FLOATS(vload16(0, p))
+#else
+#define B_LOAD1 LOAD1
+#define B_LOAD16 LOAD16
+#endif
+#define PACK(name) a_##name
+#define PACK_T A_T
+#define PACK_LOAD1 A_LOAD1
+#define PACK_LOAD16 A_LOAD16
+#include "common/cpu_pack.clh"
+#define PACK(name) b_##name
+#define PACK_T B_T
+#define PACK_LOAD1 B_LOAD1
+#define PACK_LOAD16 B_LOAD16
 #include "common/cpu_pack.clh"
 #include "kernels/gemm/params.h"
 
 TILES(local)
 
-inline void pack(global const T* src, long si, long sj, int ni, int nj, int njp, local float* dst, int pitch) {
-  if (sj == 1) pack_rows(src, si, ni, nj, njp, dst, pitch);
-  else if (si == 1) pack_columns(src, sj, ni, nj, njp, dst, pitch);
-  else
-    for (int i = 0; i < ni; i++)
-      for (int j = 0; j < njp; j++) dst[i * pitch + j] = j < nj ? LOAD1(src + i * si + j * sj) : 0.f;
-}
-
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
-    global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
+    global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int kc,
     local float* scratch EPILOGUE_PARAMETERS) {
@@ -37,12 +58,12 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
     for (int i = 0; i < mn * pitch; i++) sc[i] = 0.f;
   for (int kb = 0; kb < K; kb += kc) {
     const int kn = min(kc, K - kb);
-    if (along_k) pack(A + kb * sak, sam, sak, mn, kn, kn, sa, k_pitch);
-    else pack_rows(A + kb * sak, sak, kn, mn, mn, sa, m_pitch);
+    if (along_k) a_pack(A + kb * sak, sam, sak, mn, kn, kn, sa, k_pitch);
+    else a_pack_rows(A + kb * sak, sak, kn, mn, mn, sa, m_pitch);
     const Walk walk = {kn, along_k ? 1 : m_pitch, 1, 0, 1, 0};
     for (int j = 0; j < nn; j += NR) {
       const int jn = min(NR, nn - j), nv = (jn + 15) / 16;
-      pack(B + kb * sbk + j * sbn, sbk, sbn, kn, jn, nv * 16, sb, nv * 16);
+      b_pack(B + kb * sbk + j * sbn, sbk, sbn, kn, jn, nv * 16, sb, nv * 16);
       for (int i = 0; i < mn; i += MR) {
         int row[MR];
         for (int r = 0; r < MR; r++) row[r] = min(i + r, last) * row_step;
@@ -80,7 +101,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
 
 // Products with few rows (M <= CPU_GEMV_ROWS), bound by reading B once: one work-item computes nc columns of all rows.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
-    global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
+    global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int nc, int kc,
     local float* scratch EPILOGUE_PARAMETERS) {
@@ -96,19 +117,35 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
   for (int i = M * kc; i < CPU_GEMV_ROWS * kc; i++) sa[i] = 0.f;
   for (int kb = 0; kb < K; kb += kc) {
     const int kn = min(kc, K - kb);
-    for (int i = 0; i < M; i++) pack_rows(A + i * sam + kb * sak, 0, sak == 1, kn, kn, sa + i * kc, kc);
+    for (int i = 0; i < M; i++) a_pack_rows(A + i * sam + kb * sak, 0, sak == 1, kn, kn, sa + i * kc, kc);
     if (sak != 1)
       for (int i = 0; i < M; i++)
-        for (int k = 0; k < kn; k++) sa[i * kc + k] = LOAD1(A + i * sam + (kb + k) * sak);
-    global const T* b = B + kb * sbk;
+        for (int k = 0; k < kn; k++) sa[i * kc + k] = A_LOAD1(A + i * sam + (kb + k) * sak);
+    global const B_T* b = B + kb * sbk;
     if (sbn == 1) {  // rows of B times one element of A each
       int j = 0;
+      if (M == 1) {  // along the rows of B, four at a time
+        int k = 0;
+        for (; k + 4 <= kn; k += 4)
+          for (j = 0; j + 16 <= nn; j += 16) {
+            global const B_T* r = b + k * sbk + j;
+            float16 c = vload16(0, sc + j);
+            c = fma((float16)(sa[k]), B_LOAD16(r), c), c = fma((float16)(sa[k + 1]), B_LOAD16(r + sbk), c);
+            c = fma((float16)(sa[k + 2]), B_LOAD16(r + 2 * sbk), c);
+            c = fma((float16)(sa[k + 3]), B_LOAD16(r + 3 * sbk), c);
+            vstore16(c, 0, sc + j);
+          }
+        for (; k < kn; k++)
+          for (j = 0; j + 16 <= nn; j += 16)
+            vstore16(fma((float16)(sa[k]), B_LOAD16(b + k * sbk + j), vload16(0, sc + j)), 0, sc + j);
+        j = nn / 16 * 16;
+      }
       for (; j + 32 <= nn; j += 32) {
         float16 c[CPU_GEMV_ROWS][2];
         for (int i = 0; i < CPU_GEMV_ROWS; i++)
           for (int v = 0; v < 2; v++) c[i][v] = vload16(v, sc + i * nc + j);
         for (int k = 0; k < kn; k++) {
-          const float16 b0 = LOAD16(b + k * sbk + j), b1 = LOAD16(b + k * sbk + j + 16);
+          const float16 b0 = B_LOAD16(b + k * sbk + j), b1 = B_LOAD16(b + k * sbk + j + 16);
 #pragma unroll
           for (int i = 0; i < CPU_GEMV_ROWS; i++) {
             const float16 a = (float16)(sa[i * kc + k]);
@@ -120,23 +157,30 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
       }
       for (; j < nn; j++)
         for (int k = 0; k < kn; k++) {
-          const float x = LOAD1(b + k * sbk + j);
+          const float x = B_LOAD1(b + k * sbk + j);
           for (int i = 0; i < CPU_GEMV_ROWS; i++) sc[i * nc + j] += sa[i * kc + k] * x;
         }
     } else {  // one dot product per column of B
       for (int j = 0; j < nn; j++) {
-        global const T* p = b + j * sbn;
+        global const B_T* p = b + j * sbn;
         int k = 0;
         float16 c0 = 0.f, c1 = 0.f, c2 = 0.f, c3 = 0.f;
+        if (sbk == 1 && M == 1) {
+          for (; k + 64 <= kn; k += 64) {
+            c0 = fma(B_LOAD16(p + k), vload16(0, sa + k), c0), c1 = fma(B_LOAD16(p + k + 16), vload16(1, sa + k), c1);
+            c2 = fma(B_LOAD16(p + k + 32), vload16(2, sa + k), c2), c3 = fma(B_LOAD16(p + k + 48), vload16(3, sa + k), c3);
+          }
+          c0 = (c0 + c1) + (c2 + c3), c1 = c2 = c3 = 0.f;
+        }
         if (sbk == 1)
           for (; k + 16 <= kn; k += 16) {
-            const float16 x = LOAD16(p + k);
+            const float16 x = B_LOAD16(p + k);
             c0 = fma(x, vload16(0, sa + k), c0), c1 = fma(x, vload16(0, sa + kc + k), c1);
             c2 = fma(x, vload16(0, sa + 2 * kc + k), c2), c3 = fma(x, vload16(0, sa + 3 * kc + k), c3);
           }
         float sum[CPU_GEMV_ROWS] = {0, 0, 0, 0};
         for (; k < kn; k++) {
-          const float x = LOAD1(p + k * sbk);
+          const float x = B_LOAD1(p + k * sbk);
           for (int i = 0; i < CPU_GEMV_ROWS; i++) sum[i] += sa[i * kc + k] * x;
         }
 #define FOLD(i)                                                       \

@@ -1,8 +1,8 @@
 // Small products, many at a time, for CPU-like devices: register tiles that read A where it lies, whatever its strides,
 // and B too where its rows are whole vectors; else B is packed, all of its depth at once. Follows gemm/cpu_packed.cl.
 
-#define SMALL_PTR(r) global const T* a##r = a + row[r];
-#define SMALL_FMA1(r) const float16 x##r = (float16)(LOAD1(a##r + i)); c##r##0 = fma(x##r, b0, c##r##0);
+#define SMALL_PTR(r) global const A_T* a##r = a + row[r];
+#define SMALL_FMA1(r) const float16 x##r = (float16)(A_LOAD1(a##r + i)); c##r##0 = fma(x##r, b0, c##r##0);
 #define SMALL_FMA2(r) SMALL_FMA1(r) c##r##1 = fma(x##r, b1, c##r##1);
 #define SMALL_FMA3(r) SMALL_FMA2(r) c##r##2 = fma(x##r, b2, c##r##2);
 #define SMALL_FMA4(r) SMALL_FMA3(r) c##r##3 = fma(x##r, b3, c##r##3);
@@ -14,7 +14,7 @@
 
 // c[r][16 * NV] (pitch NR) = sum over k of a[row[r] + k * sak] * b[k * ldb + 16 * NV].
 #define SMALL(NV, SPACE, BT, LOAD)                                                                        \
-  inline void small##NV##_##SPACE(global const T* a, const int* row, int sak, int K, SPACE const BT* b,   \
+  inline void small##NV##_##SPACE(global const A_T* a, const int* row, int sak, int K, SPACE const BT* b,   \
                                   int ldb, local float* c) {                                              \
     const int ldc = NR;                                                                                   \
     ROWS(SMALL_PTR)                                                                                       \
@@ -26,14 +26,14 @@
 #ifdef NARROW_TILE
 #define SMALLS(SPACE, BT, LOAD)                                                                           \
   SMALL(1, SPACE, BT, LOAD)                                                                               \
-  inline void small_##SPACE(int nv, global const T* a, const int* row, int sak, int K, SPACE const BT* b, \
+  inline void small_##SPACE(int nv, global const A_T* a, const int* row, int sak, int K, SPACE const BT* b, \
                             int ldb, local float* c) {                                                    \
     small1_##SPACE(a, row, sak, K, b, ldb, c);                                                            \
   }
 #else
 #define SMALLS(SPACE, BT, LOAD)                                                                           \
   SMALL(1, SPACE, BT, LOAD) SMALL(2, SPACE, BT, LOAD) SMALL(3, SPACE, BT, LOAD) SMALL(4, SPACE, BT, LOAD) \
-  inline void small_##SPACE(int nv, global const T* a, const int* row, int sak, int K, SPACE const BT* b, \
+  inline void small_##SPACE(int nv, global const A_T* a, const int* row, int sak, int K, SPACE const BT* b, \
                             int ldb, local float* c) {                                                    \
     if (nv == 1) small1_##SPACE(a, row, sak, K, b, ldb, c);                                               \
     else if (nv == 2) small2_##SPACE(a, row, sak, K, b, ldb, c);                                          \
@@ -41,24 +41,24 @@
     else small4_##SPACE(a, row, sak, K, b, ldb, c);                                                       \
   }
 #endif
-SMALLS(global, T, LOAD16)
+SMALLS(global, B_T, B_LOAD16)
 SMALLS(local, float, LOAD_PACKED)
 
 // As pack_rows(), in whole vectors: what is read beyond nj columns lies in the same matrix and its sums are not used.
-inline void pack_loose(global const T* src, long si, int ni, int nj, int njp, local float* dst) {
+inline void pack_loose(global const B_T* src, long si, int ni, int nj, int njp, local float* dst) {
   const long end = (ni - 1) * si + nj;
   for (int i = 0; i < ni; i++, dst += njp)
     for (int j = 0; j < njp; j += 16) {
       if (i * si + j + 16 <= end)
-        vstore16(LOAD16(src + i * si + j), 0, dst + j);
+        vstore16(B_LOAD16(src + i * si + j), 0, dst + j);
       else
-        for (int q = j; q < j + 16; q++) dst[q] = q < nj ? LOAD1(src + i * si + q) : 0.f;
+        for (int q = j; q < j + 16; q++) dst[q] = q < nj ? B_LOAD1(src + i * si + q) : 0.f;
     }
 }
 
 // Range: blocks of mc rows, of nc columns, of `items` products.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_small_cpu(
-    global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob, long sbb, long sbk, long sbn,
+    global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int items, int batch,
     local float* scratch EPILOGUE_PARAMETERS) {
@@ -73,10 +73,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_small_cpu(
       // they are read again; a narrow tile also waits for rows that lie in a page each.
       const int crowded = K > 64 && (sbk % 256 == 0 ? m1 - m0 > 2 * MR : NR == 16 && m1 - m0 > 12 * MR);
       const int jn = min(NR, n1 - j), nv = (jn + 15) / 16, direct = sbn == 1 && jn % 16 == 0 && !crowded;
-      global const T* b = B + ob + p * sbb + j * sbn;
+      global const B_T* b = B + ob + p * sbb + j * sbn;
       if (!direct && sbn == 1) pack_loose(b, sbk, K, jn, nv * 16, sb);
-      else if (!direct) pack(b, sbk, sbn, K, jn, nv * 16, sb, nv * 16);
-      global const T* a = A + oa + p * sab;
+      else if (!direct) b_pack(b, sbk, sbn, K, jn, nv * 16, sb, nv * 16);
+      global const A_T* a = A + oa + p * sab;
       for (int i = m0; i < m1; i += MR) {
         int row[MR];
         for (int r = 0; r < MR; r++) row[r] = min(i + r, M - 1) * (int)sam;

@@ -5,12 +5,35 @@
 // of k the sums go to `partial` and common/split_reduce.cl adds them, always in the same order.
 //
 // Build-time macros besides common/gpu_tile.clh's: ROWS, the rows that a work-item has accumulators for.
+#include "common/operands.clh"
 #include "kernels/gemm/params.h"
 
-static inline ACC4 four(global const T* p, long step, int vector) {
-  if (vector) return load4(p);
-  return (ACC4)(load1(p), load1(p + step), load1(p + 2 * step), load1(p + 3 * step));
-}
+// NAME1(p): an element; NAME4(p, step, vector): four of them, in a row and aligned where `vector`.
+#define ELEMENTS(NAME, TYPE, ONE, FOUR)                                                         \
+  static inline ACC NAME##1(global const TYPE* p) { return ONE; }                               \
+  static inline ACC4 NAME##4(global const TYPE* p, long step, int vector) {                     \
+    if (vector) return FOUR;                                                                    \
+    return (ACC4)(NAME##1(p), NAME##1(p + step), NAME##1(p + 2 * step), NAME##1(p + 3 * step)); \
+  }
+#if defined(T_DOUBLE)
+#define TO_ACC4 convert_double4
+#else
+#define TO_ACC4 convert_float4
+#endif
+#if defined(A_CHAR)
+ELEMENTS(x, char, (ACC)*p, TO_ACC4(*(global const char4*)p))
+#elif defined(A_UCHAR)
+ELEMENTS(x, uchar, (ACC)*p, TO_ACC4(*(global const uchar4*)p))
+#else
+ELEMENTS(x, T, load1(p), load4(p))
+#endif
+#if defined(B_CHAR)
+ELEMENTS(a, char, (ACC)*p, TO_ACC4(*(global const char4*)p))
+#elif defined(B_UCHAR)
+ELEMENTS(a, uchar, (ACC)*p, TO_ACC4(*(global const uchar4*)p))
+#else
+ELEMENTS(a, T, load1(p), load4(p))
+#endif
 
 static inline ACC sum4(ACC4 v) { return (v.x + v.y) + (v.z + v.w); }
 
@@ -35,18 +58,18 @@ static inline void rows_of_x(int* offset, const GemmGemv* p) {
 }
 
 // The sums of a work-item along k: of every lanes-th four of [k0, k1), then of what is left.
-static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, global const T* a, int a_next,
-                               global const T* x, const int* x_row, int k0, int k1, int vector) {
+static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, global const B_T* a, int a_next,
+                               global const A_T* x, const int* x_row, int k0, int k1, int vector) {
   const int step = p->lanes * 4;
   int k = k0;
 #pragma unroll 4  // loads in flight
   for (; k + 4 <= k1; k += step) {
     ACC4 v[GEMV_WIDE];
 #pragma unroll
-    for (int i = 0; i < GEMV_WIDE; i++) v[i] = four(a + k * p->a_k + i * a_next, p->a_k, vector);
+    for (int i = 0; i < GEMV_WIDE; i++) v[i] = a4(a + k * p->a_k + i * a_next, p->a_k, vector);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-      const ACC4 u = four(x + k * p->x_k + x_row[r], p->x_k, vector);
+      const ACC4 u = x4(x + k * p->x_k + x_row[r], p->x_k, vector);
 #pragma unroll
       for (int i = 0; i < GEMV_WIDE; i++) acc[i][r] += sum4(v[i] * u);
     }
@@ -56,12 +79,12 @@ static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, glob
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
       for (int i = 0; i < GEMV_WIDE; i++)
-        acc[i][r] += load1(a + k * p->a_k + i * a_next) * load1(x + k * p->x_k + x_row[r]);
+        acc[i][r] += a1(a + k * p->a_k + i * a_next) * x1(x + k * p->x_k + x_row[r]);
 }
 
 // Global size: {batch * groups of rows of a * GEMV_ITEMS, splits}; a work-group takes GEMV_ITEMS / lanes * GEMV_WIDE rows.
-__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k(global const T* restrict x,
-                                                                           global const T* restrict a, global T* c,
+__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k(global const A_T* restrict x,
+                                                                           global const B_T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
                                                                            ACC alpha, ACC beta,
                                                                            GemmGemv p EPILOGUE_PARAMETERS) {
@@ -101,19 +124,19 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k
 }
 
 // The sums of a work-item for four neighbouring columns: of every slices-th k.
-static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const T* a, long a_step, global const T* x,
+static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const B_T* a, long a_step, global const A_T* x,
                                const int* x_row, int k0, int k1, int slices, int vector) {
 #pragma unroll 4  // loads in flight
   for (int k = k0; k < k1; k += slices) {
-    const ACC4 v = four(a + k * p->a_k, a_step, vector);
+    const ACC4 v = a4(a + k * p->a_k, a_step, vector);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) acc[r] += load1(x + k * p->x_k + x_row[r]) * v;
+    for (int r = 0; r < ROWS; r++) acc[r] += x1(x + k * p->x_k + x_row[r]) * v;
   }
 }
 
 // Global size: {batch * groups of columns * GEMV_ITEMS, splits}; a work-group takes lanes * 4 columns.
-__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n(global const T* restrict x,
-                                                                           global const T* restrict a, global T* c,
+__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n(global const A_T* restrict x,
+                                                                           global const B_T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
                                                                            ACC alpha, ACC beta,
                                                                            GemmGemv p EPILOGUE_PARAMETERS) {
@@ -137,11 +160,11 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n
   } else if (left > 0) {  // one, two or three columns
     for (int k = k0 + slice; k < k1; k += slices) {
       ACC4 v = (ACC4)(0);
-      v.x = load1(a + k * p.a_k + n * p.a_n);
-      if (left > 1) v.y = load1(a + k * p.a_k + (n + 1) * p.a_n);
-      if (left > 2) v.z = load1(a + k * p.a_k + (n + 2) * p.a_n);
+      v.x = a1(a + k * p.a_k + n * p.a_n);
+      if (left > 1) v.y = a1(a + k * p.a_k + (n + 1) * p.a_n);
+      if (left > 2) v.z = a1(a + k * p.a_k + (n + 2) * p.a_n);
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) acc[r] += load1(x + k * p.x_k + x_row[r]) * v;
+      for (int r = 0; r < ROWS; r++) acc[r] += x1(x + k * p.x_k + x_row[r]) * v;
     }
   }
 

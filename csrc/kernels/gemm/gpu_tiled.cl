@@ -3,6 +3,7 @@
 // Any strides (so any transposition), d broadcast by zero strides (a bias, or c itself) and unread when beta is 0.
 // A work-group computes one TM x TN tile of one batch element over one part of k; with several parts the sums go to
 // `partial` and common/split_reduce.cl finishes them in a fixed order, so results never depend on timing.
+#include "common/operands.clh"
 #include "kernels/gemm/params.h"
 
 #ifndef GROUP_TILES  // rows of tiles that run together, so that their columns of b are still in the cache
@@ -18,27 +19,18 @@ INLINE void group_offsets(int* offset, const GemmOperand* o, int item, int rows,
   }
 }
 
-// The k-tile at p, of which k_left elements of every row exist; the others are zero.
-INLINE void load_groups(ELEM4* reg, global const T* p, const int* offset, const GemmOperand* o, int item, int rows,
-                        int rows_left, int k_left) {
-  const int step = (int)(o->k_fast ? o->k : o->row);
-#pragma unroll
-  for (int i = 0; i < GROUPS(rows); i++) {
-    const int k = group_k(item, i, rows, o->k_fast);
-    int left = k_left - k;
-    if (!o->k_fast) left = left > 0 ? rows_left - group_row(item, i, rows, 0) : 0;
-    if (!group_exists(item, i, rows)) left = 0;
-    if (o->vector) {
-      reg[i] = (ELEM4)(0);  // no vector in a conditional expression: compilers differ on what selects
-      if (left > 0) reg[i] = fetch4(p + offset[i]);
-    } else {
-      ELEM v[4];
-#pragma unroll
-      for (int e = 0; e < 4; e++) v[e] = e < left ? fetch1(p + offset[i] + e * step) : 0;
-      reg[i] = four(v[0], v[1], v[2], v[3]);
-    }
-  }
-}
+#define OPERAND_T A_T
+#if defined(A_CHAR) || defined(A_UCHAR)
+#define OPERAND_INTEGERS
+#endif
+#define OPERAND(name) a_##name
+#include "gemm/gpu_tiled_load.clh"
+#define OPERAND_T B_T
+#if defined(B_CHAR) || defined(B_UCHAR)
+#define OPERAND_INTEGERS
+#endif
+#define OPERAND(name) b_##name
+#include "gemm/gpu_tiled_load.clh"
 
 // A piece of 4 x 4 results from (row, col) on.
 INLINE void store_piece(const ACC4* acc, const GemmTiled* p, global T* c, global const T* d, ACC alpha, ACC beta,
@@ -76,8 +68,8 @@ INLINE void store_partial_piece(const ACC4* acc, const GemmTiled* p, global ACC*
 }
 
 // Global size: {tiles of m * tiles of n * batch * ITEMS, splits}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global const T* restrict a,
-                                                                       global const T* restrict b, global T* c,
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global const A_T* restrict a,
+                                                                       global const B_T* restrict b, global T* c,
                                                                        global const T* d, global ACC* partial,
                                                                        ACC alpha, ACC beta,
                                                                        GemmTiled p EPILOGUE_PARAMETERS) {
@@ -103,8 +95,8 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
   clear(acc);
 
   ELEM4 a_reg[GROUPS(TM)], b_reg[GROUPS(TN)];
-  load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k0);
-  load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k0);
+  a_load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k0);
+  b_load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k0);
   store_groups(a_reg, tiles, item, TM, p.a.k_fast);
   store_groups(b_reg, tiles + 2 * A_TILE, item, TN, p.b.k_fast);
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -115,8 +107,8 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global c
     const bool more = k + TK < k1;
     if (more) {
       a += TK * p.a.k, b += TK * p.b.k;
-      load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k - TK);
-      load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k - TK);
+      a_load_groups(a_reg, a, a_offset, &p.a, item, TM, p.m - tile_m, k1 - k - TK);
+      b_load_groups(b_reg, b, b_offset, &p.b, item, TN, p.n - tile_n, k1 - k - TK);
     }
     tile_multiply_add(acc, tiles, buffer, place);
     buffer ^= 1;

@@ -1,6 +1,18 @@
 // GEMM of any dtype and layout, one work-item per output: out = alpha * A * B + beta * D within bounds. Slow and
 // plain.
-kernel void gemm_reference(global const T* A, long oa, long sab, long sam, long sak, global const T* B, long ob,
+#include "common/operands.clh"
+#if defined(A_CHAR) || defined(A_UCHAR)
+#define LOAD_A(p, i) ((ACC)(p)[i])
+#else
+#define LOAD_A LOAD
+#endif
+#if defined(B_CHAR) || defined(B_UCHAR)
+#define LOAD_B(p, i) ((ACC)(p)[i])
+#else
+#define LOAD_B LOAD
+#endif
+
+kernel void gemm_reference(global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob,
                            long sbb, long sbk, long sbn, global T* C, long oc, long scb, long scm, long scn,
                            global const T* D, long od, long sdb, long sdm, long sdn, S alpha, S beta, int has_d,
                            float low, float high, long batch, long M, long N, long K EPILOGUE_PARAMETERS) {
@@ -9,7 +21,7 @@ kernel void gemm_reference(global const T* A, long oa, long sab, long sam, long 
   const long b = id / (M * N), i = id / N % M, j = id % N;
   ACC sum = ZERO;
   for (long k = 0; k < K; k++)
-    sum += MUL(LOAD(A, oa + b * sab + i * sam + k * sak), LOAD(B, ob + b * sbb + k * sbk + j * sbn));
+    sum += MUL(LOAD_A(A, oa + b * sab + i * sam + k * sak), LOAD_B(B, ob + b * sbb + k * sbk + j * sbn));
   sum = MUL(alpha, sum);
   if (has_d) sum += MUL(beta, LOAD(D, od + b * sdb + i * sdm + j * sdn));
   const long at = b * scb + i * scm + j * scn;

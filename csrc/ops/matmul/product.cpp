@@ -116,6 +116,8 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
   p.dtype = type, p.device = static_cast<int8_t>(out.device().index());
   p.batch = batched ? out.size(0) : 1, p.m = out.size(batched), p.n = out.size(batched + 1);
   p.k = is_zero(alpha) ? 0 : a.size(batched + 1);  // as BLAS: a zero factor does not read the product
+  for (const auto& [operand, other] : {std::pair(&a, &p.a_dtype), std::pair(&b, &p.b_dtype)})
+    if (operand->scalar_type() != type) *other = solver::OperandDtype(operand->scalar_type());
   set_strides(p.a, a.strides()), set_strides(p.b, b.strides()), set_strides(p.c, out.strides());
   p.has_d = adds;
   if (adds)

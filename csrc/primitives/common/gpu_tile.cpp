@@ -194,20 +194,21 @@ bool has_gpu_config(const Config& config, bool mma, int64_t k, double outputs, b
 }
 
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name,
-                            const Epilogue& epilogue) {
+                            const Epilogue& epilogue, const std::string& options) {
   return fetch_with(
       epilogue, device,
       {"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl", "common/split_reduce.cl"}, name,
-      gpu_tile_options(tile, device, type));
+      gpu_tile_options(tile, device, type) + options);
 }
 
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
-                                                const Constants& constants, const Epilogue& epilogue) {
+                                                const Constants& constants, const Epilogue& epilogue,
+                                                const std::string& options) {
   return specialised_kernel(
       device,
       epilogue_source(epilogue, device) + constants.text() +
           kernel_text({"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl"}),
-      gpu_tile_options(tile, device, type), "gemm_gpu");
+      gpu_tile_options(tile, device, type) + options, "gemm_gpu");
 }
 
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,

@@ -1,6 +1,7 @@
 // Code that our GEMM solvers share: the kernel arguments that most of their kernels begin with, and the
 // transposed problem.
 #pragma once
+#include <string>
 #include <utility>
 
 #include "cl/kernel.h"
@@ -22,11 +23,21 @@ inline void add_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p,
   add(p.has_d ? o.d : o.c, p.d);
 }
 
+// Options that say which types A and B have in memory: common/operands.clh.
+inline std::string operand_options(const GemmProblem& p) {
+  const auto option = [](const char* name, OperandDtype dtype) -> std::string {
+    if (!dtype) return "";
+    return std::string(" -D") + name + (dtype.type() == c10::ScalarType::Char ? "_CHAR" : "_UCHAR");
+  };
+  return option("A", p.a_dtype) + option("B", p.b_dtype);
+}
+
 // The same product with rows and columns exchanged: C' = B' A'.
 inline GemmProblem transposed(GemmProblem p) {
   std::swap(p.m, p.n);
   for (int64_t* s : {p.a, p.b, p.c, p.d}) std::swap(s[1], s[2]);
   std::swap(p.a, p.b);
+  std::swap(p.a_dtype, p.b_dtype);
   p.epilogue = transposed(p.epilogue);
   return p;
 }

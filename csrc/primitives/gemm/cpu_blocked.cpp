@@ -63,7 +63,7 @@ class BlockedInvoker final : public GemmInvoker {
         range_(
             cl::Range::grid(ceil_div(problem.m, blocks_.m), ceil_div(problem.n, blocks_.n), problem.batch)),
         kernel_(fetch_kernel(device, {"common/element.clh", "gemm/cpu_blocked.cl"}, "gemm_blocked",
-                             cpu_tile_options(device, problem.dtype))) {}
+                             cpu_tile_options(device, problem.dtype) + operand_options(problem))) {}
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
@@ -89,11 +89,14 @@ class BlockedInvoker final : public GemmInvoker {
 class Blocked final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_blocked"; }
+  bool takes_mixed() const override { return true; }
   int revision() const override { return 2; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     if (is_float_storage(p.dtype)) return Applicability::no("for dtypes that do not compute in float");
+    if (p.is_mixed() && !c10::isIntegralType(p.dtype, false))
+      return Applicability::no("takes operands of other dtypes with integers alone");
     const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;
     if (fp64 && !device.fp64) return Applicability::no("the device has no double precision");
     if (std::max({p.m, p.n, p.k}) > INT32_MAX - 512) return Applicability::no("a dimension of 2^31 or more");

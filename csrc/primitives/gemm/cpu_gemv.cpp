@@ -11,7 +11,12 @@
 namespace dlb::solver {
 namespace {
 
-constexpr int kRows = params::CPU_GEMV_ROWS, kDepth = 1024;  // of the reduction, per pass
+constexpr int kRows = params::CPU_GEMV_ROWS, kMostColumns = 1024;
+
+// Of the reduction, per pass: 4 KiB of a column at a time.
+int depth_of(const GemmProblem& p) {
+  return p.m == 1 ? 4096 : 1024 * (p.b_dtype ? 4 : 1);
+}
 
 // The kernel wants the short side as rows.
 bool swap_sides(const GemmProblem& p) {
@@ -20,7 +25,7 @@ bool swap_sides(const GemmProblem& p) {
 
 int block_columns(const GemmProblem& p, const cl::Device& device) {
   const int64_t tasks = ceil_div(2 * device.compute_units, p.batch);
-  return static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(p.n, tasks), 32), 32, 1024));
+  return static_cast<int>(std::clamp<int64_t>(round_up(ceil_div(p.n, tasks), 32), 32, kMostColumns));
 }
 
 class GemvInvoker final : public CpuGemmInvoker {
@@ -35,8 +40,9 @@ class GemvInvoker final : public CpuGemmInvoker {
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
-    launch(stream, operands, {problem_.m, problem_.n, problem_.k, columns_, kDepth},
-           sizeof(float) * kRows * (columns_ + kDepth));
+    const int depth = depth_of(problem_);
+    launch(stream, operands, {problem_.m, problem_.n, problem_.k, columns_, depth},
+           sizeof(float) * kRows * (columns_ + depth));
   }
 
  private:
@@ -46,14 +52,18 @@ class GemvInvoker final : public CpuGemmInvoker {
 class Gemv final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_gemv"; }
+  int revision() const override { return 2; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
       return Applicability::no("computes in float: float32, float16 and bfloat16");
     if (std::min(p.m, p.n) > kRows) return Applicability::no("more than four rows and columns");
     if (std::max({p.m, p.n, p.k}) > INT32_MAX - 2048) return Applicability::no("a dimension of 2^31 or more");
-    if (sizeof(float) * kRows * 2048 > device.local_mem) return Applicability::no("too little local memory");
+    const GemmProblem q = swap_sides(p) ? transposed(p) : p;
+    if (sizeof(float) * kRows * (kMostColumns + depth_of(q)) > device.local_mem)
+      return Applicability::no("too little local memory");
     return Applicability::yes();
   }
   double estimate(const GemmProblem& p, const cl::Device& device) const override {

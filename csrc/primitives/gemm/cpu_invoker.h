@@ -9,9 +9,9 @@ namespace dlb::solver {
 
 // A kernel of the program that the solvers share. `swap`: it computes the transposed problem.
 inline cl::Kernel& cpu_gemm_kernel(cl::Device& device, const GemmProblem& p, bool swap, const char* name) {
-  return fetch_with(swap ? transposed(p.epilogue) : p.epilogue, device,
-                    {"common/cpu_tile.clh", "gemm/cpu_packed.cl", "gemm/cpu_small.cl"}, name,
-                    cpu_tile_options(device, p.dtype));
+  const GemmProblem q = swap ? transposed(p) : p;
+  return fetch_with(q.epilogue, device, {"common/cpu_tile.clh", "gemm/cpu_packed.cl", "gemm/cpu_small.cl"},
+                    name, cpu_tile_options(device, q.dtype) + operand_options(q));
 }
 
 // An invoker of one kernel, which computes the problem or, where `swap` says so, the transposed one. A

@@ -78,6 +78,7 @@ class Packed final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_packed"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<PackedConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");

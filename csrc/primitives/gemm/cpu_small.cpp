@@ -90,6 +90,7 @@ class Small final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_small"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   int revision() const override { return 3; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");

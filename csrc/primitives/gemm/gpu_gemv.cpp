@@ -127,7 +127,7 @@ class GemvInvoker final : public GpuGemmInvoker<params::GemmGemv> {
     const std::string rows = few == 1 ? "1" : few <= 4 ? "4" : "8";
     return fetch_with(oriented(p).epilogue, device,
                       {"common/gpu_tile.clh", "gemm/gpu_gemv.cl", "common/split_reduce.cl"}, name,
-                      gpu_options(device, p.dtype) + " -DROWS=" + rows);
+                      gpu_options(device, p.dtype) + " -DROWS=" + rows + operand_options(oriented(p)));
   }
 };
 
@@ -135,6 +135,7 @@ class Gemv final : public GemmSolver {
  public:
   const char* name() const override { return "gpu_gemv"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<GemvConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);

@@ -77,9 +77,9 @@ class TiledInvoker final : public GpuGemmInvoker<GemmTiled> {
   TiledInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : GpuGemmInvoker(problem, swap_sides(problem),
                        gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "gemm_gpu",
-                                       oriented(problem).epilogue),
+                                       oriented(problem).epilogue, operand_options(oriented(problem))),
                        gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "split_reduce",
-                                       oriented(problem).epilogue)) {
+                                       oriented(problem).epilogue, operand_options(oriented(problem)))) {
     const GemmProblem p = oriented(problem);
     const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
     GemmTiled& a = arguments_;
@@ -94,7 +94,7 @@ class TiledInvoker final : public GpuGemmInvoker<GemmTiled> {
     divide(p, a.splits, static_cast<size_t>(tiles_of(p, tile)), tile.items());
     if (config.specialised)
       own_ = own_gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, constants_of(a),
-                                 p.epilogue);
+                                 p.epilogue, operand_options(p));
   }
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef workspace) override {
@@ -121,6 +121,7 @@ class Tiled final : public GemmSolver {
   explicit Tiled(bool mma) : mma_(mma) {}
   const char* name() const override { return mma_ ? "gpu_mma" : "gpu_tiled"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<GpuTileConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);

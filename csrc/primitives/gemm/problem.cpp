@@ -1,5 +1,7 @@
 #include "primitives/gemm/problem.h"
 
+#include <stdexcept>
+
 #include "primitives/common/extent.h"
 
 namespace dlb::solver {
@@ -8,6 +10,12 @@ namespace {
 constexpr int64_t kReducedSize = 512;  // sizes of a reduced problem, at most
 
 }  // namespace
+
+OperandDtype OperandDtype::parse(const std::string& text) {
+  for (const c10::ScalarType type : {c10::ScalarType::Char, c10::ScalarType::Byte})
+    if (text == OperandDtype(type).key_text()) return OperandDtype(type);
+  throw std::invalid_argument("problem key: operands are int8 or uint8");
+}
 
 GemmProblem::GemmProblem() {
   op = &gemm_op;
@@ -23,8 +31,8 @@ void GemmProblem::normalize() {
 }
 
 std::vector<Span> GemmProblem::spans() const {
-  std::vector<Span> list = {span(&Operands::a, extent({batch, m, k}, a), dtype),
-                            span(&Operands::b, extent({batch, k, n}, b), dtype),
+  std::vector<Span> list = {span(&Operands::a, extent({batch, m, k}, a), a_dtype.or_else(dtype)),
+                            span(&Operands::b, extent({batch, k, n}, b), b_dtype.or_else(dtype)),
                             span(&Operands::c, extent({batch, m, n}, c), dtype, true)};
   if (has_d) list.push_back(span(&Operands::d, extent({batch, m, n}, d), dtype));
   add_spans<Operands>(list, epilogue, m, n, extent({batch, m, n}, c));

@@ -16,7 +16,7 @@ class ReferenceInvoker final : public GemmInvoker {
   ReferenceInvoker(const GemmProblem& problem, cl::Device& device)
       : problem_(problem),
         kernel_(fetch_with(problem.epilogue, device, {"common/element.clh", "gemm/reference.cl"},
-                           "gemm_reference", element_option(problem.dtype))) {}
+                           "gemm_reference", element_option(problem.dtype) + operand_options(problem))) {}
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     const int64_t outputs = problem_.batch * problem_.m * problem_.n;
@@ -44,6 +44,7 @@ class Reference final : public GemmSolver {
  public:
   const char* name() const override { return "reference"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;

@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from dlbackend.compile.inplace import write_in_place
-from dlbackend.compile.products import Product, known, product_of
+from dlbackend.compile.products import TURNS, Product, known, narrow_arguments, product_of
 from dlbackend.compile.rows import Call, row_of
 
 MOST_OPERANDS = 16  # of an expression: inputs and results
@@ -238,20 +238,38 @@ class Fuser:
                 if missing[user] == 0:
                     heapq.heappush(ready, (rank[user], user))
 
+    def _run_product(
+        self, graph: Graph, values: dict[Node, Node], product: Product, node: Node, rows: tuple[str, list[Node]]
+    ) -> Node:
+        """The call of the product with rows behind it, which takes matrices converted from 8 bits as they were."""
+        instead = dict(values)
+        for argument, (source, *turns) in narrow_arguments(node).items():
+            value = values[source]
+            for turn in turns:
+                value = graph.call_function(turn.target, (value, *turn.args[1:]), turn.kwargs)  # type: ignore[arg-type]
+            instead[argument] = value
+        return graph.call_function(product.run, (*rows, *map_arg(product.arguments(node), instead.__getitem__)))
+
     def rebuild(self, owner: GraphModule) -> GraphModule:
         """The graph with a call for each group."""
         graph, values = Graph(), dict[Node, Node]()
         for unit in self._in_order():
             group = self.group_of.get(unit[0])
             if group is None:
-                values[unit[0]] = graph.node_copy(unit[0], values.__getitem__)
+                node = unit[0]
+                product = product_of(node) if narrow_arguments(node) else None
+                if product is not None:
+                    call = self._run_product(graph, values, product, node, ("y0 = x0", []))
+                    values[node] = graph.call_function(operator.getitem, (call, 0))
+                    values[node].meta = node.meta
+                else:
+                    values[node] = graph.node_copy(node, values.__getitem__)
                 continue
             results, inputs = group.results(), group.inputs()
             product = product_of(group.product) if group.product else None
             if product is not None and group.product is not None:
                 extras = [values[n] for n in inputs[1:]]
-                arguments = map_arg(product.arguments(group.product), values.__getitem__)
-                call = graph.call_function(product.run, (group.expression(), extras, *arguments))
+                call = self._run_product(graph, values, product, group.product, (group.expression(), extras))
             else:
                 layouts = [(n.meta["val"].dtype, order_of(n.meta["val"])) for n in results]
                 plain = all(order == sorted(order) for _, order in layouts if order is not None)
@@ -261,8 +279,19 @@ class Fuser:
             for i, n in enumerate(results):
                 values[n] = graph.call_function(operator.getitem, (call, i))
                 values[n].meta = n.meta
+        for node in self.nodes:
+            for argument in narrow_arguments(node):
+                drop_unused(graph, values.get(argument))
         graph.lint()
         return GraphModule(owner, graph)
+
+
+def drop_unused(graph: Graph, node: Node | None) -> None:
+    """Takes a conversion that nobody uses out of the graph, with the turns behind it."""
+    while node is not None and not node.users and node.op == "call_function":
+        source = next(iter(node.all_input_nodes), None)
+        graph.erase_node(node)
+        node = source if node.target in TURNS else None
 
 
 def writes(node: Node) -> bool:
@@ -285,7 +314,7 @@ def fuse(module: GraphModule) -> GraphModule:
     """The module with its elementwise calls in groups. Nodes carry their values' fake tensors in meta["val"]."""
     changed = write_in_place(module.graph)
     fuser = Fuser(module.graph)
-    if fuser.find_groups():
+    if fuser.find_groups() or any(product_of(n) and narrow_arguments(n) for n in fuser.nodes):
         return fuser.rebuild(module)
     if changed:
         module.recompile()

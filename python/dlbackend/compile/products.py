@@ -89,6 +89,44 @@ _PRODUCTS: dict[Any, Product] = {
     aten.convolution.default: _CONVOLUTION,
 }
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_NARROW = (torch.int8, torch.uint8)
+TURNS = (aten.t.default, aten.permute.default, aten.transpose.int)
+_PLACES: dict[Any, tuple[int, int]] = {
+    aten.mm.default: (0, 1),
+    aten.bmm.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.baddbmm.default: (1, 2),
+}
+
+
+def narrow_source(product: Node, argument: Any) -> list[Node] | None:
+    """Of a matrix of a product that is converted from int8 or uint8, which solvers do while they load it: the tensor of
+    8 bits, and the calls that turn it. None for other arguments.
+    """
+    turns: list[Node] = []
+    while isinstance(argument, Node) and argument.target in TURNS:
+        turns.insert(0, argument)
+        argument = argument.args[0]
+    if not isinstance(argument, Node) or argument.target is not aten._to_copy.default:
+        return None
+    source = argument.args[0]
+    value = source.meta.get("val") if isinstance(source, Node) else None
+    if not isinstance(value, torch.Tensor) or value.dtype not in _NARROW or value.device.type != "ocl":
+        return None
+    if argument.meta["val"].dtype != product.meta["val"].dtype or argument.kwargs.get("memory_format") is not None:
+        return None
+    assert isinstance(source, Node)
+    return [source, *turns]
+
+
+def narrow_arguments(product: Node) -> dict[Node, list[Node]]:
+    """The product's matrices for which there is a narrow_source(); one of both stays as it is."""
+    found: dict[Node, list[Node]] = {}
+    for place in _PLACES.get(product.target, ()):
+        argument = product.args[place]
+        if isinstance(argument, Node) and not found and (source := narrow_source(product, argument)):
+            found[argument] = source
+    return found
 
 
 @functools.cache
@@ -99,10 +137,11 @@ def _on_cpu_class(device: int) -> bool:
 
 def _gains(node: Node, product: Product) -> bool:
     """Whether one launch is faster than two. On CPUs the second finds its operands in the caches, and mostly is as fast
-    (docs/compile.md has figures): only depthwise convolutions, which do little for each result, gain.
+    (docs/compile.md has figures): only depthwise convolutions, which do little for each result, gain, and products with
+    matrices of 8 bits, which are not converted in memory.
     """
     value, arguments = node.meta["val"], cast("tuple[Any, ...]", node.args)
-    if not _on_cpu_class(value.device.index or 0):
+    if not _on_cpu_class(value.device.index or 0) or narrow_arguments(node):
         return True
     return product is _CONVOLUTION and arguments[8] > 1 and known(arguments[1].meta["val"].shape[1]) == 1
 
