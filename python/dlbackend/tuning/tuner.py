@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
-from dlbackend import ocl
+from dlbackend import ocl, quantization
 from dlbackend._build import VERSION
 from dlbackend.tuning import result, variant
 from dlbackend.tuning.inputs import Loss, squared
@@ -104,6 +104,8 @@ def _refused(search: Search, knob: str, value: str) -> str:
             return "" if variant.fusible(search.base) else none
         except ValueError as error:
             return str(error)
+    if value == variant.INT8 and not quantization.quantizable(search.base):
+        return "the model has no linear layer"
     if knob == "layout" and value != "nchw" and not variant.layered(search.base):
         return "the model has no convolution of two or three dimensions"
     return ""
