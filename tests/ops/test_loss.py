@@ -123,3 +123,44 @@ def test_margin_losses(reduction):
         F.multi_margin_loss(y, target.int().to(DEVICE))
     with pytest.raises(RuntimeError, match="inconsistent target size"):
         F.multilabel_margin_loss(y, labels[:2].to(DEVICE))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_cross_entropy_of_scores_is_one_launch(dtype, background_at_rest):
+    x, t = torch.randn(40, 5) * 4, torch.rand(40, 5)
+    weight, positive = torch.rand(40, 1), torch.rand(5) + 0.5
+    for reduction in ("none", "mean", "sum"):
+        for options in ({}, {"weight": weight}, {"pos_weight": positive}, {"weight": weight, "pos_weight": positive}):
+            for layout in layouts(x).values():
+                check_op(
+                    lambda x, t, r=reduction, o=options: F.binary_cross_entropy_with_logits(
+                        x, t, reduction=r, **{name: w.to(x.device, x.dtype) for name, w in o.items()}
+                    ),
+                    layout,
+                    t,
+                    dtype=dtype,
+                    scale=8,
+                )
+            a, b, *_ = (v.to(DEVICE, dtype) for v in (x, t))
+            placed = {name: w.to(DEVICE, dtype) for name, w in options.items()}
+            F.binary_cross_entropy_with_logits(a, b, reduction=reduction, **placed)
+            torch.ocl.synchronize()
+            before = dlbackend.kernel_stats()["launches"]
+            F.binary_cross_entropy_with_logits(a, b, reduction=reduction, **placed)
+            torch.ocl.synchronize()
+            assert dlbackend.kernel_stats()["launches"] - before == 1
+
+
+def test_cross_entropy_of_scores_at_the_edges():
+    x = torch.tensor([float("inf"), -float("inf"), float("nan"), 200.0, -200.0, 0.0])
+    for t in (torch.zeros(6), torch.ones(6), torch.full((6,), 0.5)):
+        want = F.binary_cross_entropy_with_logits(x, t, reduction="none")
+        torch.testing.assert_close(
+            F.binary_cross_entropy_with_logits(x.to(DEVICE), t.to(DEVICE), reduction="none").cpu(), want, equal_nan=True
+        )
+    empty = torch.zeros(0, device=DEVICE)
+    assert F.binary_cross_entropy_with_logits(empty, empty).isnan()
+    with pytest.raises(RuntimeError, match=r"shape|size"):
+        F.binary_cross_entropy_with_logits(x.to(DEVICE), x.to(DEVICE), weight=torch.ones(2, 6, device=DEVICE))
+    with pytest.raises(ValueError, match="must be the same as input size"):
+        F.binary_cross_entropy_with_logits(x.to(DEVICE), x[:3].to(DEVICE))

@@ -1,8 +1,13 @@
 // Pointwise losses. Rows compute them for each element; a mean or sum over them is part of the same launch.
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/native/TypeProperties.h>
+#include <ATen/ops/binary_cross_entropy_with_logits_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/mse_loss_meta.h>
 #include <ATen/ops/smooth_l1_loss_meta.h>
+
+#include <deque>
+#include <functional>
 
 #include "ops/common/fused.h"
 #include "ops/pointwise/rows.h"
@@ -152,7 +157,51 @@ at::Tensor& huber_backward_out(const at::Tensor& grad, const at::Tensor& self, c
   return out;
 }
 
+// Of scores before the sigmoid: (1 - target) * x - (1 + (positive - 1) * target) * log_sigmoid(x), which
+// PyTorch composes of six ops. The positive class's weight is x2.
+#define DLB_LOG_SIGMOID "const T l = (x0 < 0 ? x0 : x0 != x0 ? x0 : C(0.0)) - dlb_log1p(dlb_exp(-fabs(x0))); "
+constexpr codegen::PointwiseOp kBceLogits =
+    float_op("bce_logits", DLB_LOG_SIGMOID "y0 = (C(1.0) - x1) * x0 - l;");
+constexpr codegen::PointwiseOp kBceLogitsPositive = float_op(
+    "bce_logits_positive", DLB_LOG_SIGMOID "y0 = (C(1.0) - x1) * x0 - ((x2 - C(1.0)) * x1 + C(1.0)) * l;");
+
 using Weight = const std::optional<at::Tensor>&;
+
+// The rows of each combination of a positive class's weight, a weight, and a reduction.
+const FusedRows& bce_logits_rows(bool positive, bool weighted, int64_t reduction) {
+  static const auto* all = [] {
+    auto* made = new std::deque<FusedRows>;
+    for (const bool with_positive : {false, true})
+      for (const bool with_weight : {false, true})
+        for (const char* then : {"", "mean", "sum"}) {
+          std::string text =
+              with_positive ? "v = bce_logits_positive.T(x0, x1, x2); " : "v = bce_logits.T(x0, x1); ";
+          std::string last = "v";
+          if (with_weight)
+            text += std::string("w = mul.T(v, ") + (with_positive ? "x3" : "x2") + "); ", last = "w";
+          made->emplace_back(text + "y0 = " + (*then ? std::string(then) + ".T(" + last + ")" : last));
+        }
+    return made;
+  }();
+  return (*all)[static_cast<size_t>((positive * 2 + weighted) * 3 + reduction)];
+}
+
+at::Tensor bce_logits(const at::Tensor& self, const at::Tensor& target, Weight weight, Weight positive,
+                      int64_t reduction) {
+  c10::SmallVector<at::Tensor, 4> inputs{self, target};
+  for (Weight optional : {std::cref(positive), std::cref(weight)})
+    if (optional && optional->defined()) inputs.push_back(*optional);
+  const bool alike = std::all_of(inputs.begin(), inputs.end(),
+                                 [&](const at::Tensor& t) { return t.scalar_type() == self.scalar_type(); });
+  const bool known = reduction >= at::Reduction::None && reduction <= at::Reduction::Sum;
+  const auto broadcasts = [&](const at::Tensor& t) { return at::is_expandable_to(t.sizes(), self.sizes()); };
+  if (!alike || !known || !at::isFloatingType(self.scalar_type()) || self.sizes() != target.sizes() ||
+      self.numel() == 0 || !on_one_device(inputs) || !std::all_of(inputs.begin(), inputs.end(), broadcasts))
+    return at::compositeexplicitautograd::binary_cross_entropy_with_logits(self, target, weight, positive,
+                                                                           reduction);
+  const bool has_positive = positive && positive->defined(), has_weight = weight && weight->defined();
+  return run_fused(bce_logits_rows(has_positive, has_weight, reduction).of(self.scalar_type()), {inputs})[0];
+}
 
 at::Tensor& finish_weighted(at::Tensor& each, Weight weight, int64_t reduction, at::Tensor& out) {
   if (weight && weight->defined()) each.mul_(*weight);
@@ -195,6 +244,8 @@ const codegen::RegisterOps kLossOps(
      {kSmoothL1Backward, "smooth_l1_loss_backward.grad_input", "common"},
      {kHuber, "huber_loss huber_loss.out", "common"},
      {kHuberBackward, "huber_loss_backward.out", "common"},
+     {kBceLogits, "binary_cross_entropy_with_logits", "common"},
+     {kBceLogitsPositive, "binary_cross_entropy_with_logits", "common"},
      {kBce, "binary_cross_entropy binary_cross_entropy.out", "common"},
      {kBceBackward, "binary_cross_entropy_backward binary_cross_entropy_backward.grad_input", "common"}});
 
@@ -209,6 +260,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("huber_loss", huber);
   m.impl("huber_loss.out", huber_out);
   m.impl("huber_loss_backward.out", huber_backward_out);
+  m.impl("binary_cross_entropy_with_logits", bce_logits);
   m.impl("binary_cross_entropy", bce);
   m.impl("binary_cross_entropy.out", bce_out);
   m.impl("binary_cross_entropy_backward", bce_backward);
