@@ -163,6 +163,31 @@ def test_operands_that_lie_elsewhere():
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize(
+    ("rows", "extra"),
+    [
+        ("v = where.f32(x1, x0, 0.0); y0 = v; y1 = gt.f32(x1, 0.5)", torch.rand(40, 24) > 0.5),
+        ("v = log.f32(x0); y0 = mul.f32(v, x1)", torch.randn(40, 24)),  # NaN of half the values
+        ("v = mul.f32(x0, x1); y0 = v; y1 = copy.i64(x1)", torch.randint(0, 200, (24,), dtype=torch.uint8)),
+    ],
+)
+def test_rows_that_trials_can_check(rows, extra):
+    """Operands without arithmetic, and values that are no numbers, do not keep solvers from being verified."""
+    a, b = torch.randn(40, 30, device="ocl"), torch.randn(30, 24, device="ocl")
+    before = dlbackend.solvers.stats()["rejected"]
+    run = torch.ops.dlbackend.product_rows
+    first = run(rows, a, b, None, 0, 1, [extra.to("ocl")])
+    for _ in range(2):
+        dlbackend.solvers.wait()
+        again = run(rows, a, b, None, 0, 1, [extra.to("ocl")])
+    for x, y in zip(first, again, strict=True):
+        torch.testing.assert_close(x, y, equal_nan=True)
+    (problem,) = [p for p in dlbackend.solvers.problems() if p.endswith(rows.replace(" ", "")) and "m=40 n=24" in p]
+    (taken,) = [s for s in dlbackend.solvers.solutions(problem) if s.taken]
+    assert not taken.solver.startswith("reference")
+    assert dlbackend.solvers.stats()["rejected"] == before
+
+
 def test_empty_results_and_sums():
     none = torch.randn(0, 4, device="ocl")
     (got,) = torch.ops.dlbackend.product_rows("y0 = exp.f32(x0)", none, none.mT, None, 0, 1, [])

@@ -2,12 +2,18 @@
 #if defined(T_COMPLEX_FLOAT) || defined(T_COMPLEX_DOUBLE)
 #define MAGNITUDE(v) (float)fmax(fabs((v).x), fabs((v).y))
 #define VALUE(a, b) ((ACC)(a, b))
+#define SAME(g, w) false
+#define FINITE(v) true
 #elif defined(T_HALF) || defined(T_BFLOAT16) || defined(T_FLOAT) || defined(T_DOUBLE)
 #define MAGNITUDE(v) (float)fabs(v)
 #define VALUE(a, b) ((ACC)(a))
+#define SAME(g, w) ((g) == (w) || (isnan(g) && isnan(w)))
+#define FINITE(v) isfinite(v)
 #else
 #define MAGNITUDE(v) (float)((v) < 0 ? -(v) : (v))
 #define VALUE(a, b) ((ACC)((a) * 4.f))
+#define SAME(g, w) ((g) == (w))
+#define FINITE(v) true
 #endif
 
 // The elements of a work-item: `each` neighbours, or where that is 0 every global-size-th, as GPUs like it.
@@ -30,7 +36,8 @@ kernel void trial_fill(global T* p, long count, long each, uint seed, float leas
 }
 
 // report[2 * id] = the largest difference of the work-item's elements, infinite where only one of them is
-// finite; report[2 * id + 1] = their largest magnitude in `want`. The results begin at `start`.
+// finite, none of two NaN, which rows behind a product may make of its values; report[2 * id + 1] = the largest
+// magnitude of the finite ones in `want`. The results begin at `start`.
 kernel void trial_compare(global const T* got, global const T* want, long start, long count, long each,
                           global float* report) {
   const long id = get_global_id(0), step = STEP, end = END;
@@ -38,9 +45,9 @@ kernel void trial_compare(global const T* got, global const T* want, long start,
   got += start, want += start;
   for (long i = BEGIN; i < end; i += step) {
     const ACC g = LOAD(got, i), w = LOAD(want, i);
-    const float d = MAGNITUDE(g - w);
+    const float d = SAME(g, w) ? 0.f : MAGNITUDE(g - w);
     difference = fmax(difference, isnan(d) ? INFINITY : d);
-    magnitude = fmax(magnitude, MAGNITUDE(w));
+    if (FINITE(w)) magnitude = fmax(magnitude, MAGNITUDE(w));
   }
   report[2 * id] = difference;
   report[2 * id + 1] = magnitude;

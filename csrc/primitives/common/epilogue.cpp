@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <mutex>
 #include <stdexcept>
 #include <unordered_map>
@@ -14,6 +15,7 @@
 #include "codegen/expression_text.h"
 #include "codegen/pointwise.h"
 #include "codegen/text.h"
+#include "runtime/element.h"
 #include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
@@ -158,6 +160,13 @@ Epilogue Epilogue::parse(const std::string& text) {
     types.push_back(*type), lies.push_back(static_cast<Lies>(place - kLiesNames));
   }
   return make_epilogue(parts.back(), *result, types, lies);
+}
+
+c10::ScalarType trial_type(DType type) {
+  const c10::ScalarType own = scalar_type_of(type);
+  if (has_arithmetic(own)) return own;
+  constexpr c10::ScalarType kIntegers[] = {c10::kByte, c10::kShort, c10::kInt, c10::kLong};
+  return kIntegers[std::countr_zero(codegen::size_of(type))];
 }
 
 void shift_extras(EpilogueOperands& shift, const Epilogue& epilogue, int64_t row, int64_t column,

@@ -67,6 +67,10 @@ inline Epilogue transposed(Epilogue epilogue) {
   return epilogue;
 }
 
+// The dtype that trials fill and compare an operand as: its own, or for those without arithmetic integers of
+// their size.
+c10::ScalarType trial_type(codegen::DType type);
+
 // Adds the spans of the operands of an epilogue, which an operands' type has in `extras`, for a problem with
 // so many rows, columns, and elements from its first result to its last.
 template <class Operands>
@@ -80,10 +84,10 @@ void add_spans(std::vector<Span>& spans, const Epilogue& epilogue, int64_t rows,
                              : lies == Lies::kColumn ? columns
                              : lies == Lies::kRow    ? rows
                                                      : extent;
-    spans.push_back(span(kExtras[e], elements, scalar_type_of(epilogue.types[e])));
+    spans.push_back(span(kExtras[e], elements, trial_type(epilogue.types[e])));
   }
   if (epilogue.has_second)
-    spans.push_back(span(&Operands::second, extent, scalar_type_of(epilogue.second_type), true));
+    spans.push_back(span(&Operands::second, extent, trial_type(epilogue.second_type), true));
 }
 
 // Shifts an epilogue's operands to those of a window that begins at that row and column, `at` elements behind
