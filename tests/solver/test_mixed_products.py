@@ -110,6 +110,21 @@ def test_weights_of_a_compiled_model(monkeypatch):
     assert len([p for p in new if " b=i8" in p]) >= 2
 
 
+def test_a_weight_that_the_graph_writes():
+    """The product has to read what was converted before the write."""
+    weight, x = integers(torch.int8, 24, 16).to("ocl"), torch.randn(5, 16, device="ocl")
+
+    def step(x, weight):
+        y = torch.mm(x, weight.t().to(x.dtype)) * 0.5
+        weight.add_(1)
+        return y
+
+    torch._dynamo.reset()
+    want, after = step(x, weight.clone()), weight + 1
+    torch.testing.assert_close(torch.compile(step)(x, weight), want, rtol=1e-4, atol=1e-3)
+    assert torch.equal(weight, after)
+
+
 def test_wrong_dtypes():
     a, b = torch.randn(4, 4, device="ocl"), torch.randn(4, 4, device="ocl")
     run = torch.ops.dlbackend.product_rows

@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from dlbackend.compile.inplace import write_in_place
-from dlbackend.compile.products import TURNS, Product, known, narrow_arguments, product_of
+from dlbackend.compile.products import TURNS, Product, known, narrow_arguments, product_of, writes
 from dlbackend.compile.rows import Call, row_of
 
 MOST_OPERANDS = 16  # of an expression: inputs and results
@@ -292,14 +292,6 @@ def drop_unused(graph: Graph, node: Node | None) -> None:
         source = next(iter(node.all_input_nodes), None)
         graph.erase_node(node)
         node = source if node.target in TURNS else None
-
-
-def writes(node: Node) -> bool:
-    """Whether the call writes to one of its arguments, or may do so."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return isinstance(target, torch._ops.OperatorBase)  # of graphs; what else is called computes with sizes
-    return target._schema.is_mutable
 
 
 def is_ordered(node: Node) -> bool:

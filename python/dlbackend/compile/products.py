@@ -41,17 +41,18 @@ def run_convolution(rows: str, extras: Sequence[torch.Tensor], *arguments: Any) 
 class Product:
     """How a call of the graph runs with rows behind it.
 
-    `run(rows, extras, *arguments(node))` computes it. `channels`: an operand of the rows may have one element for each
-    channel, the result's second dimension, else for each of its last.
+    `run(rows, extras, *arguments(node))` computes it, for a call with `count` positional arguments. `channels`: an
+    operand of the rows may have one element for each channel, the result's second dimension, else for each of its last.
     """
 
     MOST_EXTRAS: ClassVar[int] = 4
     MOST_RESULTS: ClassVar[int] = 2
 
     def __init__(self, run: Callable[..., list[torch.Tensor]], arguments: Callable[[Node], tuple[Any, ...]],
-                 channels: bool = False) -> None:  # fmt: skip
+                 count: int, channels: bool = False) -> None:  # fmt: skip
         self.run = run
         self.arguments = arguments
+        self.count = count
         self.channels = channels
 
     def takes(self, result: torch.Tensor, extra: torch.Tensor) -> bool:
@@ -77,9 +78,9 @@ def known(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
 
 
-_MM = Product(run_mm, lambda node: node.args)
-_ADDMM = Product(run_addmm, lambda node: (*node.args, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)))
-_CONVOLUTION = Product(run_convolution, lambda node: (*node.args[:6], node.args[8]), channels=True)
+_MM = Product(run_mm, lambda node: node.args, 2)
+_ADDMM = Product(run_addmm, lambda node: (*node.args, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)), 3)
+_CONVOLUTION = Product(run_convolution, lambda node: (*node.args[:6], node.args[8]), 9, channels=True)
 
 _PRODUCTS: dict[Any, Product] = {
     aten.mm.default: _MM,
@@ -99,6 +100,14 @@ _PLACES: dict[Any, tuple[int, int]] = {
 }
 
 
+def writes(node: Node) -> bool:
+    """Whether the call writes to one of its arguments, or may do so."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return isinstance(target, torch._ops.OperatorBase)  # of graphs; what else is called computes with sizes
+    return target._schema.is_mutable
+
+
 def narrow_source(product: Node, argument: Any) -> list[Node] | None:
     """Of a matrix of a product that is converted from int8 or uint8, which solvers do while they load it: the tensor of
     8 bits, and the calls that turn it. None for other arguments.
@@ -116,6 +125,8 @@ def narrow_source(product: Node, argument: Any) -> list[Node] | None:
     if argument.meta["val"].dtype != product.meta["val"].dtype or argument.kwargs.get("memory_format") is not None:
         return None
     assert isinstance(source, Node)
+    if any(writes(user) for user in source.users):
+        return None  # the product would read what is written after the conversion
     return [source, *turns]
 
 
@@ -149,6 +160,8 @@ def _gains(node: Node, product: Product) -> bool:
 def product_of(node: Node) -> Product | None:
     """How the node's call runs with rows behind it; None where it cannot, or gains nothing."""
     product = _PRODUCTS.get(node.target) if node.op == "call_function" else None
+    if product is not None and len(node.args) != product.count:
+        return None
     value = node.meta.get("val")
     if (
         product is None
