@@ -10,7 +10,7 @@ import dlbackend
 import dlbackend.compile
 from dlbackend.compile import products
 from dlbackend.compile.fuse import fuse, run_rows
-from dlbackend.compile.products import run_addmm, run_convolution, run_mm
+from dlbackend.compile.products import run_addmm, run_convolution, run_mm, run_viewed_addmm
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +81,32 @@ def test_training_of_convolutions(graphs):
         model = Residual().to("ocl", memory_format=layout)
         check_training(model, torch.randn(2, 6, 9, 11, device="ocl").to(memory_format=layout), graphs)
         assert graphs[0].count(run_convolution) == 2
+
+
+def test_training_of_layers_on_sequences(graphs):
+    """A linear layer multiplies matrices; the calls behind it see its result in three dimensions."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down, self.scale = nn.Linear(20, 48), nn.Linear(48, 20), nn.Parameter(torch.rand(20))
+
+        def forward(self, x):
+            return x + self.down(F.gelu(self.up(x))) * self.scale
+
+    model = Block().to("ocl")
+    check_training(model, torch.randn(3, 11, 20, device="ocl"), graphs)
+    assert graphs[0].count(run_viewed_addmm) == 2
+    assert run_rows not in graphs[0]
+    torch._dynamo.reset()
+    graphs.clear()
+    compiled = torch.compile(model, dynamic=True)
+    with torch.no_grad():
+        for shape in ((2, 5, 20), (4, 9, 20)):
+            x = torch.randn(shape, device="ocl")
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(graphs) == 1
+    assert run_viewed_addmm in graphs[0]
 
 
 def test_scaled_scores():

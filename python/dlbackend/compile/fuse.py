@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from dlbackend.compile.inplace import write_in_place
-from dlbackend.compile.products import TURNS, Product, known, narrow_arguments, product_of, writes
+from dlbackend.compile.products import TURNS, Product, known, narrow_arguments, product_of, viewed, writes
 from dlbackend.compile.rows import Call, row_of
 
 MOST_OPERANDS = 16  # of an expression: inputs and results
@@ -60,13 +60,19 @@ class Group:
         self.shape = shape
         self.members: dict[Node, tuple[Call, str]] = {}
         self.product: Node | None = None
+        self.view: Node | None = None  # of the product, where that is what the rows take
 
     def nodes(self) -> list[Node]:
-        return [*([self.product] if self.product else []), *self.members]
+        return [*(n for n in (self.product, self.view) if n is not None), *self.members]
+
+    def head(self) -> Node | None:
+        """The product as the rows take it."""
+        return self.view or self.product
 
     def inputs(self) -> list[Node]:
         """Values from outside; a product's comes first."""
-        found: dict[Node, None] = {self.product: None} if self.product else {}
+        head = self.head()
+        found: dict[Node, None] = {head: None} if head else {}
         for call, _ in self.members.values():
             for argument in call.arguments:
                 if isinstance(argument, Node) and argument not in self.members:
@@ -75,30 +81,42 @@ class Group:
 
     def results(self) -> list[Node]:
         """Values that others use; behind a product the first has its dtype."""
-        found = [n for n in self.nodes() if any(user not in self.members for user in n.users)]
-        if self.product:
-            dtype = self.product.meta["val"].dtype
-            found.sort(key=lambda n: (n.meta["val"].dtype != dtype, n is self.product))
+        head = self.head()
+        nodes = [*([head] if head else []), *self.members]
+        found = [n for n in nodes if any(user not in self.members for user in n.users) or n is self._asked_for()]
+        if head:
+            dtype = head.meta["val"].dtype
+            found.sort(key=lambda n: (n.meta["val"].dtype != dtype, n is head))
         return found
+
+    def _asked_for(self) -> Node | None:
+        """The view of a product that others take as it is."""
+        return self.view if self.view and self.product and len(self.product.users) > 1 else None
 
     def fits(self) -> bool:
         return len(self.inputs()) + len(self.results()) <= MOST_OPERANDS
 
-    def join(self, node: Node, product: Product) -> bool:
-        """Lets the group's rows run behind the product; returns whether they can."""
-        self.product = node
+    def join(self, node: Node, product: Node, how: Product) -> bool:
+        """Lets the group's rows run behind the product, which they take as `node`; returns whether they can."""
+        self.product, self.view = product, node if node is not product else None
         results = self.results()
         order = order_of(node.meta["val"])
         fits = (
-            len(results) <= product.MOST_RESULTS
-            and len(self.inputs()) <= 1 + product.MOST_EXTRAS
+            order is not None
+            and (self.view is None or order == sorted(order))
+            and len(results) <= how.MOST_RESULTS
+            and len(self.inputs()) <= 1 + how.MOST_EXTRAS
             and results[0].meta["val"].dtype == node.meta["val"].dtype
             and all(order_of(n.meta["val"]) == order for n in results)
-            and all(product.takes(node.meta["val"], n.meta["val"]) for n in self.inputs()[1:])
+            and all(how.takes(node.meta["val"], n.meta["val"]) for n in self.inputs()[1:])
         )
         if not fits:
-            self.product = None
+            self.part()
         return fits
+
+    def part(self) -> None:
+        """Gives the product up again."""
+        self.product = self.view = None
 
     def expression(self, inputs: Sequence[Node] | None = None, results: Sequence[Node] | None = None) -> str:
         """The group as text (docs/template-api.md), with these inputs and results or those that it has in its graph."""
@@ -207,15 +225,16 @@ class Fuser:
     def _put_behind_product(self, group: Group) -> None:
         """Joins the group to a product that it takes, if there is one that it can run behind."""
         for node in group.inputs():
-            product = product_of(node)
-            if product is None or node in self.group_of or shape_key(node.meta["val"]) != group.shape:
+            product = viewed(node) or node
+            how = product_of(product)
+            if how is None or product in self.group_of or shape_key(node.meta["val"]) != group.shape:
                 continue
-            if not group.join(node, product):
+            if not group.join(node, product, how):
                 continue
             if not self._reaches(group, [need for n in group.members for need in self.before[n]]):
-                self.group_of[node] = group
+                self.group_of[product] = self.group_of[node] = group
                 return
-            group.product = None
+            group.part()
 
     def _in_order(self) -> Iterator[list[Node]]:
         """Groups and single nodes, each behind what it needs, else in the graph's order."""
@@ -239,16 +258,20 @@ class Fuser:
                     heapq.heappush(ready, (rank[user], user))
 
     def _run_product(
-        self, graph: Graph, values: dict[Node, Node], product: Product, node: Node, rows: tuple[str, list[Node]]
+        self, graph: Graph, values: dict[Node, Node], product: Product, node: Node, rows: list[Any]
     ) -> Node:
-        """The call of the product with rows behind it, which takes matrices converted from 8 bits as they were."""
+        """The call of the product with rows behind it: their text, their operands, and the shape in which they see it
+        where that is not its own. It takes matrices converted from 8 bits as they were.
+        """
         instead = dict(values)
         for argument, (source, *turns) in narrow_arguments(node).items():
             value = values[source]
             for turn in turns:
                 value = graph.call_function(turn.target, (value, *turn.args[1:]), turn.kwargs)  # type: ignore[arg-type]
             instead[argument] = value
-        return graph.call_function(product.run, (*rows, *map_arg(product.arguments(node), instead.__getitem__)))
+        run = product.run_viewed if len(rows) > 2 else product.run
+        assert run is not None
+        return graph.call_function(run, (*rows, *map_arg(product.arguments(node), instead.__getitem__)))
 
     def rebuild(self, owner: GraphModule) -> GraphModule:
         """The graph with a call for each group."""
@@ -259,7 +282,7 @@ class Fuser:
                 node = unit[0]
                 product = product_of(node) if narrow_arguments(node) else None
                 if product is not None:
-                    call = self._run_product(graph, values, product, node, ("y0 = x0", []))
+                    call = self._run_product(graph, values, product, node, ["y0 = x0", []])
                     values[node] = graph.call_function(operator.getitem, (call, 0))
                     values[node].meta = node.meta
                 else:
@@ -268,8 +291,10 @@ class Fuser:
             results, inputs = group.results(), group.inputs()
             product = product_of(group.product) if group.product else None
             if product is not None and group.product is not None:
-                extras = [values[n] for n in inputs[1:]]
-                call = self._run_product(graph, values, product, group.product, (group.expression(), extras))
+                rows: list[Any] = [group.expression(), [values[n] for n in inputs[1:]]]
+                if group.view is not None:
+                    rows.append(map_arg(group.view.args[1], values.__getitem__))
+                call = self._run_product(graph, values, product, group.product, rows)
             else:
                 layouts = [(n.meta["val"].dtype, order_of(n.meta["val"])) for n in results]
                 plain = all(order == sorted(order) for _, order in layouts if order is not None)
@@ -279,6 +304,10 @@ class Fuser:
             for i, n in enumerate(results):
                 values[n] = graph.call_function(operator.getitem, (call, i))
                 values[n].meta = n.meta
+            if group.view is not None and group.product is not None and group.view in results:
+                matrix = (values[group.view], [-1, group.product.meta["val"].shape[-1]])
+                values[group.product] = graph.call_function(torch.ops.aten.view.default, matrix)
+                values[group.product].meta = group.product.meta
         for node in self.nodes:
             for argument in narrow_arguments(node):
                 drop_unused(graph, values.get(argument))

@@ -32,6 +32,27 @@ def run_addmm(
     return made
 
 
+def as_matrix(extra: torch.Tensor) -> torch.Tensor:
+    """An operand that lies beside a result of more dimensions as it lies beside the product's matrix."""
+    if extra.dim() < 2 or extra.numel() == extra.shape[-1]:
+        return extra.reshape(extra.shape[-1:])
+    return extra.reshape(-1, extra.shape[-1])
+
+
+def run_viewed_mm(
+    rows: str, extras: Sequence[torch.Tensor], shape: Sequence[int], a: torch.Tensor, b: torch.Tensor
+) -> list[torch.Tensor]:
+    """mm() viewed in that shape, whose last dimension is the product's, and the rows."""
+    return [y.view(shape) for y in run_mm(rows, [as_matrix(e) for e in extras], a, b)]
+
+
+def run_viewed_addmm(
+    rows: str, extras: Sequence[torch.Tensor], shape: Sequence[int], *arguments: Any
+) -> list[torch.Tensor]:
+    """addmm() viewed in that shape, whose last dimension is the product's, and the rows."""
+    return [y.view(shape) for y in run_addmm(rows, [as_matrix(e) for e in extras], *arguments)]
+
+
 def run_convolution(rows: str, extras: Sequence[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:
     """convolution() that is not transposed, and the rows."""
     made: list[torch.Tensor] = torch.ops.dlbackend.convolution_rows.default(rows, *arguments, extras)
@@ -41,16 +62,24 @@ def run_convolution(rows: str, extras: Sequence[torch.Tensor], *arguments: Any) 
 class Product:
     """How a call of the graph runs with rows behind it.
 
-    `run(rows, extras, *arguments(node))` computes it, for a call with `count` positional arguments. `channels`: an
-    operand of the rows may have one element for each channel, the result's second dimension, else for each of its last.
+    `run(rows, extras, *arguments(node))` computes it, for a call with `count` positional arguments, and `run_viewed`,
+    with a shape behind the extras, where the rows take a view of it. `channels`: an operand of the rows may have one
+    element for each channel, the result's second dimension, else for each of its last.
     """
 
     MOST_EXTRAS: ClassVar[int] = 4
     MOST_RESULTS: ClassVar[int] = 2
 
-    def __init__(self, run: Callable[..., list[torch.Tensor]], arguments: Callable[[Node], tuple[Any, ...]],
-                 count: int, channels: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        run: Callable[..., list[torch.Tensor]],
+        arguments: Callable[[Node], tuple[Any, ...]],
+        count: int,
+        run_viewed: Callable[..., list[torch.Tensor]] | None = None,
+        channels: bool = False,
+    ) -> None:
         self.run = run
+        self.run_viewed = run_viewed
         self.arguments = arguments
         self.count = count
         self.channels = channels
@@ -78,8 +107,10 @@ def known(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
 
 
-_MM = Product(run_mm, lambda node: node.args, 2)
-_ADDMM = Product(run_addmm, lambda node: (*node.args, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)), 3)
+_MM = Product(run_mm, lambda node: node.args, 2, run_viewed_mm)
+_ADDMM = Product(
+    run_addmm, lambda node: (*node.args, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)), 3, run_viewed_addmm
+)
 _CONVOLUTION = Product(run_convolution, lambda node: (*node.args[:6], node.args[8]), 9, channels=True)
 
 _PRODUCTS: dict[Any, Product] = {
@@ -91,6 +122,7 @@ _PRODUCTS: dict[Any, Product] = {
 }
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NARROW = (torch.int8, torch.uint8)
+_VIEWS = (aten.view.default, aten._unsafe_view.default)
 TURNS = (aten.t.default, aten.permute.default, aten.transpose.int)
 _PLACES: dict[Any, tuple[int, int]] = {
     aten.mm.default: (0, 1),
@@ -98,6 +130,20 @@ _PLACES: dict[Any, tuple[int, int]] = {
     aten.addmm.default: (1, 2),
     aten.baddbmm.default: (1, 2),
 }
+
+
+def viewed(node: Node) -> Node | None:
+    """The matrix product that the node is a view of, with its rows in several dimensions; None for other nodes."""
+    product = node.args[0] if node.target in _VIEWS else None
+    if not isinstance(product, Node):
+        return None
+    matrix, value = product.meta.get("val"), node.meta.get("val")
+    how = product_of(product)
+    if how is None or how.run_viewed is None or not isinstance(matrix, torch.Tensor) or matrix.dim() != 2:
+        return None
+    assert isinstance(value, torch.Tensor)
+    width = matrix.shape[-1]
+    return product if value.dim() > 1 and isinstance(width, int) and value.shape[-1] == width else None
 
 
 def writes(node: Node) -> bool:
