@@ -80,6 +80,10 @@ void bind_properties(py::module_& m) {
       .def_readonly("vector_floats", &dlb::cl::Device::vector_floats)
       .def_readonly("late_code", &dlb::cl::Device::late_code)
       .def_property_readonly("type", &type_name)
+      .def_property_readonly("kernel_class",
+                             [](const dlb::cl::Device& device) {
+                               return device.cls == dlb::cl::DeviceClass::kCpu ? "cpu" : "gpu";
+                             })
       .def_readonly("total_memory", &dlb::cl::Device::global_mem)
       .def_readonly("max_alloc", &dlb::cl::Device::max_alloc)
       .def_readonly("local_mem", &dlb::cl::Device::local_mem)

@@ -14,6 +14,7 @@ class _OclDeviceProperties:
     late_code: bool  # kernels get machine code per work-group size at their first launch
     vector_floats: int  # of the widest vector that one instruction computes
     type: str  # "cpu", "gpu" or "accelerator"
+    kernel_class: str  # "cpu" or "gpu": the kernels that it runs
     total_memory: int
     max_alloc: int
     local_mem: int

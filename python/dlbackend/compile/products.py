@@ -9,6 +9,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch.fx import Node
 
+from dlbackend import _C
+
 aten = torch.ops.aten
 
 
@@ -188,8 +190,7 @@ def narrow_arguments(product: Node) -> dict[Node, list[Node]]:
 
 @functools.cache
 def _on_cpu_class(device: int) -> bool:
-    on_cpu: bool = torch.ocl.get_device_properties(device).type == "cpu"  # type: ignore[attr-defined]
-    return on_cpu
+    return _C.device_properties(device).kernel_class == "cpu"
 
 
 def _gains(node: Node, product: Product) -> bool:
