@@ -32,20 +32,6 @@ def launches(function, *args):
     return dlbackend._C.kernel_stats()["launches"] - before
 
 
-@pytest.fixture
-def graphs(monkeypatch):
-    """The targets of the calls in each graph that is compiled from here on."""
-    found = []
-
-    def fuse_and_note(module):
-        fused = fuse(module)
-        found.append([n.target for n in fused.graph.nodes if n.op == "call_function"])
-        return fused
-
-    monkeypatch.setattr(dlbackend.compile, "fuse", fuse_and_note)
-    return found
-
-
 class Block(nn.Module):
     """A transformer's layer with a GELU written out."""
 

@@ -21,20 +21,6 @@ def as_where_all_products_gain(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.fixture
-def graphs(monkeypatch):
-    """The targets of the calls in each graph that is compiled from here on."""
-    found = []
-
-    def fuse_and_note(module):
-        fused = fuse(module)
-        found.append([n.target for n in fused.graph.nodes if n.op == "call_function"])
-        return fused
-
-    monkeypatch.setattr(dlbackend.compile, "fuse", fuse_and_note)
-    return found
-
-
 def fused_graph(function, *args):
     module = fuse(make_fx(function, tracing_mode="fake")(*args))
     return module, [n.target for n in module.graph.nodes if n.op == "call_function"]

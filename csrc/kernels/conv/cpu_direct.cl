@@ -176,7 +176,7 @@ inline void store_rows(const Gather* p, const Block* b, const Sums* sums, local 
       const int space = follow ? (b->size[2] - h) * n : n;
       int w = 0;
       if (dense)
-        for (; w < n && w + 16 <= space; w += 16) 
+        for (; w < n && w + 16 <= space; w += 16)
           STORE16(FINISH16(vload16(0, row + w) + bias, p->low, p->high, o - first + w, 1, 0, channel, 0, 16), o + w);
       for (; w < n; w++)
         STORE1(FINISH(row[w] + bias, p->low, p->high, o - first + w * p->os[4], 0, channel), o + w * p->os[4]);
