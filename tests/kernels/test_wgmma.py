@@ -40,8 +40,16 @@ ROWS_BEHIND = """
 #define EPILOGUE
 #define EPILOGUE_PARAMETERS , global const float* of_column
 #define EPILOGUE_ARGUMENTS , of_column
+typedef struct { float factor; int row; } EpilogueExtras;
+static inline EpilogueExtras dlb_epilogue_extras(long at, int row, int column EPILOGUE_PARAMETERS) {
+  EpilogueExtras extras = {of_column[column], row};
+  return extras;
+}
+static inline float dlb_epilogue_of(float v, EpilogueExtras extras, bool exists, long at EPILOGUE_PARAMETERS) {
+  return v * extras.factor + extras.row % 8 + at % 4;
+}
 static inline float dlb_epilogue(float v, long at, int row, int column EPILOGUE_PARAMETERS) {
-  return v * of_column[column] + row % 8 + at % 4;
+  return dlb_epilogue_of(v, dlb_epilogue_extras(at, row, column EPILOGUE_ARGUMENTS), true, at EPILOGUE_ARGUMENTS);
 }
 """
 

@@ -160,7 +160,8 @@ def test_operands_that_lie_elsewhere():
     ]
     want = torch.where(extras[2], (y + extras[0]) * extras[1], y) + extras[3]
     (got,) = torch.ops.dlbackend.convolution_rows(rows, x, w, None, [1, 1], [1, 1], [1, 1], 1, extras)
-    torch.testing.assert_close(got, want)
+    # The convolution alone may run by a solver that adds up in another order.
+    torch.testing.assert_close(got, want, rtol=0, atol=4 * TOLERANCE[torch.float32] * want.abs().max().item())
 
 
 @pytest.mark.parametrize(

@@ -311,15 +311,15 @@ INLINE void store_piece(global T* out, const ACC4* v, const local int* at, int r
 // A 4 x 4 piece, whose rows from m on are channels behind `channel`; its first row begins at `base`.
 INLINE void finish_piece(ACC4* v, const ConvImplicit* p, const local int* at, long base, int m,
                          int channel EPILOGUE_PARAMETERS) {
-#ifdef EPILOGUE
-#define EXISTS(e) (at[e] >= 0 && m + r < p->rows)
-#else
-#define EXISTS(e) true
-#endif
-#define FINISH_ONE(field, e) \
-  if (EXISTS(e)) v[r].field = FINISH(v[r].field, p->low, p->high, base + r * p->out_row + at[e], 0, channel + m + r);
 #pragma unroll
-  for (int r = 0; r < 4; r++) { FINISH_ONE(x, 0) FINISH_ONE(y, 1) FINISH_ONE(z, 2) FINISH_ONE(w, 3) }
+  for (int r = 0; r < 4; r++) {
+    ACC w[4] = {v[r].x, v[r].y, v[r].z, v[r].w};
+    long places[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) places[e] = at[e] >= 0 && m + r < p->rows ? base + r * p->out_row + at[e] : -1;
+    finish4(w, p->low, p->high, places, 0, channel + min(m + r, p->rows - 1), 0 EPILOGUE_ARGUMENTS);
+    v[r] = (ACC4)(w[0], w[1], w[2], w[3]);
+  }
 }
 #endif
 

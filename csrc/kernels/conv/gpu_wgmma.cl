@@ -127,17 +127,25 @@ INLINE void finish(float* sums, int i, const ConvWgmma* p, int item, int group, 
       sums[j] += bias_of(p, bias, group,
                          channel + (FORM == CONV_WGMMA_PIXEL_ROWS ? wgmma_column(item, j) : wgmma_row(item, j)));
   }
-  if (!FINISHING(p->low, p->high)) return;
+#ifdef EPILOGUE
+  EpilogueExtras extras[PIECE];
+  int places_of[PIECE];
+  const int first = group * p->cols + channel;
 #pragma unroll
   for (int j = i; j < i + PIECE; j++) {
     const int row = wgmma_row(item, j), column = wgmma_column(item, j);
-#ifdef EPILOGUE  // reads operands, of which there are no more than results
-    const int place = place_of(p, places, channel, row, column);
-    if (place < 0) continue;
-#endif
-    sums[j] = FINISH(sums[j], p->low, p->high, place, 0,
-                     group * p->cols + channel + (FORM == CONV_WGMMA_PIXEL_ROWS ? column : row));
+    const int at = places_of[j - i] = place_of(p, places, channel, row, column);
+    extras[j - i] = dlb_epilogue_extras(
+        max(at, 0), 0, at < 0 ? 0 : first + (FORM == CONV_WGMMA_PIXEL_ROWS ? column : row) EPILOGUE_ARGUMENTS);
   }
+#pragma unroll
+  for (int j = i; j < i + PIECE; j++)
+    sums[j] = dlb_epilogue_of(sums[j], extras[j - i], places_of[j - i] >= 0, places_of[j - i] EPILOGUE_ARGUMENTS);
+#else
+  if (!FINISHING(p->low, p->high)) return;
+#pragma unroll
+  for (int j = i; j < i + PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
+#endif
 }
 
 INLINE void store_floats(const float* sums, int i, const ConvWgmma* p, int item, local const int* places, int channel,

@@ -43,9 +43,9 @@ INLINE void store_piece(const ACC4* acc, const GemmTiled* p, global T* c, global
       for (int e = 0; e < 4; e++)
         if (col + e < p->n) v[e] += beta * load1(d + row * p->d_m + (col + e) * p->d_n);
     global T* o = c + row * p->c_m + col * p->c_n;
-    for (int e = 0; e < 4; e++)
-      if (col + e < p->n)
-        v[e] = FINISH(v[e], p->low, p->high, begin + row * p->c_m + (col + e) * p->c_n, row, col + e);
+    long at[4];
+    for (int e = 0; e < 4; e++) at[e] = col + e < p->n ? begin + row * p->c_m + (col + e) * p->c_n : -1;
+    finish4(v, p->low, p->high, at, row, col, 1 EPILOGUE_ARGUMENTS);
     if (p->c_vector && col + 4 <= p->n)
       store4(o, (ACC4)(v[0], v[1], v[2], v[3]));
     else

@@ -123,17 +123,25 @@ INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, glob
       sums[j] += beta * load_if(column < at->columns[row], d + at->d[row] + column * p->d_n);
     }
   }
+#ifdef EPILOGUE
+  EpilogueExtras extras[PIECE];
+#pragma unroll
+  for (int j = i; j < i + PIECE; j++) {
+    const bool exists = wgmma_column(0, j) < at->columns[j / 2 % 2];
+    const long place = t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, j) * p->c_n;
+    extras[j - i] = dlb_epilogue_extras(exists ? place : 0, exists ? t.row + wgmma_row(item, j) : 0,
+                                        exists ? t.column + wgmma_column(item, j) : 0 EPILOGUE_ARGUMENTS);
+  }
+#pragma unroll
+  for (int j = i; j < i + PIECE; j++)
+    sums[j] = dlb_epilogue_of(sums[j], extras[j - i], wgmma_column(0, j) < at->columns[j / 2 % 2],
+                              t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, j) * p->c_n EPILOGUE_ARGUMENTS);
+#else
   if (FINISHING(p->low, p->high)) {
 #pragma unroll
-    for (int j = i; j < i + PIECE; j++) {
-#ifdef EPILOGUE  // reads operands, of which there are no more than results
-      if (wgmma_column(0, j) >= at->columns[j / 2 % 2]) continue;
-#endif
-      sums[j] = FINISH(sums[j], p->low, p->high,
-                       t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, j) * p->c_n,
-                       t.row + wgmma_row(item, j), t.column + wgmma_column(item, j));
-    }
+    for (int j = i; j < i + PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
   }
+#endif
 }
 
 INLINE void store(const float* sums, int i, const GemmWgmma* p, const Place* at, int item, global T* c) {

@@ -107,6 +107,25 @@ std::string place_of(const Epilogue& epilogue, size_t e) {
   }
 }
 
+// EpilogueExtras, a result's elements of the extra operands as they are stored, and the function that loads
+// them.
+std::string extras_source(const Epilogue& epilogue) {
+  const auto extras = static_cast<size_t>(epilogue.extras);
+  std::string fields, loads;
+  for (size_t e = 0; e < extras; e++) {
+    const std::string field = "x" + num(e + 1);
+    fields += std::string(codegen::storage_name(epilogue.types[e])) + " " + field + "; ";
+    loads += "  extras." + field + " = epilogue_extra" + num(e) + "[" + place_of(epilogue, e) + "];\n";
+  }
+  if (extras == 0) fields = "char none; ", loads = "  extras.none = 0;\n";
+  return "typedef struct { " + fields +
+         "} EpilogueExtras;\n"
+         "static inline EpilogueExtras dlb_epilogue_extras(long at, int row, int column EPILOGUE_PARAMETERS) "
+         "{\n"
+         "  EpilogueExtras extras;\n" +
+         loads + "  return extras;\n}\n";
+}
+
 }  // namespace
 
 Epilogue make_epilogue(const std::string& text, DType result, c10::ArrayRef<DType> types,
@@ -213,8 +232,9 @@ std::string epilogue_source(const Epilogue& epilogue, const cl::Device& device) 
   s += codegen::define("EPILOGUE", "") +
        codegen::define("EPILOGUE_PARAMETERS", parameters + ", EpilogueOffsets epilogue_offsets") +
        codegen::define("EPILOGUE_ARGUMENTS", arguments + ", epilogue_offsets");
-  s += "static inline " + type + " dlb_epilogue(" + type +
-       " v, long at, int row, int column EPILOGUE_PARAMETERS) {\n";
+  s += extras_source(epilogue);
+  s += "static inline " + type + " dlb_epilogue_of(" + type +
+       " v, EpilogueExtras extras, bool exists, long at EPILOGUE_PARAMETERS) {\n";
   s += "  " + type + " y0;\n";
   const DType second = codegen::compute_type(epilogue.second_type);
   if (epilogue.has_second) s += std::string("  ") + codegen::compute_name(second) + " y1;\n";
@@ -222,13 +242,16 @@ std::string epilogue_source(const Epilogue& epilogue, const cl::Device& device) 
       codegen::loses_digits(compute, rows.result) ? codegen::rounded(compute, rows.result, "v") : "v";
   s += "  dlb_epilogue_rows(" + x0;
   for (size_t e = 0; e + 1 < rows.expression.inputs; e++)
-    s += ", " + codegen::load(epilogue.types[e], codegen::compute_type(epilogue.types[e]),
-                              "epilogue_extra" + num(e) + "[" + place_of(epilogue, e) + "]");
+    s += ", " +
+         codegen::load(epilogue.types[e], codegen::compute_type(epilogue.types[e]), "extras.x" + num(e + 1));
   s += std::string(", &y0") + (epilogue.has_second ? ", &y1" : "") + ");\n";
   if (epilogue.has_second)
-    s += "  epilogue_second[epilogue_offsets.second + at] = " +
+    s += "  if (exists) epilogue_second[epilogue_offsets.second + at] = " +
          codegen::store(second, epilogue.second_type, "y1") + ";\n";
-  return s + "  return y0;\n}\n";
+  return s + "  return y0;\n}\nstatic inline " + type + " dlb_epilogue(" + type +
+         " v, long at, int row, int column EPILOGUE_PARAMETERS) {\n"
+         "  return dlb_epilogue_of(v, dlb_epilogue_extras(at, row, column EPILOGUE_ARGUMENTS), true, at "
+         "EPILOGUE_ARGUMENTS);\n}\n";
 }
 
 cl::Kernel& fetch_with(const Epilogue& epilogue, cl::Device& device, std::initializer_list<const char*> files,
