@@ -20,15 +20,24 @@
 namespace dlb::cl {
 namespace {
 
+// Threads that build what is queued. A thread lives as long as there is something to build.
 class Builders {
  public:
+  // Whether launches wait for what is built, or nobody does.
+  explicit Builders(bool urgent) : urgent_(urgent) {}
+
   // False where there is no thread.
-  bool add(ProgramEntry& entry) {
+  bool add(ProgramEntry& entry, bool first = false) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_) return false;
     if (threads_ < compile_processes(entry.device)) start_thread();
     if (threads_ == 0) return false;
-    waiting_.push_back({&entry, asked_++});
+    if (!first) {
+      waiting_.push_back({&entry, asked_++});
+    } else {
+      waiting_.insert(waiting_.begin() + static_cast<ptrdiff_t>(first_), {&entry, asked_++});
+      first_++;
+    }
     return true;
   }
 
@@ -44,14 +53,15 @@ class Builders {
   void stop() {
     std::unique_lock<std::mutex> lock(mutex_);
     stopping_ = true;
-    for (const Asked& asked : waiting_) asked.entry->under_way = false;
+    for (const Asked& asked : waiting_) end(*asked.entry);
     waiting_.clear();
+    first_ = 0;
     done_.notify_all();
     at_rest_.wait(lock, [this] { return threads_ == 0; });
   }
 
  private:
-  // With the lock held. A thread lives as long as there is something to build.
+  // With the lock held.
   void start_thread() {
     const WithoutSignals blocked;
     try {
@@ -67,9 +77,14 @@ class Builders {
     while (!waiting_.empty()) {
       const Asked asked = waiting_.front();
       waiting_.pop_front();
+      first_ -= first_ > 0;
       building_.insert(asked.number);
       lock.unlock();
-      build(*asked.entry);
+      if (urgent_)
+        build_for_launches(*asked.entry);
+      else
+        build_for_nobody(*asked.entry);
+      end(*asked.entry);
       lock.lock();
       building_.erase(asked.number);
       done_.notify_all();
@@ -78,7 +93,7 @@ class Builders {
     std::notify_all_at_thread_exit(at_rest_, std::move(lock));
   }
 
-  static void build(ProgramEntry& entry) {
+  static void build_for_launches(ProgramEntry& entry) {
     const WithBuildMode mode({.waited_by = WaitedBy::kLaunches, .elsewhere = true});
     const UrgentBuild urgent;  // also while another thread builds the entry
     try {
@@ -91,9 +106,25 @@ class Builders {
     } catch (...) {
       log_dropped("building a program behind its caller");  // its launch throws the error again
     }
-    entry.under_way = false;
   }
 
+  static void build_for_nobody(ProgramEntry& entry) {
+    if (entry.under_way) return;  // launches wait for it, and others build it
+    const WithBuildMode mode({.waited_by = WaitedBy::kNobody, .elsewhere = true});
+    try {
+      {
+        std::lock_guard<std::mutex> lock(entry.mutex);
+        entry.make();
+      }
+      make_room(entry);
+    } catch (...) {
+      log_dropped("building a program ahead");  // its first use throws the error again
+    }
+  }
+
+  void end(ProgramEntry& entry) const { (urgent_ ? entry.under_way : entry.ahead) = false; }
+
+  const bool urgent_;
   std::mutex mutex_;
   std::condition_variable at_rest_, done_;
   struct Asked {
@@ -101,6 +132,7 @@ class Builders {
     uint64_t number;
   };
   std::deque<Asked> waiting_;
+  size_t first_ = 0;             // so many of them were added as the first ones
   std::set<uint64_t> building_;  // their numbers
   uint64_t asked_ = 0;
   unsigned threads_ = 0;
@@ -108,7 +140,11 @@ class Builders {
 };
 
 Builders& builders() {
-  static auto* instance = new Builders;
+  static auto* instance = new Builders(true);
+  return *instance;
+}
+Builders& builders_ahead() {
+  static auto* instance = new Builders(false);
   return *instance;
 }
 
@@ -130,12 +166,24 @@ bool build_behind(ProgramEntry& entry) noexcept {
   return false;
 }
 
+void build_ahead(ProgramEntry& entry, AheadFor what) noexcept {
+  if (in_bad_fork() || entry.held || entry.failed || entry.ahead.exchange(true)) return;
+  try {
+    if (builders_ahead().add(entry, what == AheadFor::kProblem)) return;
+  } catch (...) {
+    log_dropped("having a program built ahead");  // who needs it builds it
+  }
+  entry.ahead = false;
+}
+
 void wait_for_builders() noexcept {
   if (!in_bad_fork()) builders().wait();
 }
 
 void stop_builders() noexcept {
-  if (!in_bad_fork()) builders().stop();
+  if (in_bad_fork()) return;
+  builders().stop();
+  builders_ahead().stop();
 }
 
 }  // namespace dlb::cl

@@ -26,6 +26,7 @@ struct ProgramEntry {
   std::atomic<bool> held{false};       // the driver has the program
   std::atomic<bool> failed{false};     // it does not build, and is not built again
   std::atomic<bool> under_way{false};  // another thread builds it, or will (cl/builders.h)
+  std::atomic<bool> ahead{false};      // build_ahead() was called, and the build has not ended
   std::mutex mutex;                    // guards the two that follow, for as long as a build takes
   cl_program program = nullptr;
   std::unique_ptr<Error> failure;

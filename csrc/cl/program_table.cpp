@@ -238,4 +238,17 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
   return ready;
 }
 
+std::function<bool()> prefetch_behind(Device& device, const std::vector<ProgramSource>& programs,
+                                      AheadFor what) {
+  std::vector<const ProgramEntry*> entries;
+  for (const ProgramSource& program : programs) {
+    ProgramEntry& entry = entry_for(device, program.source, with_device_options(device, program.options));
+    build_ahead(entry, what);
+    entries.push_back(&entry);
+  }
+  return [entries] {
+    return std::none_of(entries.begin(), entries.end(), [](auto* e) { return e->ahead.load(); });
+  };
+}
+
 }  // namespace dlb::cl

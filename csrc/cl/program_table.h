@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cl/builders.h"
 #include "cl/device.h"
 #include "cl/kernel.h"
 #include "cl/recording.h"
@@ -35,6 +36,11 @@ inline bool is_settled(Kernel& kernel) {
 // started.
 size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsigned threads = 0,
                 const std::function<bool(size_t)>& progress = {});
+
+// As prefetch(), by the threads of build_ahead() (cl/builders.h), without waiting. Returns what tells whether
+// all builds have ended; where there are no such threads none began, and the programs' first uses build them.
+std::function<bool()> prefetch_behind(Device& device, const std::vector<ProgramSource>& programs,
+                                      AheadFor what);
 
 // As get_kernel(), for a program that few will want: the kernel belongs to the caller, and its program goes
 // with it. Only the disk cache remembers it.

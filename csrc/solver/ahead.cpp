@@ -36,19 +36,19 @@ void ask_for_first(const Problem& problem, cl::Device& device, const AnySolver& 
   make_solution(problem, device, solver, config);
 }
 
-// Those of the programs that these problems would begin with that are not built.
-std::vector<cl::ProgramSource> programs_of(const std::vector<StoredProblem>& problems, cl::Device& device) {
+// Those of the programs that the problem would begin with that are not built.
+std::vector<cl::ProgramSource> programs_of(const Problem& problem, cl::Device& device) {
   cl::Recording recording;
-  for (const StoredProblem& problem : problems) try {
-      const auto [solver, config] = first_solution(*problem, device);
-      if (solver) ask_for_first(*problem, device, *solver, config);
-    } catch (const std::exception& error) {  // the op itself will raise it
-      log(1, std::string("not compiled ahead,") + error.what());
-    }
+  try {
+    const auto [solver, config] = first_solution(problem, device);
+    if (solver) ask_for_first(problem, device, *solver, config);
+  } catch (const std::exception& error) {  // the op itself will raise it
+    log(1, std::string("not compiled ahead,") + error.what());
+  }
   return recording.programs();
 }
 
-// Takes all that was expected so far at once, so that several processes have work.
+// Has all that was expected so far compiled.
 void compile_expected() {
   std::vector<StoredProblem> problems;  // of any device
   {
@@ -56,19 +56,10 @@ void compile_expected() {
     problems.swap(expected().problems);
     expected().queued = false;
   }
-  while (!problems.empty() && !background_stopping()) {
-    const int index = problems.front()->device;
-    cl::Device& device = device_of(static_cast<c10::DeviceIndex>(index));
-    const auto others = std::partition(problems.begin(), problems.end(), [&](const StoredProblem& problem) {
-      return problem->device == index;
-    });
-    const std::vector<StoredProblem> of_device(problems.begin(), others);
-    problems.erase(problems.begin(), others);
-    const std::vector<cl::ProgramSource> programs = programs_of(of_device, device);
-    if (!programs.empty())
-      cl::prefetch(device, programs, std::max(1u, cl::compile_processes(device)),
-                   [](size_t) { return !background_stopping(); });
-  }
+  for (const StoredProblem& problem : problems)
+    if (!background_stopping())  // the task is there for wait_for_background()
+      in_background_when(
+          build_first_behind(*problem, device_of(static_cast<c10::DeviceIndex>(problem->device))), [] {});
 }
 
 }  // namespace
@@ -82,6 +73,10 @@ void expect(const std::vector<StoredProblem>& problems) {
   e.problems.insert(e.problems.end(), problems.begin(), problems.end());
   if (std::exchange(e.queued, true)) return;
   in_background(compile_expected);
+}
+
+std::function<bool()> build_first_behind(const Problem& problem, cl::Device& device) {
+  return cl::prefetch_behind(device, programs_of(problem, device), cl::AheadFor::kProblem);
 }
 
 void compile_first(const Problem& problem, cl::Device& device, const AnySolver& solver) {

@@ -2,6 +2,7 @@
 // one program after the other; on devices whose programs other processes compile (cl/compile_process.h),
 // those that an op knows to follow need not wait their turn.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "solver/problem.h"
@@ -14,6 +15,11 @@ namespace dlb::solver {
 // that wants one before it is there waits for it. Does nothing on devices without such processes. Never
 // waits.
 void expect(const std::vector<StoredProblem>& problems);
+
+// Has what expect() has compiled for the problem built, unless that is under way. Returns what tells that
+// nothing of it is under way any more: then the problem's first solution can be built without waiting for a
+// compiler. Makes solutions, so it is to be called in the background.
+std::function<bool()> build_first_behind(const Problem& problem, cl::Device& device);
 
 // Builds what a first run of the problem by the solver has to wait for, its solution and what checks that
 // where it is unchecked: several programs in as many processes. Does nothing on devices without such

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -24,12 +25,22 @@ namespace {
 
 constexpr int kLowestPriority = 19;
 constexpr std::chrono::seconds kQuiet{1};  // without other tasks, before one that waits for that
+constexpr std::chrono::milliseconds kAskAgain{3};
+
+struct Pending {
+  std::function<bool()> ready;
+  std::function<void()> task;
+};
+
+using Clock = std::chrono::steady_clock;
 
 struct Worker {
   std::mutex mutex;
   std::condition_variable wake, idle;
   std::deque<std::function<void()>> tasks, idle_tasks;
-  unsigned waiting = 0;  // threads that wait until all is done
+  std::deque<Pending> pending;
+  Clock::time_point changed{};  // when a task came or ended: others often follow
+  unsigned waiting = 0;         // threads that wait until all is done
   bool busy = false, started = false;
   std::atomic<bool> stopping{false};
   std::thread thread;
@@ -48,16 +59,25 @@ struct Worker {
       }
       lock.lock();
       busy = false;
+      changed = Clock::now();
       if (at_rest()) idle.notify_all();
     }
   }
 
   // Waits for a task and takes it; null where the thread is to end. With the lock held.
   std::function<void()> next(std::unique_lock<std::mutex>& lock) {
-    const auto has_task = [this] { return stopping || !tasks.empty(); };
-    wake.wait(lock, [&] { return has_task() || !idle_tasks.empty(); });
-    // Others often follow those that were just done.
-    if (!has_task()) wake.wait_for(lock, kQuiet, [&] { return has_task() || waiting > 0; });
+    const auto has_task = [this] { return stopping || take_ready() || !tasks.empty(); };
+    const auto has_idle_task = [this] {
+      return !idle_tasks.empty() && pending.empty() && (waiting > 0 || Clock::now() - changed >= kQuiet);
+    };
+    while (!has_task() && !has_idle_task()) {
+      if (!pending.empty())
+        wake.wait_for(lock, kAskAgain);
+      else if (!idle_tasks.empty())
+        wake.wait_for(lock, kQuiet);
+      else
+        wake.wait(lock);
+    }
     if (stopping) return nullptr;
     auto& queue = tasks.empty() ? idle_tasks : tasks;
     std::function<void()> task = std::move(queue.front());
@@ -65,7 +85,33 @@ struct Worker {
     return task;
   }
 
-  bool at_rest() const { return stopping || (tasks.empty() && idle_tasks.empty() && !busy); }
+  // Moves the first task whose time has come in front of the others. False where there is none.
+  bool take_ready() {
+    const auto it = std::find_if(pending.begin(), pending.end(), [](const Pending& p) { return p.ready(); });
+    if (it == pending.end()) return false;
+    tasks.push_front(std::move(it->task));
+    pending.erase(it);
+    return true;
+  }
+
+  bool at_rest() const {
+    return stopping || (tasks.empty() && idle_tasks.empty() && pending.empty() && !busy);
+  }
+
+  // Begins with a new task, the first of which starts the thread. False where there will be none. With the
+  // lock held.
+  bool begin() {
+    if (stopping) return false;
+    if (!started) try {
+        thread = std::thread([this] { work(); });
+        started = true;
+      } catch (const std::system_error& error) {  // the system's limit of threads is reached
+        cl::log(1, std::string("no background thread,") + error.what());
+        return false;
+      }
+    changed = Clock::now();
+    return true;
+  }
 };
 
 Worker& worker() {
@@ -89,15 +135,16 @@ void wait_for_enqueued(const cl::Device& device) {
 void in_background(std::function<void()> task, bool when_idle) {
   Worker& w = worker();
   std::lock_guard<std::mutex> lock(w.mutex);
-  if (w.stopping) return;
-  if (!w.started) try {
-      w.thread = std::thread([&w] { w.work(); });
-      w.started = true;
-    } catch (const std::system_error& error) {  // the system's limit of threads is reached
-      cl::log(1, std::string("no background thread,") + error.what());
-      return;
-    }
+  if (!w.begin()) return;
   (when_idle ? w.idle_tasks : w.tasks).push_back(std::move(task));
+  w.wake.notify_one();
+}
+
+void in_background_when(std::function<bool()> ready, std::function<void()> task) {
+  Worker& w = worker();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  if (!w.begin()) return;
+  w.pending.push_back({std::move(ready), std::move(task)});
   w.wake.notify_one();
 }
 
@@ -134,6 +181,7 @@ void stop_background() noexcept {
     w.stopping = true;
     w.tasks.clear();
     w.idle_tasks.clear();
+    w.pending.clear();
     w.wake.notify_all();
     w.idle.notify_all();
   }

@@ -10,6 +10,10 @@ namespace dlb::solver {
 // second, or somebody waits for all. An exception of a task is logged and dropped. Never waits.
 void in_background(std::function<void()> task, bool when_idle = false);
 
+// As in_background(), as soon as ready() holds, which the thread asks again and again: so that it does other
+// tasks while programs are built for this one.
+void in_background_when(std::function<bool()> ready, std::function<void()> task);
+
 // For such tasks, before they build: waits while the program's own threads build kernels that they wait for,
 // as in its first iteration. Drivers compile one program at a time.
 void wait_while_program_starts(const cl::Device& device);

@@ -8,6 +8,8 @@
 
 #include "cl/build_mode.h"
 #include "cl/compile_process.h"
+#include "cl/program_table.h"
+#include "cl/recording.h"
 #include "cl/threads.h"
 #include "solver/background.h"
 #include "solver/budget.h"
@@ -141,7 +143,30 @@ double Search::cost_of_checks() const {
 
 void Search::prepare_in_background() {
   phase_ = kPreparing;
-  in_background([self = shared_from_this()] { self->prepare(); });
+  in_background(
+      [self = shared_from_this()] { in_background_when(self->build_behind(), [self] { self->prepare(); }); });
+}
+
+// Has the waiting candidates' programs built by other threads, where these let other processes compile, so
+// that the background thread meanwhile has time for other problems. Returns what tells that they have done
+// so.
+std::function<bool()> Search::build_behind() const {
+  std::vector<Candidate> work;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    work = candidates_;
+  }
+  cl::Recording recording;
+  for (const Candidate& c : work) {
+    // A program for one problem is the solution's own, which a recording does not note.
+    if (c.solution || c.state != Candidate::kWaiting || c.config.specialised) continue;
+    try {
+      make_solution(problem(), device_, *c.solver, c.config);
+    } catch (const std::exception& error) {
+      log(2, std::string("not built ahead,") + c.solver->name() + "," + error.what());
+    }
+  }
+  return cl::prefetch_behind(device_, recording.programs(), cl::AheadFor::kSearch);
 }
 
 // Builds and checks the waiting candidates. Runs on the background thread.

@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,6 +57,7 @@ class Search : public std::enable_shared_from_this<Search> {
   void advance(Step& step, const Operands& operands, Stream& stream, bool reusable_only);
   double cost_of_checks() const;
   void prepare_in_background();
+  std::function<bool()> build_behind() const;
   void prepare();
   void build_waiting(std::vector<Candidate>& work) const;
   size_t check(std::vector<Candidate>& work) const;

@@ -288,7 +288,7 @@ ChoicePtr replace_in_background(const Problem& problem, cl::Device& device, cons
   if (begun != &problem.op->reference())
     next->runs_to_search = run_to_search(problem, device, *choice->taken);
   if (!replace_choice(problem, choice, next)) return next;
-  in_background([stored = StoredProblem(problem), &device, next, begun] {
+  const auto replace = [stored = StoredProblem(problem), &device, next, begun] {
     wait_while_program_starts(device);
     if (background_stopping() || known_choice(*stored) != next) return;
     ChoicePtr better;
@@ -304,6 +304,9 @@ ChoicePtr replace_in_background(const Problem& problem, cl::Device& device, cons
       again->runs_to_search = kRunsToNextTry;
       replace_choice(*stored, next, again);
     }
+  };
+  in_background([stored = StoredProblem(problem), &device, replace] {
+    in_background_when(build_first_behind(*stored, device), replace);
   });
   return next;
 }
