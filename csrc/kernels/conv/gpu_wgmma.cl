@@ -115,44 +115,42 @@ INLINE float bias_of(const ConvWgmma* p, global const T* bias, int group, int ch
   return channel < p->cols ? load1(bias + p->bias_offset + group * p->cols + channel) : 0;
 }
 
-// The number of a work-item's sums, from i on, that are finished and stored together. Each such piece lies behind
-// uniform branches, so that its operands are not loaded for all pieces at once, for which there are no registers.
-#define PIECE 16
+// Of the functions that follow `sums` is a piece of a work-item's sums, from the i-th of them on.
 
 INLINE void finish(float* sums, int i, const ConvWgmma* p, int item, int group, int channel, global const T* bias,
                    local const int* places EPILOGUE_PARAMETERS) {
   if (!WEIGHTS && p->has_bias) {
 #pragma unroll
-    for (int j = i; j < i + PIECE; j++)
+    for (int j = 0; j < PIECE; j++)
       sums[j] += bias_of(p, bias, group,
-                         channel + (FORM == CONV_WGMMA_PIXEL_ROWS ? wgmma_column(item, j) : wgmma_row(item, j)));
+                         channel + (FORM == CONV_WGMMA_PIXEL_ROWS ? wgmma_column(item, i + j) : wgmma_row(item, i + j)));
   }
 #ifdef EPILOGUE
   EpilogueExtras extras[PIECE];
   int places_of[PIECE];
   const int first = group * p->cols + channel;
 #pragma unroll
-  for (int j = i; j < i + PIECE; j++) {
-    const int row = wgmma_row(item, j), column = wgmma_column(item, j);
-    const int at = places_of[j - i] = place_of(p, places, channel, row, column);
-    extras[j - i] = dlb_epilogue_extras(
+  for (int j = 0; j < PIECE; j++) {
+    const int row = wgmma_row(item, i + j), column = wgmma_column(item, i + j);
+    const int at = places_of[j] = place_of(p, places, channel, row, column);
+    extras[j] = dlb_epilogue_extras(
         max(at, 0), 0, at < 0 ? 0 : first + (FORM == CONV_WGMMA_PIXEL_ROWS ? column : row) EPILOGUE_ARGUMENTS);
   }
 #pragma unroll
-  for (int j = i; j < i + PIECE; j++)
-    sums[j] = dlb_epilogue_of(sums[j], extras[j - i], places_of[j - i] >= 0, places_of[j - i] EPILOGUE_ARGUMENTS);
+  for (int j = 0; j < PIECE; j++)
+    sums[j] = dlb_epilogue_of(sums[j], extras[j], places_of[j] >= 0, places_of[j] EPILOGUE_ARGUMENTS);
 #else
   if (!FINISHING(p->low, p->high)) return;
 #pragma unroll
-  for (int j = i; j < i + PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
+  for (int j = 0; j < PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
 #endif
 }
 
 INLINE void store_floats(const float* sums, int i, const ConvWgmma* p, int item, local const int* places, int channel,
                          global float* out) {
 #pragma unroll
-  for (int j = i; j < i + PIECE; j += 2) {
-    const int row = wgmma_row(item, j), column = wgmma_column(item, j);
+  for (int j = 0; j < PIECE; j += 2) {
+    const int row = wgmma_row(item, i + j), column = wgmma_column(item, i + j);
     const int first = place_of(p, places, channel, row, column), second = place_of(p, places, channel, row, column + 1);
     global float* o = out + first;
     if (first >= 0 && second == first + 1 && ((ulong)o & 7) == 0) {
@@ -169,7 +167,7 @@ INLINE void store_narrow(const float* sums, int i, const ConvWgmma* p, int item,
                          global T* out) {
 #pragma unroll
   for (int half_ = 0; half_ < 4; half_ += 2) {
-    const uint4 v = gather_columns(sums + i + half_, item);
+    const uint4 v = gather_columns(sums + half_, item);
     const int row = wgmma_row(item, half_), column = i / 4 * 8 + item % 4 * 8;
     const int first = place_of(p, places, channel, row, column), last = place_of(p, places, channel, row, column + 7);
     global T* o = out + first;
@@ -312,14 +310,18 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_wgmma(
       continue;
     }
 #endif
+#pragma unroll 1
+    for (int i = 0; i < SUMS; i += TURN) {
 #pragma unroll
-    for (int i = 0; i < SUMS; i += PIECE) {
-      if (p.splits > 1) {
-        store_floats(sums, i, &p, item, places, t.channel, part);
-        continue;
+      for (int j = 0; j < TURN; j += PIECE) {
+        if (p.splits > 1) {
+          store_floats(sums + j, i + j, &p, item, places, t.channel, part);
+        } else {
+          finish(sums + j, i + j, &p, item, t.group, t.channel, bias, places EPILOGUE_ARGUMENTS);
+          store(sums + j, i + j, &p, item, places, t.channel, out + p.out_offset);
+        }
       }
-      finish(sums, i, &p, item, t.group, t.channel, bias, places EPILOGUE_ARGUMENTS);
-      store(sums, i, &p, item, places, t.channel, out + p.out_offset);
+      if (i + TURN < SUMS) move_up(sums);
     }
   }
 }

@@ -108,38 +108,36 @@ INLINE Place place_of(const GemmWgmma* p, Tile t, int item) {
   return at;
 }
 
-// The number of a work-item's sums, from i on, that are finished and stored together. Each such piece lies behind
-// uniform branches, so that its operands are not loaded for all pieces at once, for which there are no registers.
-#define PIECE 16
+// Of the functions that follow `sums` is a piece of a work-item's sums, from the i-th of them on.
 
 INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, global const T* d, float alpha, float beta,
                    Tile t, int item EPILOGUE_PARAMETERS) {
 #pragma unroll
-  for (int j = i; j < i + PIECE; j++) sums[j] *= alpha;
+  for (int j = 0; j < PIECE; j++) sums[j] *= alpha;
   if (beta != 0) {
 #pragma unroll
-    for (int j = i; j < i + PIECE; j++) {
-      const int row = j / 2 % 2, column = wgmma_column(0, j);
+    for (int j = 0; j < PIECE; j++) {
+      const int row = j / 2 % 2, column = wgmma_column(0, i + j);
       sums[j] += beta * load_if(column < at->columns[row], d + at->d[row] + column * p->d_n);
     }
   }
 #ifdef EPILOGUE
   EpilogueExtras extras[PIECE];
 #pragma unroll
-  for (int j = i; j < i + PIECE; j++) {
-    const bool exists = wgmma_column(0, j) < at->columns[j / 2 % 2];
-    const long place = t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, j) * p->c_n;
-    extras[j - i] = dlb_epilogue_extras(exists ? place : 0, exists ? t.row + wgmma_row(item, j) : 0,
-                                        exists ? t.column + wgmma_column(item, j) : 0 EPILOGUE_ARGUMENTS);
+  for (int j = 0; j < PIECE; j++) {
+    const bool exists = wgmma_column(0, i + j) < at->columns[j / 2 % 2];
+    const long place = t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, i + j) * p->c_n;
+    extras[j] = dlb_epilogue_extras(exists ? place : 0, exists ? t.row + wgmma_row(item, i + j) : 0,
+                                        exists ? t.column + wgmma_column(item, i + j) : 0 EPILOGUE_ARGUMENTS);
   }
 #pragma unroll
-  for (int j = i; j < i + PIECE; j++)
-    sums[j] = dlb_epilogue_of(sums[j], extras[j - i], wgmma_column(0, j) < at->columns[j / 2 % 2],
-                              t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, j) * p->c_n EPILOGUE_ARGUMENTS);
+  for (int j = 0; j < PIECE; j++)
+    sums[j] = dlb_epilogue_of(sums[j], extras[j], wgmma_column(0, i + j) < at->columns[j / 2 % 2],
+                              t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, i + j) * p->c_n EPILOGUE_ARGUMENTS);
 #else
   if (FINISHING(p->low, p->high)) {
 #pragma unroll
-    for (int j = i; j < i + PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
+    for (int j = 0; j < PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
   }
 #endif
 }
@@ -147,23 +145,23 @@ INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, glob
 INLINE void store(const float* sums, int i, const GemmWgmma* p, const Place* at, int item, global T* c) {
   if (!p->c_vector) {
 #pragma unroll
-    for (int j = i; j < i + PIECE; j++) {
-      const int row = j / 2 % 2, column = wgmma_column(0, j);
+    for (int j = 0; j < PIECE; j++) {
+      const int row = j / 2 % 2, column = wgmma_column(0, i + j);
       store_if(column < at->columns[row], c + at->c[row] + column * p->c_n, sums[j]);
     }
     return;
   }
 #if defined(T_FLOAT)
 #pragma unroll
-  for (int j = i; j < i + PIECE; j += 2) {
-    const int row = j / 2 % 2, column = wgmma_column(0, j);
+  for (int j = 0; j < PIECE; j += 2) {
+    const int row = j / 2 % 2, column = wgmma_column(0, i + j);
     store_floats_if(column < at->columns[row], c + at->c[row] + column, sums[j], sums[j + 1]);
   }
 #else
 #pragma unroll
   for (int row = 0; row < 2; row++) {  // whole units of eight columns, of which each of four lanes has one
     const int column = wgmma_column(0, i) + item % 4 * 6;
-    store_unit_if(column < at->columns[row], c + at->c[row] + column, gather_columns(sums + i + 2 * row, item));
+    store_unit_if(column < at->columns[row], c + at->c[row] + column, gather_columns(sums + 2 * row, item));
   }
 #endif
 }
@@ -171,8 +169,8 @@ INLINE void store(const float* sums, int i, const GemmWgmma* p, const Place* at,
 INLINE void store_partial(const float* sums, int i, const GemmWgmma* p, const Place* at, global float* part) {
   const bool pairs = p->n % 2 == 0;
 #pragma unroll
-  for (int j = i; j < i + PIECE; j += 2) {
-    const int row = j / 2 % 2, column = wgmma_column(0, j);
+  for (int j = 0; j < PIECE; j += 2) {
+    const int row = j / 2 % 2, column = wgmma_column(0, i + j);
     global float* to = part + at->c[row] + column;
     store_floats_if(pairs && column < at->columns[row], to, sums[j], sums[j + 1]);
     store_float_if(!pairs && column < at->columns[row], to, sums[j]);
@@ -241,14 +239,18 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_wgmma(
     }
 #endif
     const Place at = place_of(&p, t, item);
+#pragma unroll 1
+    for (int i = 0; i < SUMS; i += TURN) {
 #pragma unroll
-    for (int i = 0; i < SUMS; i += PIECE) {
-      if (p.splits > 1) {
-        store_partial(sums, i, &p, &at, part);
-        continue;
+      for (int j = 0; j < TURN; j += PIECE) {
+        if (p.splits > 1) {
+          store_partial(sums + j, i + j, &p, &at, part);
+        } else {
+          finish(sums + j, i + j, &p, &at, added, alpha, beta, t, item EPILOGUE_ARGUMENTS);
+          store(sums + j, i + j, &p, &at, item, to);
+        }
       }
-      finish(sums, i, &p, &at, added, alpha, beta, t, item EPILOGUE_ARGUMENTS);
-      store(sums, i, &p, &at, item, to);
+      if (i + TURN < SUMS) move_up(sums);
     }
   }
 }
