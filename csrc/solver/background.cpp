@@ -32,14 +32,14 @@ struct Pending {
   std::function<void()> task;
 };
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 struct Worker {
   std::mutex mutex;
   std::condition_variable wake, idle;
   std::deque<std::function<void()>> tasks, idle_tasks;
   std::deque<Pending> pending;
-  Clock::time_point changed{};  // when a task came or ended: others often follow
+  SteadyClock::time_point changed{};  // when a task came or ended: others often follow
   unsigned waiting = 0;         // threads that wait until all is done
   bool busy = false, started = false;
   std::atomic<bool> stopping{false};
@@ -59,7 +59,7 @@ struct Worker {
       }
       lock.lock();
       busy = false;
-      changed = Clock::now();
+      changed = SteadyClock::now();
       if (at_rest()) idle.notify_all();
     }
   }
@@ -68,7 +68,7 @@ struct Worker {
   std::function<void()> next(std::unique_lock<std::mutex>& lock) {
     const auto has_task = [this] { return stopping || take_ready() || !tasks.empty(); };
     const auto has_idle_task = [this] {
-      return !idle_tasks.empty() && pending.empty() && (waiting > 0 || Clock::now() - changed >= kQuiet);
+      return !idle_tasks.empty() && pending.empty() && (waiting > 0 || SteadyClock::now() - changed >= kQuiet);
     };
     while (!has_task() && !has_idle_task()) {
       if (!pending.empty())
@@ -109,7 +109,7 @@ struct Worker {
         cl::log(1, std::string("no background thread,") + error.what());
         return false;
       }
-    changed = Clock::now();
+    changed = SteadyClock::now();
     return true;
   }
 };

@@ -38,6 +38,9 @@ constexpr double kMostForBuilt = 3, kMostBehindBuild = 0.1e6;
 // So many microseconds more may the reference take, by its estimate, which is 8 to 50 times of what it takes
 // on GPUs with caches.
 constexpr double kMostOfReference = 2e6;
+// Where the reference takes so many microseconds more by its estimate, a problem had better wait a tenth of a
+// second once, until what stands in is compiled and checked.
+constexpr double kWorthStandingIn = 2e3;
 // After so many runs it is tried again to replace the reference where that failed, for want of memory
 // perhaps.
 constexpr int64_t kRunsToNextTry = 100;
@@ -165,11 +168,25 @@ ChoicePtr choose_by_bucket(const Problem& problem, cl::Device& device) {
   return choice;
 }
 
+// Whether a solver only runs until what a problem would have begun with is ready.
+bool is_passing(const AnySolver& solver, const Problem& problem) {
+  return &solver == &problem.op->reference() || solver.stands_in();
+}
+
+// What stands in for better solutions, unless it fails, or the reference takes hardly longer.
+SolutionPtr stand_in(const Problem& problem, cl::Device& device, const std::vector<RankedSolver>& ranking,
+                     double reference) {
+  for (const auto& [solver, estimate] : ranking)
+    if (solver->stands_in())
+      return reference < estimate + kWorthStandingIn ? nullptr : if_it_works(problem, device, *solver);
+  return nullptr;
+}
+
 // The solution that runs at once, where programs can be built behind launches, in place of one that is not
-// built: a solution that is built and was checked before, else the reference solver, whose kernels are few,
-// small, and right without a check. So a first iteration asks for all its programs within milliseconds. Null
-// where the problem had better wait: for a program that takes no time to load, or because the reference would
-// take too long.
+// built: a solution that is built and was checked before; what stands in, which is checked once for a device
+// and dtype; else the reference solver, whose kernels are few, small, and right without a check. So a first
+// iteration asks for all its programs within milliseconds. Null where the problem had better wait: for a
+// program that takes no time to load, or because the reference would take too long.
 SolutionPtr first_without_waiting(const Problem& problem, cl::Device& device) {
   const AnySolver& reference = problem.op->reference();
   if (!preference_of(*problem.op).allows(reference) || !reference.can_solve(problem, device)) return nullptr;
@@ -178,8 +195,9 @@ SolutionPtr first_without_waiting(const Problem& problem, cl::Device& device) {
   if (does_not_build(device, *solver)) return nullptr;  // there is nothing to wait for
   const auto ranking = ranking_of(problem, device);
   if (SolutionPtr built = first_built(problem, device, ranking, true)) return built;
-  const double lowest = ranking.front().estimate;
-  if (reference.estimate_for(problem, device) > lowest + kMostOfReference) return nullptr;
+  const double time = reference.estimate_for(problem, device);
+  if (SolutionPtr plain = stand_in(problem, device, ranking, time)) return plain;
+  if (time > ranking.front().estimate + kMostOfReference) return nullptr;
   return make_solution(problem, device, reference, {});
 }
 
@@ -230,8 +248,8 @@ ChoicePtr choose_alone(const Problem& problem, cl::Device& device, size_t sizes,
   ChoicePtr choice = runs ? nullptr : choose_makeshift(problem, device, text);
   if (!choice) choice = choose_from_store(problem, device, text);
   if (!choice) choice = choose_on_miss(problem, device, text, sizes);
-  const bool passing = choice->makeshift && choice->taken->solver == &problem.op->reference();
-  if (!passing) note_bucket_choice(problem, *choice->reusable);
+  if (!choice->makeshift || !is_passing(*choice->taken->solver, problem))
+    note_bucket_choice(problem, *choice->reusable);
   return choice;
 }
 
@@ -280,13 +298,12 @@ ChoicePtr choose_behind(const Problem& problem, cl::Device& device, const AnySol
 }
 
 // Builds in the background what the problem would have begun with, and lets it replace a fallback choice as
-// soon as it is ready. Returns the choice that runs until then. No search begins behind the reference, which
-// is there to be replaced.
+// soon as it is ready. Returns the choice that runs until then. No search begins behind what is there to be
+// replaced.
 ChoicePtr replace_in_background(const Problem& problem, cl::Device& device, const ChoicePtr& choice) {
   const AnySolver* begun = choice->taken->solver;
   const ChoicePtr next = make_choice(choice->taken, choice->reusable);
-  if (begun != &problem.op->reference())
-    next->runs_to_search = run_to_search(problem, device, *choice->taken);
+  if (!is_passing(*begun, problem)) next->runs_to_search = run_to_search(problem, device, *choice->taken);
   if (!replace_choice(problem, choice, next)) return next;
   const auto replace = [stored = StoredProblem(problem), &device, next, begun] {
     wait_while_program_starts(device);
@@ -299,7 +316,7 @@ ChoicePtr replace_in_background(const Problem& problem, cl::Device& device, cons
     }
     if (better) {
       if (replace_choice(*stored, next, better)) note_bucket_choice(*stored, *better->reusable);
-    } else if (begun == &stored->op->reference()) {
+    } else if (is_passing(*begun, *stored)) {
       const ChoicePtr again = make_choice(next->taken, next->reusable, nullptr, true);
       again->runs_to_search = kRunsToNextTry;
       replace_choice(*stored, next, again);

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import away_from_zero, on_gpu_class, relative_error
-from gpu_solvers import check_configs, convolve, first_values, run_programs_of_one_problem, shifted
+from gpu_solvers import check_configs, check_products, convolve, first_values, run_programs_of_one_problem, shifted
 
 from dlbackend import _C
 
@@ -32,6 +32,12 @@ def test_configs_of_gpu_tiled(dtype):
     # the larger tiles of float64 do not fit 48 KiB of local memory
     assert len(first_values(configs)) >= (2 if dtype == torch.float64 else 4)
     assert {config.split(",")[1] for config in configs} != {"1"}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_products_of_gpu_plain(dtype):
+    _C.force_solver("gemm:gpu_plain")
+    check_products(70, 75, 37, dtype, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -106,6 +112,14 @@ def test_configs_of_gpu_implicit(case):
     alone = dtype == torch.float64 and _C.device_properties(0).compute_units > 16
     tiles = 1 if alone else 2 if dtype == torch.float64 else 3
     assert len(first_values(check_configs("gpu_implicit", run, 1 if alone else 2))) >= tiles
+
+
+@pytest.mark.parametrize("case", [*CONVS, ((23, 21), 70, 66, 1, (3, 3), 2, 1, 1, torch.float32)], ids=str)
+def test_convolutions_of_gpu_plain(case):
+    """All directions; sums over enough pixels to be divided, and more than a tile of rows and columns."""
+    _C.force_solver(",".join(f"{op}:gpu_plain" for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")))
+    for channels_last in (False, True) if len(case[0]) == 2 else (False,):
+        convolve(case, TOLERANCE[case[-1]], channels_last)
 
 
 WINOGRADS = [

@@ -110,3 +110,44 @@ def test_where_a_solver_does_not_build_the_reference_is_left_all_the_same(tmp_pa
     taken = json.loads(result.stdout.splitlines()[-1])
     assert "test_fails" not in taken
     assert taken.count("reference") <= 3
+
+
+# A product and the gradients of a convolution, of which the reference would take long.
+STANDING_IN = """
+import json, torch, dlbackend
+import torch.nn.functional as F
+a, w = torch.randn(300, 300), torch.randn(20, 24, 3, 3)
+x = torch.randn(2, 24, 40, 40)
+want = F.conv2d(x, w, padding=1)
+def run():
+    assert ((a.to("ocl") @ a.to("ocl")).cpu() - a @ a).norm() < 1e-5 * (a @ a).norm()
+    x_ocl, w_ocl = x.to("ocl").requires_grad_(), w.to("ocl").requires_grad_()
+    y = F.conv2d(x_ocl, w_ocl, padding=1)
+    y.sum().backward()
+    assert (y.cpu() - want).norm() < 1e-5 * want.norm()
+def taken():
+    return [s.solver.split("@")[0] for p in dlbackend.solvers.problems() if p.startswith(("gemm:", "conv_"))
+            for s in dlbackend.solvers.solutions(p) if s.taken]
+run()
+first = taken()
+for _ in range(3):
+    dlbackend.solvers.wait()
+    run()
+print(json.dumps([first, taken()]))
+"""
+
+
+def test_plain_tiles_stand_in_on_gpus(tmp_path):
+    """In place of the reference until what the estimates say is built, which may be for the last of them already."""
+    result = forked_python(
+        STANDING_IN,
+        DLBACKEND_CACHE_DIR=str(tmp_path),
+        DLBACKEND_PACKS="",
+        DLBACKEND_EMULATE="class=gpu",
+        DLBACKEND_ENQUEUE_THREAD="1",
+        DLBACKEND_COMPILE_PROCESSES="2",
+    )
+    assert result.returncode == 0, result.stderr
+    first, then = json.loads(result.stdout.splitlines()[-1])
+    assert "gpu_plain" in first and "reference" not in first
+    assert not {"gpu_plain", "reference"} & set(then)

@@ -23,6 +23,15 @@ typedef struct {
 } ConvShape;
 ASSERT_SIZE(ConvShape, 224);
 
+// conv/gpu_plain.cl, which says what rows, columns and lines are. Offsets are in elements.
+enum { CONV_PLAIN_FORWARD, CONV_PLAIN_DATA, CONV_PLAIN_WEIGHTS };
+typedef struct {
+  dlb_long line_offset, image_offset, out_offset, bias_offset, partial_offset;
+  dlb_int rows, columns, depth;  // of a group's product
+  dlb_int part;                  // of the depth, which a work-group sums
+} ConvPlain;
+ASSERT_SIZE(ConvPlain, 56);
+
 // A convolution, or one stride phase of its input gradient, as a gather: every output position q of axis i
 // sums over taps t the gathered image at q * step + first + t * dilation.
 //   out[n, col, q] = bias + sum over red, taps of weight * in[n, red, q * step + first + tap * dilation]

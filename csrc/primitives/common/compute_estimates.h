@@ -1,5 +1,7 @@
 // Estimates of time for ops bound by arithmetic on a device, from its rates.
 #pragma once
+#include <algorithm>
+
 #include "solver/device_rates.h"
 
 namespace dlb::solver {
@@ -24,6 +26,18 @@ inline double reference_microseconds(double operations, c10::ScalarType dtype, c
   // others.
   const double launches = cpu ? 2 : 7;
   return launches * rates.launch_us + times * operations / rates.plain(dtype);
+}
+
+// Microseconds of plain tiles (kernels/common/plain_tile.clh): so many work-groups that each sum over
+// `depth`.
+inline double plain_tile_microseconds(double operations, double groups, double depth, c10::ScalarType dtype,
+                                      const cl::Device& device) {
+  // Of what registers allow; and a stage of one work-group alone, which waits for memory.
+  constexpr double kShare = 0.1, kStage = 1, kDepthOfStage = 16;
+  const DeviceRates& rates = rates_of(device);
+  const double alone =
+      kStage * depth / kDepthOfStage * std::min(1.0, device.compute_units / std::max(groups, 1.0));
+  return 2 * rates.launch_us + std::max(operations / (kShare * rates.plain(dtype)), alone);
 }
 
 }  // namespace dlb::solver

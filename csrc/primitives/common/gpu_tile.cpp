@@ -2,6 +2,7 @@
 #include "primitives/common/gpu_tile.h"
 
 #include "cl/rounding.h"
+#include "kernels/common/plain_tile.h"
 #include "primitives/common/factor.h"
 #include "primitives/common/specialised.h"
 #include "runtime/element.h"
@@ -122,6 +123,13 @@ const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type) {
   if (device.max_work_group < 128) return "work-groups of 128 are too large for the device";
   if (!gpu_tile_fits(kSquareTile, device, type)) return "too little local memory";
   return nullptr;
+}
+
+const char* plain_tiles_refuse(const cl::Device& device, c10::ScalarType type) {
+  if (const char* reason = gpu_tiles_refuse(device, type)) return reason;
+  if (device.max_work_group < params::PLAIN_ITEMS) return "its work-groups are too large for the device";
+  const uint64_t bytes = uint64_t{params::PLAIN} * params::PLAIN * partial_bytes(type);
+  return bytes > device.local_mem ? "too little local memory" : nullptr;
 }
 
 const char* gpu_mma_refuses(const cl::Device& device, c10::ScalarType type, bool tf32) {

@@ -63,6 +63,8 @@ constexpr uint64_t kGpuPartialBytes = uint64_t(256) << 20;  // of partial result
 
 // False with the reason for devices and dtypes that the tiled kernels are not for.
 const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type);
+// The same of plain tiles (kernels/common/plain_tile.clh).
+const char* plain_tiles_refuse(const cl::Device& device, c10::ScalarType type);
 // The same of those on tensor cores.
 const char* gpu_mma_refuses(const cl::Device& device, c10::ScalarType type, bool tf32);
 bool gpu_tile_fits(int tile, const cl::Device& device, c10::ScalarType type);

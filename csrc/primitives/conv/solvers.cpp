@@ -31,6 +31,7 @@ std::vector<const ConvSolver*> conv_solvers() {
       conv_gpu_wgmma(),      // Hopper's tensor cores, for float32 at its own precision too
       conv_gpu_mma(),        // 16 bits and TF32 on tensor cores
       conv_gpu_implicit(),   // everything else on GPU-class devices
+      conv_gpu_plain(),      // what runs while better kernels are compiled
       conv_fft(),            // large filters of stride 1: a result's cost does not depend on their size
       conv_unfold(),         // a product by any GEMM solver: other dtypes, and what a library does better
       conv_reference(),  // every dtype, layout and size, every device; what the others are checked against

@@ -11,6 +11,7 @@ const ConvSolver* conv_cpu_winograd();
 const ConvSolver* conv_gpu_depthwise();
 const ConvSolver* conv_gpu_mma();
 const ConvSolver* conv_gpu_implicit();
+const ConvSolver* conv_gpu_plain();
 const ConvSolver* conv_gpu_wgmma();
 const ConvSolver* conv_gpu_winograd();
 const ConvSolver* conv_fft();

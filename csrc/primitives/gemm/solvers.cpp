@@ -15,6 +15,7 @@ std::vector<const GemmSolver*> gemm_solvers() {
       gemm_gpu_wgmma(),    // Hopper's tensor cores, for float32 at its own precision too
       gemm_gpu_mma(),      // 16 bits and TF32 on tensor cores
       gemm_gpu_tiled(),    // everything on GPU-class devices
+      gemm_gpu_plain(),    // what runs while better kernels are compiled
       gemm_clblast(),      // any device, any driver; seconds to start on a CPU, so only when forced there
       gemm_reference(),    // every dtype and layout, every device; what the others are checked against
   };

@@ -11,6 +11,7 @@ const GemmSolver* gemm_cpu_packed();
 const GemmSolver* gemm_cpu_small();
 const GemmSolver* gemm_gpu_gemv();
 const GemmSolver* gemm_gpu_mma();
+const GemmSolver* gemm_gpu_plain();
 const GemmSolver* gemm_gpu_wgmma();
 const GemmSolver* gemm_gpu_tiled();
 const GemmSolver* gemm_clblast();
