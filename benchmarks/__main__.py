@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks import host_cost, startup
 from benchmarks.case import Case
 from benchmarks.cases import SUITES, cases
+from benchmarks.fresh_caches import fresh_caches
 from dlbackend import outputs
 from dlbackend.tools.bench import Worker, alternate, examine, middle, ratio
 
@@ -78,14 +79,6 @@ def show(row: dict[str, Any], goal: float) -> None:
     )
 
 
-def use_fresh_caches(folder: str) -> None:
-    """Processes that are started from now on have no packs, and caches in this folder."""
-    drivers = {"POCL_CACHE_DIR": folder + "/pocl", "CUDA_CACHE_PATH": folder + "/nvidia"}
-    for path in drivers.values():
-        os.makedirs(path)
-    os.environ.update({"DLBACKEND_CACHE_DIR": folder, "DLBACKEND_PACKS": "", **drivers})
-
-
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     about, _, more = (__doc__ or "").partition("\n\n")
@@ -111,7 +104,7 @@ def main() -> None:
         if options.own_caches:
             print("with the user's caches and packs")
         else:
-            use_fresh_caches(folder)
+            os.environ.update(fresh_caches(folder))
             print("without packs, caches empty at the beginning; timed in the steady state")
         run(options)
 

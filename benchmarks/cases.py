@@ -409,37 +409,45 @@ def _net_cases(precision: str) -> list[Case]:
     return made
 
 
+def gpt2(layers: int, device: Any, precision: str = "f32") -> tuple[Any, Callable[[], Any]]:
+    """GPT-2, of 124 million parameters where it has twelve layers, and what makes the context of a step."""
+    import transformers
+
+    dtype, context = prepare_precision(precision, device)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=layers)).to(device, dtype), context
+
+
+def language_step(net: Any, context: Callable[[], Any], optimizer: Any, shape: tuple[int, int]) -> Step:
+    """A step of training GPT-2 on random texts of this (number, tokens)."""
+    import torch
+
+    tokens = torch.randint(50257, shape).to(net.device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with context():
+            loss = net(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
 def _language_cases() -> list[Case]:
     """GPT-2 of 124 million parameters, four layers of it on a CPU: training, and 32 tokens generated."""
     import torch
 
-    def model(device: Any, precision: str, **options: Any) -> tuple[Any, Callable[[], Any]]:
-        import transformers
-
-        dtype, context = prepare_precision(precision, device)
-        config = transformers.GPT2Config(n_layer=_sized(4, 12), **options)
-        return transformers.GPT2LMHeadModel(config).to(device, dtype), context
-
     def training(precision: str) -> Callable[[Any], Step]:
         def build(device: Any) -> Step:
-            net, context = model(device, precision)
+            net, context = gpt2(_sized(4, 12), device, precision)
             optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
-            tokens = torch.randint(50257, (_sized(1, 8), _sized(128, 512))).to(device)
-
-            def step() -> None:
-                optimizer.zero_grad()
-                with context():
-                    loss = net(input_ids=tokens, labels=tokens).loss
-                loss.backward()
-                optimizer.step()
-
-            return step
+            return language_step(net, context, optimizer, (_sized(1, 8), _sized(128, 512)))
 
         return build
 
     def generation(precision: str) -> Callable[[Any], Step]:
         def build(device: Any) -> Step:
-            net, _ = model(device, precision)
+            net, _ = gpt2(_sized(4, 12), device, precision)
             net.eval()
             tokens = torch.randint(50257, (1, 64)).to(device)
             options = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False, "pad_token_id": 50256}

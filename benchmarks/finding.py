@@ -20,6 +20,7 @@ import sys
 import tempfile
 from typing import Any
 
+from benchmarks.fresh_caches import fresh_caches
 from dlbackend import outputs
 
 TURN, TURNS = 0.3, 36  # seconds, at least, of half a process's turn; turns of each mode, over all rounds
@@ -99,18 +100,14 @@ class _Process:
     """
 
     def __init__(self, code: str, options: argparse.Namespace, cache: str, iterations: int, **variables: str) -> None:
-        drivers = {"POCL_CACHE_DIR": cache + "/pocl", "CUDA_CACHE_PATH": cache + "/nvidia"}
-        for folder in drivers.values():
-            os.makedirs(folder, exist_ok=True)
         head = (
             f"DEVICE, NET, BATCH, ITERATIONS = {options.device!r}, {options.net!r}, {options.batch}, {iterations}\n"
             f"LOSSES, TURN = {options.losses}, {TURN}\n"
             "import torch, dlbackend\n"
         )
-        environment = {**os.environ, "DLBACKEND_CACHE_DIR": cache, "DLBACKEND_PACKS": "", **drivers, **variables}
         self.process = subprocess.Popen(
             [sys.executable, "-c", head + code],
-            env=environment,
+            env={**os.environ, **fresh_caches(cache), **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

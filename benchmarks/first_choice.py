@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from benchmarks.fresh_caches import fresh_caches
 from dlbackend import outputs
 
 GOAL, GOAL_SHARE = 1.3, 0.9  # times the best; of the problems
@@ -228,11 +229,8 @@ def main() -> None:
             json.dump(judge_all(options), out)
         return
     with tempfile.TemporaryDirectory() as cache:
-        drivers = {"POCL_CACHE_DIR": cache + "/pocl", "CUDA_CACHE_PATH": cache + "/nvidia"}
-        for folder in drivers.values():
-            os.makedirs(folder)
-        own = {"DLBACKEND_CACHE_DIR": cache, "DLBACKEND_PACKS": "", "DLBACKEND_FIND_MODE": "fast"}
-        environment = {**os.environ, **own, **drivers, "DLBACKEND_RATES": options.rates}
+        own = {"DLBACKEND_FIND_MODE": "fast", "DLBACKEND_RATES": options.rates}
+        environment = {**os.environ, **fresh_caches(cache), **own}
         index = options.device.partition(":")[2] or "0"
         if options.rates == "measured":
             code = f"import time, torch, dlbackend; t = time.time(); r = dlbackend._C.measure_rates({index})"

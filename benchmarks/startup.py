@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dlbackend
+from benchmarks.fresh_caches import fresh_caches
 from benchmarks.report import figure
 
 FIRST_OP = """
@@ -67,10 +68,7 @@ print(json.dumps({"seconds": time.process_time() - start}))
 
 
 def _run(code: str, device: str, cache: str, **variables: str) -> dict[str, Any]:
-    drivers = {"POCL_CACHE_DIR": cache + "/pocl", "CUDA_CACHE_PATH": cache + "/nvidia"}  # their own caches
-    for folder in drivers.values():
-        os.makedirs(folder, exist_ok=True)
-    environment = {**os.environ, "DLBACKEND_CACHE_DIR": cache, "DLBACKEND_PACKS": "", **drivers, **variables}
+    environment = {**os.environ, **fresh_caches(cache), **variables}
     command = [sys.executable, "-c", f"DEVICE = {device!r}\n" + code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

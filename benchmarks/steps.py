@@ -20,6 +20,7 @@ Times = training_worker.Times
 answer_of = training_worker.answer_of
 measure = training_worker.measure
 prepare_device = training_worker.prepare_device
+search_counts = training_worker.search_counts
 serve = training_worker.serve
 settle = training_worker.settle
 synchronize = training_worker.synchronize

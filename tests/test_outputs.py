@@ -18,14 +18,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import make_pack  # noqa: E402
 
 import benchmarks.__main__ as suites  # noqa: E402
-from benchmarks import finding, first_choice  # noqa: E402
+from benchmarks import finding, first_choice, settling  # noqa: E402
 
 PICTURES = (["bench"], ["validate"], ["tune", "resnet18"])
 COMMANDS = [
     *((main, command) for command in (["bench", "--json"], ["validate", "--json"], ["tune", "resnet18", "--out"])),
     *((main, [*command, "--picture"]) for command in PICTURES),
     (main, ["cache", "export"]),
-    *((run, ["--json"]) for run in (suites.main, finding.main, first_choice.main)),
+    *((run, ["--json"]) for run in (suites.main, finding.main, first_choice.main, settling.main)),
     (make_pack.main, ["--out"]),
 ]
 

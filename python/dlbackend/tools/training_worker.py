@@ -60,6 +60,14 @@ def measure(step: Step, device: torch.device, budget: float) -> Times:
     return Times(statistics.median(times), statistics.median(host))
 
 
+def search_counts() -> dict[str, float]:
+    """What changes while something is compiled or measured in this process, which computes on ocl."""
+    import dlbackend
+
+    counts = {**dlbackend.solvers.stats(), "compiled": dlbackend.kernel_stats()["compiled"]}
+    return {name: counts[name] for name in WHAT_SEARCHES_CHANGE}
+
+
 def settle(step: Step, device: torch.device, longest: float = 20) -> None:
     """Runs an iteration until nothing more is compiled or measured for it, for so many seconds at most."""
     for _ in range(3):
@@ -67,21 +75,20 @@ def settle(step: Step, device: torch.device, longest: float = 20) -> None:
     synchronize(device)
     if device.type != "ocl":
         return
-    import dlbackend
+    from dlbackend import backend, solvers
 
     end, quiet = time.perf_counter() + longest, 0
     before: dict[str, float] = {}
-    with dlbackend.backend.flags(find_share=1.0):  # the same choices as with less, sooner
+    with backend.flags(find_share=1.0):  # the same choices as with less, sooner
         while quiet < 3 and time.perf_counter() < end:
             pause, steps = time.perf_counter() + 0.2, 0
             while steps < 3 or time.perf_counter() < pause:
                 step()
                 synchronize(device)
                 steps += 1
-            dlbackend.solvers.wait()
-            now = {**dlbackend.solvers.stats(), "compiled": dlbackend.kernel_stats()["compiled"]}
-            changed = [name for name in WHAT_SEARCHES_CHANGE if now[name] != before.get(name)]
-            quiet, before = 0 if changed else quiet + 1, now
+            solvers.wait()
+            now = search_counts()
+            quiet, before = 0 if now != before else quiet + 1, now
 
 
 def training_step(
