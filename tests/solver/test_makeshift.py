@@ -149,5 +149,6 @@ def test_plain_tiles_stand_in_on_gpus(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     first, then = json.loads(result.stdout.splitlines()[-1])
-    assert "gpu_plain" in first and "reference" not in first
+    assert "gpu_plain" in first
+    assert "reference" not in first
     assert not {"gpu_plain", "reference"} & set(then)
