@@ -74,7 +74,7 @@ INLINE long result_at(const ConvShape* p, int channel, int column) {
 // dense, [split][group][row][column].
 __attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void conv_plain(
     global const T* line, global const T* image, global T* out, global const T* bias, global ACC* partial, ConvShape p,
-    ConvPlain q EPILOGUE_PARAMETERS) {
+    ConvPlain q) {
   PLAIN_MEMORY(memory);
   const int item = get_local_id(0), id = get_group_id(0);
   const int tiles_m = (q.rows + PLAIN - 1) / PLAIN, tiles_n = (q.columns + PLAIN - 1) / PLAIN;
@@ -106,8 +106,7 @@ __attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void conv_plain(
       continue;
     }
     const ACC v = memory[i] + (p.has_bias ? load1(bias + q.bias_offset + channel) : 0);
-    const long at = result_at(&p, channel, n);
-    store1(out + q.out_offset + at, FINISH(v, p.low, p.high, at, 0, channel));
+    store1(out + q.out_offset + result_at(&p, channel, n), bounded1(v, p.low, p.high));
   }
 }
 

@@ -18,7 +18,7 @@ INLINE void load_plain(local ACC* tile, global const T* x, const GemmOperand* o,
 __attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void gemm_plain(global const T* a, global const T* b,
                                                                                global T* c, global const T* d,
                                                                                ACC alpha, ACC beta,
-                                                                               GemmTiled p EPILOGUE_PARAMETERS) {
+                                                                               GemmTiled p) {
   PLAIN_MEMORY(memory);
   const int item = get_local_id(0), group = get_group_id(0);
   const int rows = (p.m + PLAIN - 1) / PLAIN, columns = (p.n + PLAIN - 1) / PLAIN, matrix = group / columns / rows;
@@ -38,6 +38,6 @@ __attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void gemm_plain(
     ACC v = alpha * memory[i];
     if (beta != 0) v += beta * load1(d + p.d_offset + matrix * p.d_batch + m * p.d_m + n * p.d_n);
     const long at = matrix * p.c_batch + m * p.c_m + n * p.c_n;
-    store1(c + p.c_offset + at, FINISH(v, p.low, p.high, at, m, n));
+    store1(c + p.c_offset + at, bounded1(v, p.low, p.high));
   }
 }

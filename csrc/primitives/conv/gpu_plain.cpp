@@ -8,6 +8,7 @@
 #include "primitives/common/gpu_tile.h"
 #include "primitives/conv/shape.h"
 #include "primitives/conv/solvers.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
@@ -77,7 +78,6 @@ class PlainInvoker final : public ConvInvoker {
     kernel_.launch_with(stream.queue(), range_, [&](auto& list) {
       for (const cl_mem mem : {line.mem, image.mem, out.mem, bias.mem, partial}) list.add(mem);
       list.add(shape), list.add(a);
-      add_epilogue(list, problem_.epilogue, o);
     });
     if (splits_ == 1) return;
     const int64_t results = problem_.groups * int64_t{a.rows} * a.columns;
@@ -91,9 +91,8 @@ class PlainInvoker final : public ConvInvoker {
     const int direction = is_weight_grad(p)                          ? params::CONV_PLAIN_WEIGHTS
                           : p.direction == ConvDirection::kInputGrad ? params::CONV_PLAIN_DATA
                                                                      : params::CONV_PLAIN_FORWARD;
-    return fetch_with(p.epilogue, device,
-                      {"common/gpu_tile.clh", "common/plain_tile.clh", "conv/gpu_plain.cl"}, name,
-                      gpu_options(device, p.dtype) + " -DDIRECTION=" + std::to_string(direction));
+    return fetch_kernel(device, {"common/gpu_tile.clh", "common/plain_tile.clh", "conv/gpu_plain.cl"}, name,
+                        gpu_options(device, p.dtype) + " -DDIRECTION=" + std::to_string(direction));
   }
 
   const ConvProblem problem_;
@@ -107,7 +106,6 @@ class PlainInvoker final : public ConvInvoker {
 class Plain final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_plain"; }
-  bool takes_epilogue() const override { return true; }
   bool stands_in() const override { return true; }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (const char* reason = plain_tiles_refuse(device, p.dtype)) return Applicability::no(reason);

@@ -8,6 +8,7 @@
 #include "primitives/common/gpu_tile.h"
 #include "primitives/gemm/arguments.h"
 #include "primitives/gemm/solvers.h"
+#include "runtime/fetch_kernel.h"
 
 namespace dlb::solver {
 namespace {
@@ -26,9 +27,8 @@ class PlainInvoker final : public GemmInvoker {
  public:
   PlainInvoker(const GemmProblem& p, cl::Device& device)
       : problem_(p),
-        kernel_(fetch_with(p.epilogue, device,
-                           {"common/gpu_tile.clh", "common/plain_tile.clh", "gemm/gpu_plain.cl"},
-                           "gemm_plain", gpu_options(device, p.dtype))),
+        kernel_(fetch_kernel(device, {"common/gpu_tile.clh", "common/plain_tile.clh", "gemm/gpu_plain.cl"},
+                             "gemm_plain", gpu_options(device, p.dtype))),
         range_(cl::Range::linear(groups_of(p), params::PLAIN_ITEMS)) {
     arguments_.a = operand(p.a[0], p.a[1], p.a[2]), arguments_.b = operand(p.b[0], p.b[2], p.b[1]);
     arguments_.c_batch = p.c[0], arguments_.c_m = p.c[1], arguments_.c_n = p.c[2];
@@ -47,7 +47,6 @@ class PlainInvoker final : public GemmInvoker {
       add_factor(list, problem_.dtype, o.alpha);
       add_factor(list, problem_.dtype, problem_.has_d ? o.beta : Factor{0, 0, 0});
       list.add(a);
-      add_epilogue(list, problem_.epilogue, o);
     });
   }
 
@@ -61,7 +60,6 @@ class PlainInvoker final : public GemmInvoker {
 class Plain final : public GemmSolver {
  public:
   const char* name() const override { return "gpu_plain"; }
-  bool takes_epilogue() const override { return true; }
   bool stands_in() const override { return true; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (const char* reason = plain_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
