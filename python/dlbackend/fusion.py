@@ -11,7 +11,7 @@ itself, with gradients (docs/compile.md).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ class Fused(nn.Module):
         if isinstance(layer, nn.Linear):
             matrix = x.reshape(-1, x.shape[-1])
             shape = (*x.shape[:-1], layer.out_features)
-            flat = [_as_matrix(o, shape) for o in operands]
+            flat = [as_matrix(o, shape) for o in operands]
             made = ops.product_rows.default(rows, matrix, layer.weight.t(), layer.bias, 1, 1, flat)[0]
             return made.reshape(shape)  # type: ignore[no-any-return]
         if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
@@ -119,7 +119,7 @@ class Fused(nn.Module):
         return Plan(bool(behind), solver.partition(" ")[0], self._rows_for(x, operands) or "")
 
 
-def _as_matrix(operand: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+def as_matrix(operand: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """An operand that broadcasts to a linear layer's result as one that does to its matrix."""
     leading = operand.shape[: max(operand.dim() - 1, 0)]
     if all(size == 1 for size in leading):

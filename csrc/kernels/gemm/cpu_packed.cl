@@ -7,14 +7,14 @@
 #else
 #define FLOATS convert_float16
 #endif
-#if defined(A_CHAR) || defined(A_UCHAR)
+#ifdef A_INTEGERS
 #define A_LOAD1(p) ((float)*(p))
 #define A_LOAD16(p) FLOATS(vload16(0, p))
 #else
 #define A_LOAD1 LOAD1
 #define A_LOAD16 LOAD16
 #endif
-#if defined(B_CHAR) || defined(B_UCHAR)
+#ifdef B_INTEGERS
 #define B_LOAD1(p) ((float)*(p))
 #define B_LOAD16(p) FLOATS(vload16(0, p))
 #else

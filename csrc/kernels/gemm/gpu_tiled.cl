@@ -20,13 +20,13 @@ INLINE void group_offsets(int* offset, const GemmOperand* o, int item, int rows,
 }
 
 #define OPERAND_T A_T
-#if defined(A_CHAR) || defined(A_UCHAR)
+#ifdef A_INTEGERS
 #define OPERAND_INTEGERS
 #endif
 #define OPERAND(name) a_##name
 #include "gemm/gpu_tiled_load.clh"
 #define OPERAND_T B_T
-#if defined(B_CHAR) || defined(B_UCHAR)
+#ifdef B_INTEGERS
 #define OPERAND_INTEGERS
 #endif
 #define OPERAND(name) b_##name

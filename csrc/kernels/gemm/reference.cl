@@ -1,12 +1,12 @@
 // GEMM of any dtype and layout, one work-item per output: out = alpha * A * B + beta * D within bounds. Slow and
 // plain.
 #include "common/operands.clh"
-#if defined(A_CHAR) || defined(A_UCHAR)
+#ifdef A_INTEGERS
 #define LOAD_A(p, i) ((ACC)(p)[i])
 #else
 #define LOAD_A LOAD
 #endif
-#if defined(B_CHAR) || defined(B_UCHAR)
+#ifdef B_INTEGERS
 #define LOAD_B(p, i) ((ACC)(p)[i])
 #else
 #define LOAD_B LOAD
