@@ -5,8 +5,10 @@
 #include <unordered_set>
 
 #include "cl/builders.h"
+#include "cl/launch_sample.h"
 #include "cl/program_entry.h"
 #include "cl/statistics.h"
+#include "cl/tiers.h"
 
 namespace dlb::cl {
 
@@ -102,9 +104,16 @@ void Kernel::set_argument(cl_uint position, size_t size, const void* value, bool
   const cl_int status = api().clSetKernelArg(handle_.load(std::memory_order_relaxed), position, size, value);
   if (status != CL_SUCCESS) [[unlikely]]
     throw_error(status, "clSetKernelArg", "argument " + std::to_string(position) + " of kernel " + name_);
+  if (sampler_) [[unlikely]]
+    sampler_->set(position, size,
+                  !value      ? LaunchSampler::Kind::kLocal
+                  : is_buffer ? LaunchSampler::Kind::kBuffer
+                              : LaunchSampler::Kind::kValue);
 }
 
 void Kernel::enqueue(Queue& queue, const Range& range) {
+  if (sampler_ && sampler_->launch(range)) [[unlikely]]
+    ask_for_improvement(*program_);
   Command command(queue, CommandKind::kKernel, name_.c_str());
   command.set_range(range);
   const cl_int status =

@@ -11,6 +11,7 @@
 #include "cl/builders.h"
 #include "cl/compile_process.h"
 #include "cl/recording.h"
+#include "cl/tiers.h"
 #include "solver/ahead.h"
 #include "solver/background.h"
 #include "solver/budget.h"
@@ -141,10 +142,10 @@ bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solv
 
 // Whether a first run had better not wait for the solution with the lowest estimate: where kernels' first
 // launches compile too, a few of them are most of a program's first iteration, and where other processes can
-// compile, they do that meanwhile.
+// compile, they do that meanwhile. A first tier is not worth that.
 bool takes_makeshift(const Problem& problem, cl::Device& device, const RankedSolver& lowest) {
-  return (device.late_code || cl::compile_processes(device) > 0) && searches(find_mode()) &&
-         !problem.op->trusts_first_choice() &&
+  return (device.late_code || cl::compile_processes(device) > 0) && !cl::has_tiers(device) &&
+         searches(find_mode()) && !problem.op->trusts_first_choice() &&
          !is_stored(problem, device, *lowest.solver, lowest.solver->first_config_for(problem, device));
 }
 
