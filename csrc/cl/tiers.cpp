@@ -2,10 +2,14 @@
 #include "cl/tiers.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -67,6 +71,8 @@ class Tiers {
 };
 
 namespace {
+
+std::atomic<bool (*)()> g_forbidden{nullptr};
 
 constexpr const char* kFirstTierOption = " -cl-opt-disable";
 
@@ -156,13 +162,17 @@ void Tiers::ask_for(ProgramEntry& program) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (stopping_ || program.improving.exchange(true)) return;
   waiting_.push_back({&program, Clock::now()});
-  if (threads_ >= improving_processes(program.device)) return;
+  // One is needed also where there are no more processes, and this one compiles.
+  if (threads_ >= std::max(1U, improving_processes(program.device))) return;
   const WithoutSignals blocked;
   try {
     std::thread([this] { work(); }).detach();
     threads_++;
   } catch (const std::system_error&) {
     log_dropped("starting a thread that has programs optimised");  // those that there are do all the work
+    if (threads_ > 0) return;
+    waiting_.pop_back();  // its first tier stays
+    program.improving = false;
   }
 }
 
@@ -263,8 +273,13 @@ bool has_tiers(const Device& device) {
 
 bool may_run_first_tier(const ProgramEntry& program) noexcept {
   const BuildMode mode = build_mode();
-  if (mode.optimised) return false;
+  const auto forbidden = g_forbidden.load(std::memory_order_relaxed);
+  if (mode.optimised || (forbidden && forbidden())) return false;
   return mode.waited_by != WaitedBy::kNobody || (mode.only_checked_optimised && !program.checked);
+}
+
+void no_first_tier_while(bool (*condition)()) noexcept {
+  g_forbidden = condition;
 }
 
 bool start_in_first_tier(ProgramEntry& program, Kernel& kernel) {

@@ -29,6 +29,9 @@ bool has_tiers(const Device& device);
 // Whether launches of the calling thread may run the first tier of the program, as its build mode says.
 bool may_run_first_tier(const ProgramEntry& program) noexcept;
 
+// Sets the condition under which no launch runs a first tier: results of the tiers may differ by rounding.
+void no_first_tier_while(bool (*condition)()) noexcept;
+
 // Builds the first tier of a program that is not built and that no store has, and has the kernel's launches
 // go to it. False where there is none: the program itself is to be built.
 bool start_in_first_tier(ProgramEntry& program, Kernel& kernel);

@@ -3,7 +3,6 @@
 import time
 from pathlib import Path
 
-import pytest
 from faulty_solvers import with_faulty_solvers
 from fresh_process import emulating, forked_python
 from stores import contents
@@ -174,3 +173,15 @@ print(before, all(check() for _ in range(5)), torch.allclose((e.to("ocl") @ f.to
     )
     assert out.split() == ["True"] * 3
     assert not any(b"test_miscompiled" in key for key in vouched(tmp_path))
+
+
+def test_deterministic_programs_have_one_tier(tmp_path):
+    """The tiers' results may differ by rounding."""
+    code = """
+torch.use_deterministic_algorithms(True)
+a = x.to("ocl")
+assert right(a.exp() * 2 + a.cumsum(0))
+print(counts()[1])
+"""
+    assert run(tmp_path, code).split() == ["0"]
+    assert programs(tmp_path)[False] == 0
