@@ -33,6 +33,7 @@ struct ProgramEntry {
   std::atomic<ProgramEntry*> last_tier{nullptr};   // of a first tier: the program
   std::atomic<bool> improving{false};              // another process compiles it, or will
   std::atomic<bool> checked{false};                // it is a solver's that is checked before it is used
+  int checks_to_come = 0;                          // before which it must not take over; guarded by tiers.cpp
   std::mutex mutex;                                // guards the two that follow, for as long as a build takes
   cl_program program = nullptr;
   std::unique_ptr<Error> failure;
@@ -52,6 +53,8 @@ struct ProgramEntry {
   Kernel& kernel(const std::string& name, bool sampled = false);
   // Of the kernels whose launches are noted. Never waits. They live as long as the process.
   std::vector<const LaunchSampler*> samplers();
+  // Whether the program of a kernel has a first tier, which the kernel may not run yet.
+  static bool has_first_tier(const Kernel& kernel);
   // Releases the driver's program and kernels. The driver keeps what commands in its queues need, and the
   // next launch makes the program again.
   void release();

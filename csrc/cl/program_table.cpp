@@ -109,6 +109,10 @@ std::vector<Kernel*> ProgramEntry::all_kernels() {
   return list;
 }
 
+bool ProgramEntry::has_first_tier(const Kernel& kernel) {
+  return kernel.program_ && kernel.program_->first_tier.load();
+}
+
 void ProgramEntry::release() {
   for (Kernel* kernel : all_kernels()) kernel->detach();
   api().clReleaseProgram(program);
@@ -147,7 +151,10 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
   Kernel& kernel = entry.kernel(name);
   if (!entry.held && !entry.failed) {
     if (Recording* recording = Recording::current()) {
-      recording->note(source, options);
+      // What runs in its first tier does not wait for a compiler.
+      const bool runs = recording->wanted() == Recording::kWhether && entry.first_tier.load() &&
+                        start_in_first_tier(entry, kernel);
+      if (!runs) recording->note(source, options);
       return kernel;
     }
     if (build_mode().deferred && kernel.will_be_made()) return kernel;
@@ -198,6 +205,8 @@ bool may_stay_unbuilt(Kernel& kernel) {
   Recording* recording = Recording::current();
   if (!recording) return kernel.stand_in() || (build_mode().deferred && kernel.will_be_made());
   if (recording->wanted() != Recording::kWhether) return false;
+  if (kernel.stand_in()) return true;
+  if (ProgramEntry::has_first_tier(kernel)) return false;
   recording->note_unbuilt();
   return true;
 }

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -45,6 +47,7 @@ class Tiers {
   void take_over(Kernel& kernel) noexcept;
   void hold() noexcept;
   void release() noexcept;
+  void check_again(const std::vector<ProgramEntry*>& programs, std::function<bool()> check);
   void wait(const std::function<bool()>& stop);
   void stop() noexcept;
 
@@ -55,19 +58,34 @@ class Tiers {
     Clock::time_point since;
   };
   static constexpr auto kMostDelay = std::chrono::seconds(1);
+  // A solver is to be checked again.
+  struct Check {
+    std::vector<ProgramEntry*> programs;  // that take over behind it
+    std::set<ProgramEntry*> awaited;      // those of them that are not optimised yet
+    std::function<bool()> check;
+    uint64_t number;
+  };
 
   static Kernel* build_stand_in(ProgramEntry& program, ProgramEntry& first_tier, const std::string& name);
+  bool start_thread(const Device& device);
   void work();
   ProgramEntry* next();
   static bool improve(ProgramEntry& program);
+  void improve_with(std::unique_lock<std::mutex>& lock, ProgramEntry& program);
+  void run_check(std::unique_lock<std::mutex>& lock);
+  bool may_take_over(const ProgramEntry& program) const;
+  void let_take_over() noexcept;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Asked> waiting_;
-  unsigned threads_ = 0, busy_ = 0;
+  std::list<Check> checks_;  // whose programs are not all optimised
+  std::deque<Check> ready_;  // whose programs are
+  uint64_t numbered_ = 0;    // checks that were ever asked for
+  unsigned threads_ = 0, improving_ = 0, checking_ = 0;
   bool stopping_ = false;
-  int checks_ = 0;             // for which programs of solvers must not take over
-  std::vector<Kernel*> held_;  // that wait for those
+  int uses_ = 0;               // of first tiers that live, while which programs of solvers must not take over
+  std::vector<Kernel*> held_;  // that must not take over yet
 };
 
 namespace {
@@ -138,42 +156,80 @@ bool Tiers::start(ProgramEntry& program, Kernel& kernel) {
   return true;
 }
 
+// With the lock held.
+bool Tiers::may_take_over(const ProgramEntry& program) const {
+  return !program.checked || (uses_ == 0 && program.checks_to_come == 0);
+}
+
 void Tiers::take_over(Kernel& kernel) noexcept {
   if (!kernel.stand_in_.load(std::memory_order_relaxed)) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (kernel.program_->checked && checks_ > 0)
-    held_.push_back(&kernel);
-  else
+  if (may_take_over(*kernel.program_))
     kernel.stand_in_.store(nullptr, std::memory_order_release);
+  else
+    held_.push_back(&kernel);
+}
+
+// With the lock held.
+void Tiers::let_take_over() noexcept {
+  std::erase_if(held_, [this](Kernel* kernel) {
+    if (!may_take_over(*kernel->program_)) return false;
+    kernel->stand_in_.store(nullptr, std::memory_order_release);
+    return true;
+  });
 }
 
 void Tiers::hold() noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
-  checks_++;
+  uses_++;
 }
 
 void Tiers::release() noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (--checks_ > 0) return;
-  for (Kernel* kernel : std::exchange(held_, {})) kernel->stand_in_.store(nullptr, std::memory_order_release);
+  uses_--;
+  let_take_over();
 }
 
-void Tiers::ask_for(ProgramEntry& program) {
+void Tiers::check_again(const std::vector<ProgramEntry*>& programs, std::function<bool()> check) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (stopping_ || program.improving.exchange(true)) return;
-  waiting_.push_back({&program, Clock::now()});
-  // One is needed also where there are no more processes, and this one compiles.
-  if (threads_ >= std::max(1U, improving_processes(program.device))) return;
+  Check added{{}, {}, std::move(check), numbered_++};
+  for (ProgramEntry* program : programs) {
+    if (!program->checked) continue;
+    program->checks_to_come++;
+    added.programs.push_back(program);
+    if (program->improving) added.awaited.insert(program);
+  }
+  if (stopping_ || added.programs.empty()) return;
+  const Device& device = added.programs.front()->device;
+  if (added.awaited.empty())
+    ready_.push_back(std::move(added));
+  else
+    checks_.push_back(std::move(added));
+  changed_.notify_all();
+  start_thread(device);
+}
+
+// With the lock held. As many as there are processes, and one for checks. One is needed also where there are
+// no more processes, and this one compiles. False where there is none.
+bool Tiers::start_thread(const Device& device) {
+  if (threads_ > std::max(1U, improving_processes(device))) return true;
   const WithoutSignals blocked;
   try {
     std::thread([this] { work(); }).detach();
     threads_++;
   } catch (const std::system_error&) {
     log_dropped("starting a thread that has programs optimised");  // those that there are do all the work
-    if (threads_ > 0) return;
-    waiting_.pop_back();  // its first tier stays
-    program.improving = false;
   }
+  return threads_ > 0;
+}
+
+void Tiers::ask_for(ProgramEntry& program) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_ || program.improving.exchange(true)) return;
+  waiting_.push_back({&program, Clock::now()});
+  if (start_thread(program.device)) return;
+  waiting_.pop_back();  // its first tier stays
+  program.improving = false;
 }
 
 // The program whose first tier probably costs most: products and convolutions take longest, and are what
@@ -195,28 +251,68 @@ ProgramEntry* Tiers::next() {
 void Tiers::work() {
   const WithBuildMode mode({.waited_by = WaitedBy::kNobody});
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!waiting_.empty()) {
-    ProgramEntry* const program = next();
-    if (!program) {
-      changed_.wait_for(lock, std::chrono::milliseconds(20));
+  while (!waiting_.empty() || !ready_.empty()) {
+    if (!ready_.empty()) {
+      run_check(lock);
       continue;
     }
-    busy_++;
-    lock.unlock();
-    bool again = false;
-    try {
-      again = improve(*program);
-    } catch (...) {
-      log_dropped("having a program optimised");  // its first tier stays
-    }
-    lock.lock();
-    program->improving = again && !stopping_;
-    if (program->improving) waiting_.push_back({program, Clock::now()});
-    busy_--;
-    changed_.notify_all();
+    const bool busy = improving_ >= std::max(1U, improving_processes(waiting_.front().program->device));
+    if (ProgramEntry* const program = busy ? nullptr : next())
+      improve_with(lock, *program);
+    else
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
   }
   threads_--;
   std::notify_all_at_thread_exit(changed_, std::move(lock));
+}
+
+void Tiers::improve_with(std::unique_lock<std::mutex>& lock, ProgramEntry& program) {
+  improving_++;
+  const uint64_t numbered = numbered_;
+  lock.unlock();
+  bool again = false, done = false;
+  try {
+    again = improve(program);
+    done = program.held;
+  } catch (...) {
+    log_dropped("having a program optimised");  // its first tier stays
+  }
+  lock.lock();
+  program.improving = again && !stopping_;
+  if (program.improving) waiting_.push_back({&program, Clock::now()});
+  for (auto it = checks_.begin(); it != checks_.end();) {
+    // What later checks launched may not have been noted in time.
+    const bool had_all = !again || it->number < numbered;
+    if (!had_all || it->awaited.erase(&program) == 0 || (done && !it->awaited.empty())) {
+      ++it;
+      continue;
+    }
+    if (done) ready_.push_back(std::move(*it));
+    it = checks_.erase(it);
+  }
+  improving_--;
+  changed_.notify_all();
+}
+
+void Tiers::run_check(std::unique_lock<std::mutex>& lock) {
+  const Check check = std::move(ready_.front());
+  ready_.pop_front();
+  checking_++;
+  lock.unlock();
+  bool right = false;
+  try {
+    const WithBuildMode mode({.waited_by = WaitedBy::kNobody, .only_checked_optimised = true});
+    right = check.check();
+  } catch (...) {
+    log_dropped("checking a solver again");  // its first tiers stay
+  }
+  lock.lock();
+  if (right) {
+    for (ProgramEntry* program : check.programs) program->checks_to_come--;
+    let_take_over();
+  }
+  checking_--;
+  changed_.notify_all();
 }
 
 // Whether launches were noted meanwhile, for which it is to be done again. Kernels that were not launched yet
@@ -247,7 +343,7 @@ bool Tiers::improve(ProgramEntry& program) {
 
 void Tiers::wait(const std::function<bool()>& stop) {
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!stopping_ && (!waiting_.empty() || busy_ > 0) && !stop())
+  while (!stopping_ && (!waiting_.empty() || !ready_.empty() || improving_ + checking_ > 0) && !stop())
     changed_.wait_for(lock, std::chrono::milliseconds(20));
 }
 
@@ -255,6 +351,8 @@ void Tiers::stop() noexcept {
   std::unique_lock<std::mutex> lock(mutex_);
   stopping_ = true;
   waiting_.clear();
+  ready_.clear();
+  checks_.clear();
   changed_.notify_all();
   changed_.wait(lock, [this] { return threads_ == 0; });
 }
@@ -310,17 +408,16 @@ FirstTierUse::FirstTierUse() : before_(std::exchange(current_, this)) {
 
 FirstTierUse::~FirstTierUse() {
   current_ = before_;
-  if (!kept_) Tiers::instance().release();
-}
-
-void release_take_overs() noexcept {
   Tiers::instance().release();
 }
 
-void wait_until_improved(const std::vector<ProgramEntry*>& programs, const std::function<bool()>& stop) {
-  for (const ProgramEntry* program : programs)
-    while (program->checked && program->improving && !stop())
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+bool FirstTierUse::any() const noexcept {
+  return std::any_of(programs_.begin(), programs_.end(),
+                     [](auto* program) { return program->checked.load(); });
+}
+
+void FirstTierUse::check_again(std::function<bool()> check) {
+  Tiers::instance().check_again(programs_, std::move(check));
 }
 
 void wait_for_improvements(const std::function<bool()>& stop) {

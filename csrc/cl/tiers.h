@@ -42,29 +42,28 @@ void ask_for_improvement(ProgramEntry& first_tier) noexcept;
 // A kernel was made: its launches no longer go to the first tier, or later where a check is to come.
 void take_over(Kernel& kernel) noexcept;
 
-// Lives while a solver is checked for an op that waits, and tells which programs ran in the first tier. While
-// it lives, and if keep() was called until release_take_overs(), no program of a solver takes over.
+// Lives while a solver is checked for an op that waits, and notes which programs ran in the first tier. While
+// it lives, no program of a solver takes over.
 class FirstTierUse {
  public:
   FirstTierUse();
   ~FirstTierUse();
   FirstTierUse(const FirstTierUse&) = delete;
-  const std::vector<ProgramEntry*>& programs() const { return programs_; }
-  void keep() noexcept { kept_ = true; }
+  // Whether a program of a solver ran in the first tier.
+  bool any() const noexcept;
+  // Has the solver checked again by the threads of this file when those of the programs that belong to
+  // solvers are optimised. They take over when check() returns true, and do not where it returns false or
+  // throws. It runs nothing of them in the first tier, but may run others' so.
+  void check_again(std::function<bool()> check);
 
  private:
   friend Kernel;
   static constinit thread_local FirstTierUse* current_;
   FirstTierUse* const before_;
   std::vector<ProgramEntry*> programs_;
-  bool kept_ = false;
 };
-void release_take_overs() noexcept;
 
-// Waits until those of the programs that belong to solvers which are checked are built as they should be, or
-// that failed, or stop() is true.
-void wait_until_improved(const std::vector<ProgramEntry*>& programs, const std::function<bool()>& stop);
-// Waits until all are, or stop() is true.
+// Waits until all programs are optimised and checked again, or stop() is true.
 void wait_for_improvements(const std::function<bool()>& stop);
 // Begins no more of them, and waits for what cannot be left; at process exit.
 void stop_improvements() noexcept;

@@ -11,7 +11,6 @@
 #include "cl/builders.h"
 #include "cl/compile_process.h"
 #include "cl/recording.h"
-#include "cl/tiers.h"
 #include "solver/ahead.h"
 #include "solver/background.h"
 #include "solver/budget.h"
@@ -142,10 +141,11 @@ bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solv
 
 // Whether a first run had better not wait for the solution with the lowest estimate: where kernels' first
 // launches compile too, a few of them are most of a program's first iteration, and where other processes can
-// compile, they do that meanwhile. A first tier is not worth that.
+// compile, they do that meanwhile. So it is with tiers: one that runs without optimisation is slow until the
+// driver has optimised it, which takes the longer the more of them there are.
 bool takes_makeshift(const Problem& problem, cl::Device& device, const RankedSolver& lowest) {
-  return (device.late_code || cl::compile_processes(device) > 0) && !cl::has_tiers(device) &&
-         searches(find_mode()) && !problem.op->trusts_first_choice() &&
+  return (device.late_code || cl::compile_processes(device) > 0) && searches(find_mode()) &&
+         !problem.op->trusts_first_choice() &&
          !is_stored(problem, device, *lowest.solver, lowest.solver->first_config_for(problem, device));
 }
 

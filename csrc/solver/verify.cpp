@@ -100,26 +100,20 @@ bool try_check(const Problem& problem, cl::Device& device, Candidate& candidate)
   }
 }
 
-// Checks a solver again that was right as far as first tiers tell, when its programs are optimised. Only then
-// they take over, and later processes are told. Where it is wrong or cannot be checked, the first tiers stay.
-void check_again_behind(const Problem& problem, cl::Device& device, Candidate candidate,
-                        const std::string& name, std::vector<cl::ProgramEntry*> programs) {
-  in_background([stored = StoredProblem(problem), &device, candidate = std::move(candidate), name,
-                 programs = std::move(programs)]() mutable {
-    cl::wait_until_improved(programs, background_stopping);
-    if (background_stopping()) return;
-    const cl::WithBuildMode mode({.waited_by = cl::WaitedBy::kNobody, .only_checked_optimised = true});
-    std::lock_guard<std::mutex> lock(measuring_queue(device).mutex);
-    candidate.state = Candidate::kWaiting;
-    if (!try_check(*stored, device, candidate)) return;
-    if (candidate.state == Candidate::kReady) {
-      cl::find_disk_cache().store(cl::find_key(device, name), kRight);
-      cl::release_take_overs();
-      return;
-    }
-    verifications_of(device).set(name, false);
-    warn_wrong(*stored, device, candidate, "its programs stay as they are without optimisation");
-  });
+// Checks a solver again that was right as far as first tiers tell, now that its programs are optimised. Only
+// then they take over, and later processes are told. Where it is wrong or cannot be checked, the first tiers
+// stay.
+bool check_again(const Problem& problem, cl::Device& device, Candidate candidate, const std::string& name) {
+  std::lock_guard<std::mutex> lock(measuring_queue(device).mutex);
+  candidate.state = Candidate::kWaiting;
+  if (background_stopping() || !try_check(problem, device, candidate)) return false;
+  if (candidate.state == Candidate::kReady) {
+    cl::find_disk_cache().store(cl::find_key(device, name), kRight);
+    return true;
+  }
+  verifications_of(device).set(name, false);
+  warn_wrong(problem, device, candidate, "its programs stay as they are without optimisation");
+  return false;
 }
 
 }  // namespace
@@ -177,11 +171,11 @@ bool verify(const Problem& problem, cl::Device& device, const SolutionPtr& solut
   verifications.set(name, right);
   if (!right) {
     warn_wrong(problem, device, candidate, "it is not used");
-  } else if (first_tiers.programs().empty()) {
-    cl::find_disk_cache().store(cl::find_key(device, name), kRight);
+  } else if (first_tiers.any()) {
+    first_tiers.check_again(
+        [checked, &device, candidate, name] { return check_again(*checked, device, candidate, name); });
   } else {
-    first_tiers.keep();
-    check_again_behind(*checked, device, candidate, name, first_tiers.programs());
+    cl::find_disk_cache().store(cl::find_key(device, name), kRight);
   }
   return right;
 }

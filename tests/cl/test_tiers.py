@@ -1,6 +1,5 @@
 """Programs are built without optimisation first, and other processes' optimised ones take their place."""
 
-import time
 from pathlib import Path
 
 from faulty_solvers import with_faulty_solvers
@@ -70,16 +69,14 @@ def test_machine_code_is_compiled_elsewhere(tmp_path):
 
 
 def test_a_process_ends_while_programs_are_optimised(tmp_path):
-    start = time.monotonic()
-    out = run(tmp_path, 'assert right(compute(x.to("ocl")))\nprint(time.monotonic(), *counts())')
-    ended, compiled, optimised, _ = map(float, out.split())
-    assert time.monotonic() - ended < 2
-    assert ended > start
+    out = run(tmp_path, 'assert right(compute(x.to("ocl")))\nprint(*counts())')
+    stored = programs(tmp_path)
+    compiled, optimised, _ = map(int, out.split())
+    assert optimised <= stored[True] < compiled == stored[False]
     # Another goes on with what the first began: nothing is built twice in one tier.
     code = 'assert right(compute(x.to("ocl")))\nprint(*counts())\ndlbackend.solvers.wait()\nprint(*counts())'
     first, last = (line.split() for line in run(tmp_path, code).splitlines())
     assert first[0] == last[0] == "0"
-    assert optimised < compiled
     assert programs(tmp_path)[True] >= compiled
 
 
@@ -146,6 +143,24 @@ def test_solvers_are_checked_again_when_they_are_optimised(tmp_path):
     assert vouched(tmp_path / "short") == []
     run(tmp_path / "long", NET + "assert check()\ndlbackend.solvers.wait()\nassert check()")
     assert len(vouched(tmp_path / "long")) == 1
+
+
+def test_what_runs_in_its_first_tier_counts_as_built(tmp_path):
+    """A convolution that would begin with another solver takes the one that runs already, and waits for less."""
+    run(
+        tmp_path,
+        """
+x, narrow, wide = torch.randn(64, 1, 8, 8), torch.randn(32, 1, 3, 3), torch.randn(64, 32, 3, 3)
+def net(*tensors):
+    a, b, c = tensors
+    return torch.conv2d(torch.conv2d(a, b, padding=1), c, padding=1)
+y = net(x.to("ocl"), narrow.to("ocl"), wide.to("ocl")).cpu()
+assert torch.allclose(y, net(x, narrow, wide), atol=1e-2)
+""",
+    )
+    keys = [key for key in contents(tmp_path / "programs") if FIRST in key]
+    assert any(b"conv_cpu" in key for key in keys)
+    assert not any(b"winograd_cpu" in key for key in keys)
 
 
 def test_measurements_are_of_what_is_optimised(tmp_path):
