@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -96,6 +97,36 @@ bool LaunchSampler::launch(const Range& range) {
     log_dropped("noting a launch");  // its machine code is then compiled here
     return false;
   }
+}
+
+namespace {
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+// A launch that is timed, until it ends.
+struct Timed {
+  LaunchSampler::Time* time;  // of a sampler, which lives as long as the process; null if it does not count
+  uint64_t enqueued;
+};
+
+void CL_CALLBACK end_of_launch(cl_event, cl_int, void* data) {
+  static std::atomic<uint64_t> last_end{0};
+  const std::unique_ptr<Timed> timed(static_cast<Timed*>(data));
+  const uint64_t end = now_ns(), begin = std::max(timed->enqueued, last_end.exchange(end));
+  if (!timed->time || end < begin) return;
+  timed->time->launches.fetch_add(1, std::memory_order_relaxed);
+  timed->time->ns.fetch_add(end - begin, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void LaunchSampler::time(cl_event event, bool counts) {
+  auto timed = std::make_unique<Timed>(Timed{counts ? &time_ : nullptr, now_ns()});
+  if (api().clSetEventCallback(event, CL_COMPLETE, end_of_launch, timed.get()) == CL_SUCCESS)
+    static_cast<void>(timed.release());
+  api().clReleaseEvent(event);
 }
 
 void LaunchSampler::note(const Range& range) {

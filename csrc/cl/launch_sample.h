@@ -1,7 +1,8 @@
 // Launches that are noted in one process and repeated in another, for drivers that compile a kernel's machine
 // code when it is first launched with a work-group size: the other process then has it compiled and kept in
 // the driver's cache. What is repeated computes nothing: all values are zero, sizes too, and the buffers
-// small.
+// small. It is also found out how long the launches take, since what takes longest had best be optimised
+// first.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -25,11 +26,20 @@ class LaunchSampler {
   void set(cl_uint position, size_t size, Kind kind);
   // A launch with the arguments that were set last. Whether it was noted.
   bool launch(const Range& range);
+  // Finds out when a launch ends, and where it `counts` how long it takes: from the end of the one before,
+  // for which this was called too. Takes over its event.
+  void time(cl_event event, bool counts);
 
   // What was noted up to now, for repeat_launches(). Thread-safe, as is the count of launches.
   std::string noted() const;
   const std::string& kernel() const { return kernel_; }
   uint64_t launches() const noexcept { return launches_.load(std::memory_order_relaxed); }
+  // How many launches were timed, and how long they took.
+  uint64_t timed() const noexcept { return time_.launches.load(std::memory_order_relaxed); }
+  uint64_t busy_ns() const noexcept { return time_.ns.load(std::memory_order_relaxed); }
+  struct Time {
+    std::atomic<uint64_t> launches{0}, ns{0};
+  };
 
  private:
   struct Argument {
@@ -47,6 +57,7 @@ class LaunchSampler {
   std::vector<Argument> arguments_;
   std::vector<Shape> known_;
   std::atomic<uint64_t> launches_{0};
+  Time time_;
   mutable std::mutex mutex_;  // guards what follows
   std::string noted_;
 };

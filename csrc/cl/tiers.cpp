@@ -14,6 +14,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "cl/build.h"
@@ -56,6 +57,8 @@ class Tiers {
   struct Asked {
     ProgramEntry* program;
     Clock::time_point since;
+    uint64_t launches = 0;  // of its first tier
+    double lately = 0;      // those of late
   };
   static constexpr auto kMostDelay = std::chrono::seconds(1);
   // A solver is to be checked again.
@@ -94,10 +97,22 @@ std::atomic<bool (*)()> g_forbidden{nullptr};
 
 constexpr const char* kFirstTierOption = " -cl-opt-disable";
 
-uint64_t launches_of(ProgramEntry& first_tier) {
+// How often kernels of a program's first tier were launched, and how long one takes; 0 if that is not known.
+struct Use {
   uint64_t launches = 0;
-  for (const LaunchSampler* sampler : first_tier.samplers()) launches += sampler->launches();
-  return launches;
+  double ns = 0;
+};
+
+Use use_of(ProgramEntry& first_tier) {
+  Use use;
+  uint64_t timed = 0;
+  for (const LaunchSampler* sampler : first_tier.samplers()) {
+    use.launches += sampler->launches();
+    timed += sampler->timed();
+    use.ns += static_cast<double>(sampler->busy_ns());
+  }
+  use.ns /= static_cast<double>(std::max<uint64_t>(timed, 1));
+  return use;
 }
 
 // The launches that were noted of a program's first tier, and the kernels that they are of.
@@ -232,17 +247,24 @@ void Tiers::ask_for(ProgramEntry& program) {
   program.improving = false;
 }
 
-// The program whose first tier probably costs most: products and convolutions take longest, and are what
-// solvers are checked for. Null where none was launched yet, so that it is not known which machine code it
-// needs; it is not waited for long. With the lock held.
+// The program whose first tier costs most now: launches count half when others were optimised since. Those of
+// products and convolutions cost most as long as nothing of them was timed. Null where none was launched yet,
+// so that it is not known which machine code it needs; it is not waited for long. With the lock held.
 ProgramEntry* Tiers::next() {
-  const auto cost = [](const Asked& asked) {
-    const uint64_t launches = launches_of(*asked.program->first_tier.load());
-    return std::pair(launches > 0 && asked.program->checked, launches);
+  const auto costs = [](Asked& asked) {
+    const Use use = use_of(*asked.program->first_tier.load());
+    asked.lately = asked.lately / 2 + static_cast<double>(use.launches - asked.launches);
+    asked.launches = use.launches;
+    const bool unknown = use.launches > 0 && use.ns == 0 && asked.program->checked;
+    return std::tuple(unknown, asked.lately * use.ns, asked.launches);
   };
-  const auto most =
-      std::max_element(waiting_.begin(), waiting_.end(), [&](auto& a, auto& b) { return cost(a) < cost(b); });
-  if (cost(*most).second == 0 && Clock::now() < most->since + kMostDelay) return nullptr;
+  auto most = waiting_.end();
+  std::tuple<bool, double, uint64_t> most_costs;
+  for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
+    const auto these = costs(*it);
+    if (most == waiting_.end() || these > most_costs) most = it, most_costs = these;
+  }
+  if (most->launches == 0 && Clock::now() < most->since + kMostDelay) return nullptr;
   ProgramEntry* const program = most->program;
   waiting_.erase(most);
   return program;

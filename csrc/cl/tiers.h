@@ -1,7 +1,7 @@
 // Tiers of compiling, as a JIT has them. PoCL's optimiser takes most of the time that a program's first
 // launches wait for. So what a launch waits for is built without it first, in a fraction of the time, and
 // runs at a part of the speed; another process (cl/compile_process.h) meanwhile compiles the program as it
-// should be, with the machine code of the launches that were seen, most launched programs first, and it takes
+// should be, with the machine code of the launches that were seen, what takes longest first, and it takes
 // over.
 //
 // A program of the first tier is a program of the table like others, with an option more and kernels of its
@@ -9,7 +9,7 @@
 // first tier (Kernel::stand_in()) until the program has taken over.
 //
 // What measures or checks never runs the first tier (may_run_first_tier()). A solver that was checked by the
-// first tier, because an op waits for it, is checked again before the programs of solvers take over.
+// first tier, because an op waits for it, is checked again before its programs take over.
 #pragma once
 #include <functional>
 #include <vector>
