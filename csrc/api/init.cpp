@@ -13,6 +13,7 @@
 #include "cl/library.h"
 #include "cl/stores/driver_cache.h"
 #include "cl/stores/paths.h"
+#include "cl/tiers.h"
 #include "runtime/hooks.h"
 #include "runtime/stream.h"
 #include "solver/background.h"
@@ -60,6 +61,7 @@ void shutdown() {
   if (done.exchange(true)) return;
   solver::stop_background();
   cl::stop_builders();
+  cl::stop_improvements();
   finish_all_queues();
   cl::record_driver_folders();
 }

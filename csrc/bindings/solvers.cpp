@@ -22,6 +22,7 @@ py::dict kernel_stats() {
   result["compiled"] = stats.compiled;
   result["loaded"] = stats.loaded;
   result["compiled_elsewhere"] = stats.compiled_elsewhere;
+  result["optimised"] = stats.optimised;
   result["loaded_from_pack"] = stats.loaded_from_pack;
   result["compile_seconds"] = stats.compile_seconds;
   result["launches"] = stats.launches;

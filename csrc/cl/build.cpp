@@ -7,6 +7,8 @@
 #include "cl/build_mode.h"
 #include "cl/compile.h"
 #include "cl/compile_process.h"
+#include "cl/launch_sample.h"
+#include "cl/log.h"
 #include "cl/statistics.h"
 #include "cl/stores/disk_cache.h"
 #include "cl/stores/driver_cache.h"
@@ -89,8 +91,10 @@ Built find_or_compile(Device& device, const std::string& source, const std::stri
 
 }  // namespace
 
-cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key) {
+cl_program build(Device& device, const std::string& source, const std::string& options, const Hash128& key,
+                 bool counted) {
   const Built built = find_or_compile(device, source, options, key);
+  if (!counted) return built.program;
   if (built.origin == Origin::kStore || built.origin == Origin::kPack) {
     g_counters.loaded++;
     g_counters.loaded_from_pack += built.origin == Origin::kPack;
@@ -101,12 +105,15 @@ cl_program build(Device& device, const std::string& source, const std::string& o
   return built.program;
 }
 
-bool is_stored(const Device& device, const std::string& source, const std::string& options) {
+bool has_stored(const Device& device, const std::string& source, const std::string& all_options) {
   bool from_pack = false;
-  const bool stored = program_disk_cache()
-                          .load(program_key(device, with_device_options(device, options), source), &from_pack)
-                          .has_value();
+  const bool stored =
+      program_disk_cache().load(program_key(device, all_options, source), &from_pack).has_value();
   return stored && !still_compiles(device, from_pack);
+}
+
+bool is_stored(const Device& device, const std::string& source, const std::string& options) {
+  return has_stored(device, source, with_device_options(device, options));
 }
 
 bool builds(Device& device, const std::string& source) try {
@@ -118,7 +125,25 @@ bool builds(Device& device, const std::string& source) try {
   return false;
 }
 
-bool compile_into_cache(Device& device, const std::string& source, const std::string& options) {
+namespace {
+
+// The driver's cache then has their machine code, with checksums that let other processes believe it.
+void prepare_launches(Device& device, cl_program program, const std::string& program_key,
+                      const std::string& launches) {
+  try {
+    repeat_launches(device, program, launches);
+  } catch (const Error&) {
+    log_dropped("repeating launches");  // their machine code is compiled where it is needed
+  }
+  const auto stored = device.late_code ? program_disk_cache().load(program_key) : std::nullopt;
+  const std::string folder = stored ? stored_folder(*stored) : "";
+  if (!folder.empty()) record_driver_folder(folder);
+}
+
+}  // namespace
+
+bool compile_into_cache(Device& device, const std::string& source, const std::string& options,
+                        const std::string& launches) {
   const auto [program, origin, seconds] =
       find_or_compile(device, source, options, hash128(options + "\n" + source));
   // Some drivers compile machine code only when kernels are made. Their own caches then keep it.
@@ -127,6 +152,7 @@ bool compile_into_cache(Device& device, const std::string& source, const std::st
   const cl_int status =
       api().clCreateKernelsInProgram(program, static_cast<cl_uint>(kernels.size()), kernels.data(), &count);
   for (cl_uint i = 0; status == CL_SUCCESS && i < count; ++i) api().clReleaseKernel(kernels[i]);
+  if (!launches.empty()) prepare_launches(device, program, program_key(device, options, source), launches);
   api().clReleaseProgram(program);
   return origin == Origin::kPack;
 }

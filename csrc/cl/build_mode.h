@@ -15,6 +15,12 @@ struct BuildMode {
   bool elsewhere = false;
   // Where that can be (cl/builders.h), get_kernel() does not wait for them: the launches do.
   bool deferred = false;
+  // What is launched must be optimised, as what is measured (cl/tiers.h).
+  bool optimised = false;
+  // Of a thread that nobody waits for: only what solvers launch that are checked must be.
+  bool only_checked_optimised = false;
+  // The program belongs to a solver whose results are checked before it is used (cl/tiers.h).
+  bool checked = false;
 };
 // The calling thread's mode; of one that set none, callers wait and builds are deferred.
 BuildMode build_mode() noexcept;

@@ -33,6 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kMostProcesses = 8, kCoresPerProcess = 2;
+constexpr unsigned kMostImproving = 4;                           // on a CPU, whose cores compute meanwhile
 constexpr uint64_t kDeviceMemoryPerProcess = uint64_t{8} << 30;  // a context takes up to 0.5 GiB of it
 constexpr int kMostSeconds = 300;                                // after which a program counts as failed
 constexpr unsigned kMostFailures = 3;  // no more processes are started after so many were lost
@@ -47,12 +48,15 @@ bool send_all(int socket, const void* data, size_t size) {
   return true;
 }
 
-bool send_request(int socket, const Device& device, const std::string& options, const std::string& source) {
+bool send_request(int socket, const Device& device, const std::string& options, const std::string& source,
+                  const std::string& launches) {
   const CompileRequest request{static_cast<uint32_t>(device.cache_tag.size()),
-                               static_cast<uint32_t>(options.size()), static_cast<uint32_t>(source.size())};
+                               static_cast<uint32_t>(options.size()), static_cast<uint32_t>(source.size()),
+                               static_cast<uint32_t>(launches.size())};
   return send_all(socket, &request, sizeof request) &&
          send_all(socket, device.cache_tag.data(), device.cache_tag.size()) &&
-         send_all(socket, options.data(), options.size()) && send_all(socket, source.data(), source.size());
+         send_all(socket, options.data(), options.size()) && send_all(socket, source.data(), source.size()) &&
+         send_all(socket, launches.data(), launches.size());
 }
 
 // Starts a process and returns its socket, or -1. The process forks and ends at once (main.cpp), so that the
@@ -97,12 +101,14 @@ bool has_low_priority() {
 
 class Pool {
  public:
+  // In one of at most so many processes.
   std::optional<CompiledElsewhere> compile(const Device& device, const std::string& source,
-                                           const std::string& options, bool urgent) {
-    const Process process = take(compile_processes(device), urgent);
+                                           const std::string& options, bool urgent, unsigned most,
+                                           const std::string& launches = {}) {
+    const Process process = take(most, urgent);
     if (process.socket < 0) return {};
     CompileReply reply{};
-    const bool answered = send_request(process.socket, device, options, source) &&
+    const bool answered = send_request(process.socket, device, options, source, launches) &&
                           receive_all(process.socket, &reply, sizeof reply, kMostSeconds);
     give_back(process, answered);
     if (!answered || !reply.done) return {};
@@ -117,7 +123,7 @@ class Pool {
       starting_++;
     }
     const int socket = start_process();
-    const bool ready = socket >= 0 && send_request(socket, device, "", "");
+    const bool ready = socket >= 0 && send_request(socket, device, "", "", "");
     std::lock_guard<std::mutex> lock(mutex_);
     starting_--;
     if (ready && !stopped_)
@@ -240,24 +246,49 @@ bool receive_all(int socket, void* data, size_t size, int seconds) {
   return true;
 }
 
-unsigned compile_processes(const Device& device) {
+namespace {
+
+// What the user has chosen, or 0 where there can be none; else nothing.
+std::optional<unsigned> settled_processes() {
   static const std::optional<unsigned> chosen = settings::compile_processes();
   if (cache_dir().empty() || pool().failed()) return 0;
-  if (chosen) return *chosen;
+  return chosen;
+}
+
+// The share of one of the host's ranks.
+unsigned of_one_rank(unsigned most) {
+  static const unsigned ranks = settings::local_ranks();
+  return most < ranks ? std::min(most, 1U) : most / ranks;
+}
+
+}  // namespace
+
+unsigned compile_processes(const Device& device) {
+  if (const auto settled = settled_processes()) return *settled;
   if (device.host_memory || device.late_code) return 0;
   const auto by_memory =
       static_cast<unsigned>(std::min<uint64_t>(device.global_mem / kDeviceMemoryPerProcess, 64));
   // Those of all ranks share the cores, and the memory of the first of several equal devices.
   const unsigned cores = std::thread::hardware_concurrency() / kCoresPerProcess;
-  static const unsigned ranks = settings::local_ranks();
-  const unsigned most = std::min({kMostProcesses, cores, by_memory});
-  return most < ranks ? std::min(most, 1U) : most / ranks;
+  return of_one_rank(std::min({kMostProcesses, cores, by_memory}));
+}
+
+unsigned improving_processes(const Device& device) {
+  if (const auto settled = settled_processes()) return *settled;
+  if (!device.host_memory) return compile_processes(device);
+  return of_one_rank(std::clamp(std::thread::hardware_concurrency() / kCoresPerProcess, 1U, kMostImproving));
 }
 
 std::optional<CompiledElsewhere> compile_elsewhere(const Device& device, const std::string& source,
                                                    const std::string& options, bool urgent) {
   if (compile_processes(device) == 0) return {};
-  return pool().compile(device, source, options, urgent);
+  return pool().compile(device, source, options, urgent, compile_processes(device));
+}
+
+std::optional<CompiledElsewhere> improve_elsewhere(const Device& device, const std::string& source,
+                                                   const std::string& options, const std::string& launches) {
+  const unsigned most = improving_processes(device);
+  return most == 0 ? std::nullopt : pool().compile(device, source, options, false, most, launches);
 }
 
 void start_compile_processes(const Device& device) noexcept {

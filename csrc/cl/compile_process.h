@@ -26,6 +26,15 @@ struct CompiledElsewhere {
 std::optional<CompiledElsewhere> compile_elsewhere(const Device& device, const std::string& source,
                                                    const std::string& options, bool urgent);
 
+// How many processes may compile programs whose first tier runs (cl/tiers.h): DLBACKEND_COMPILE_PROCESSES,
+// else half of the cores, on CPUs too.
+unsigned improving_processes(const Device& device);
+
+// As compile_elsewhere() of what is not urgent, for such a program, with launches whose machine code is to be
+// compiled too (cl/launch_sample.h).
+std::optional<CompiledElsewhere> improve_elsewhere(const Device& device, const std::string& source,
+                                                   const std::string& options, const std::string& launches);
+
 // Starts the processes of a device that nothing was ever compiled for, since a first iteration is about to
 // need them all, and each takes half a second to open the device and load the compiler. Where the store has
 // programs, they are started when they are needed. For a device's first stream; does nothing later, and never
@@ -40,10 +49,10 @@ void stop_compile_processes() noexcept;
 bool compile_processes_stopped() noexcept;
 
 // The protocol, over a socket that is the process's standard input. A request: the header, then the device's
-// cache_tag, the options and the source. Both ends come from the same build.
+// cache_tag, the options, the source and what was noted of launches. Both ends come from the same build.
 struct CompileRequest {
-  uint32_t tag, options,
-      source;  // bytes; without a source the process gets ready for the device, and does not reply
+  uint32_t tag, options, source,
+      launches;  // bytes; without a source the process gets ready for the device, and does not reply
 };
 struct CompileReply {
   uint32_t done;       // 1, or 0 where it failed

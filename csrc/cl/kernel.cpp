@@ -5,8 +5,10 @@
 #include <unordered_set>
 
 #include "cl/builders.h"
+#include "cl/launch_sample.h"
 #include "cl/program_entry.h"
 #include "cl/statistics.h"
+#include "cl/tiers.h"
 
 namespace dlb::cl {
 
@@ -102,17 +104,43 @@ void Kernel::set_argument(cl_uint position, size_t size, const void* value, bool
   const cl_int status = api().clSetKernelArg(handle_.load(std::memory_order_relaxed), position, size, value);
   if (status != CL_SUCCESS) [[unlikely]]
     throw_error(status, "clSetKernelArg", "argument " + std::to_string(position) + " of kernel " + name_);
+  if (sampler_) [[unlikely]]
+    sampler_->set(position, size,
+                  !value      ? LaunchSampler::Kind::kLocal
+                  : is_buffer ? LaunchSampler::Kind::kBuffer
+                              : LaunchSampler::Kind::kValue);
 }
 
+namespace {
+
+// Whether the launch that the calling thread timed last is the one before this in the queue.
+bool follows_timed(const Queue& queue, uint32_t number) {
+  thread_local const Queue* last_queue = nullptr;
+  thread_local uint32_t last_number = 0;
+  const bool follows = last_queue == &queue && last_number + 1 == number;
+  last_queue = &queue, last_number = number;
+  return follows;
+}
+
+}  // namespace
+
 void Kernel::enqueue(Queue& queue, const Range& range) {
+  const bool noted = sampler_ && sampler_->launch(range);
+  if (noted) [[unlikely]]
+    ask_for_improvement(*program_);
   Command command(queue, CommandKind::kKernel, name_.c_str());
   command.set_range(range);
-  const cl_int status =
-      api().clEnqueueNDRangeKernel(command.queue(), handle_.load(std::memory_order_relaxed), range.dims,
-                                   nullptr, range.global, range.local, 0, nullptr, command.event());
+  cl_event end = nullptr;
+  const bool timed = sampler_ && !command.event();
+  const cl_int status = api().clEnqueueNDRangeKernel(command.queue(), handle_.load(std::memory_order_relaxed),
+                                                     range.dims, nullptr, range.global, range.local, 0,
+                                                     nullptr, timed ? &end : command.event());
   if (status != CL_SUCCESS) [[unlikely]]
     throw_error(status, "clEnqueueNDRangeKernel", "kernel " + name_ + " on " + device_.name);
   const uint32_t number = queue.launches.fetch_add(1, std::memory_order_relaxed);
+  if (timed) [[unlikely]]
+    sampler_->time(end,
+                   follows_timed(queue, number) && !noted);  // the first launch, which is noted, compiles
   queue.recent[number % queue.recent.size()].store(name_.c_str(), std::memory_order_relaxed);
   const uint64_t launch = g_counters.launches.fetch_add(1, std::memory_order_relaxed);
   if (program_) program_->used.store(launch, std::memory_order_relaxed);

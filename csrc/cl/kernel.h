@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -33,6 +34,8 @@ void release_scratch_buffer(cl_mem buffer) noexcept;
 
 // A program being built or built, with its kernels.
 struct ProgramEntry;
+// Notes how a kernel is launched (cl/launch_sample.h).
+class LaunchSampler;
 
 // One kernel of a program.
 class Kernel {
@@ -88,6 +91,8 @@ class Kernel {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
     if (Recording::current()) [[unlikely]]
       return;
+    if (Kernel* const other = stand_in()) [[unlikely]]
+      return other->launch_with(queue, range, fill);
     if (Submitter* submitter = queue.submitter) {
       // A child of fork() has no thread that launches, and locks that nobody gives back.
       if (in_bad_fork()) [[unlikely]]
@@ -108,10 +113,15 @@ class Kernel {
   bool is_made() const { return handle_.load(std::memory_order_acquire) != nullptr; }
   // Whether its build is deferred: then another thread makes it, now or soon. Never waits.
   bool will_be_made() noexcept;
+  // The kernel of the program's first tier where this thread's launches go to that (cl/tiers.h), else null.
+  Kernel* stand_in() noexcept {
+    return stand_in_.load(std::memory_order_acquire) ? stand_in_here() : nullptr;
+  }
   const std::string& name() const { return name_; }
   Device& device() const { return device_; }
   // CL_KERNEL_WORK_GROUP_SIZE: the largest work-group this kernel can run with.
   size_t max_work_group() {
+    if (Kernel* const other = stand_in()) return other->max_work_group();
     if (!handle_.load(std::memory_order_acquire)) make();
     return max_work_group_;
   }
@@ -145,6 +155,7 @@ class Kernel {
   }
   friend ProgramEntry;
   friend Submitter;
+  friend class Tiers;
   // Locks the kernel with the driver's kernel made. While nobody holds the lock another thread may release
   // that again, hence the loop.
   std::unique_lock<std::mutex> lock_made() {
@@ -159,6 +170,7 @@ class Kernel {
   void attach(cl_kernel handle);  // takes over the driver's kernel
   void detach();                  // releases it
   void make();                    // builds the program where that is not built, and attaches its kernel
+  Kernel* stand_in_here() noexcept;
   void begin_arguments();
   void set_argument(cl_uint position, size_t size, const void* value, bool is_buffer);
   void enqueue(Queue& queue, const Range& range);
@@ -176,7 +188,9 @@ class Kernel {
   ProgramEntry* program_ = nullptr;
   // Set by the constructor or under the program's lock; taken away under both locks.
   std::atomic<cl_kernel> handle_{nullptr};
-  const std::string& name_;  // never destroyed: queues name their last kernels
+  std::atomic<Kernel*> stand_in_{nullptr};  // of the first tier; lives as long as the process
+  std::unique_ptr<LaunchSampler> sampler_;  // of a stand-in; set before its first launch
+  const std::string& name_;                 // never destroyed: queues name their last kernels
   size_t max_work_group_ = 1;
   uint64_t buffer_epoch_ = 0;
   std::mutex mutex_;

@@ -12,11 +12,13 @@
 #include "cl/build_mode.h"
 #include "cl/compile.h"
 #include "cl/kernel_facts.h"
+#include "cl/launch_sample.h"
 #include "cl/log.h"
 #include "cl/program_entry.h"
 #include "cl/settings.h"
 #include "cl/statistics.h"
 #include "cl/threads.h"
+#include "cl/tiers.h"
 
 namespace dlb::cl {
 
@@ -35,15 +37,6 @@ ProgramTable& program_table() {
   return *table;
 }
 
-ProgramEntry& entry_for(Device& device, const std::string& source, const std::string& all_options) {
-  const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
-  ProgramTable& table = program_table();
-  std::lock_guard<std::mutex> lock(table.mutex);
-  auto& entry = table.entries[key];
-  if (!entry) entry = std::make_unique<ProgramEntry>(device, key, ProgramSource{source, all_options});
-  return *entry;
-}
-
 size_t most_programs() {
   static const size_t most = [] {
     constexpr size_t kDefault = 2048;
@@ -55,14 +48,23 @@ size_t most_programs() {
 
 }  // namespace
 
+ProgramEntry& entry_for(Device& device, const std::string& source, const std::string& all_options) {
+  const Hash128 key = hash128(std::to_string(device.index) + "\n" + all_options + "\n" + source);
+  ProgramTable& table = program_table();
+  std::lock_guard<std::mutex> lock(table.mutex);
+  auto& entry = table.entries[key];
+  if (!entry) entry = std::make_unique<ProgramEntry>(device, key, ProgramSource{source, all_options});
+  return *entry;
+}
+
 ProgramEntry::ProgramEntry(Device& device, const Hash128& key, ProgramSource source)
     : device(device), key(key), source(std::move(source)), used(g_counters.launches.load()) {}
 
-void ProgramEntry::make() {
+void ProgramEntry::make(bool counted) {
   if (failure) throw Error(*failure);
   if (program) return;
   try {
-    program = build(device, source.source, source.options, key);
+    program = build(device, source.source, source.options, key, counted);
   } catch (const Error& error) {
     if (error.code == CL_BUILD_PROGRAM_FAILURE) failure = std::make_unique<Error>(error), failed = true;
     throw;
@@ -76,17 +78,28 @@ void ProgramEntry::make(Kernel& kernel) {
   if (kernel.handle_.load()) return;
   check_room(device);  // the kernel's first launch compiles machine code, which needs room on disk
   kernel.attach(kernel_of(program, kernel.name()));
+  take_over(kernel);
 }
 
-void ProgramEntry::make_kernels() {
-  for (Kernel* kernel : all_kernels()) make(*kernel);
+void ProgramEntry::make_kernels(const std::set<std::string>* stood_for) {
+  for (Kernel* kernel : all_kernels())
+    if (!stood_for || !kernel->stand_in_.load() || stood_for->contains(kernel->name())) make(*kernel);
 }
 
-Kernel& ProgramEntry::kernel(const std::string& name) {
+Kernel& ProgramEntry::kernel(const std::string& name, bool sampled) {
   std::lock_guard<std::mutex> lock(kernels_mutex_);
   auto& kernel = kernels_[name];
-  if (!kernel) kernel = std::make_unique<Kernel>(device, *this, name);
+  if (kernel) return *kernel;
+  kernel = std::make_unique<Kernel>(device, *this, name);
+  if (sampled) kernel->sampler_ = std::make_unique<LaunchSampler>(name);
   return *kernel;
+}
+
+std::vector<const LaunchSampler*> ProgramEntry::samplers() {
+  std::vector<const LaunchSampler*> list;
+  for (const Kernel* kernel : all_kernels())
+    if (kernel->sampler_) list.push_back(kernel->sampler_.get());
+  return list;
 }
 
 std::vector<Kernel*> ProgramEntry::all_kernels() {
@@ -94,6 +107,10 @@ std::vector<Kernel*> ProgramEntry::all_kernels() {
   std::vector<Kernel*> list;
   for (const auto& [name, kernel] : kernels_) list.push_back(kernel.get());
   return list;
+}
+
+bool ProgramEntry::has_first_tier(const Kernel& kernel) {
+  return kernel.program_ && kernel.program_->first_tier.load();
 }
 
 void ProgramEntry::release() {
@@ -134,11 +151,15 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
   Kernel& kernel = entry.kernel(name);
   if (!entry.held && !entry.failed) {
     if (Recording* recording = Recording::current()) {
-      recording->note(source, options);
+      // What runs in its first tier does not wait for a compiler.
+      const bool runs = recording->wanted() == Recording::kWhether && entry.first_tier.load() &&
+                        start_in_first_tier(entry, kernel);
+      if (!runs) recording->note(source, options);
       return kernel;
     }
     if (build_mode().deferred && kernel.will_be_made()) return kernel;
   }
+  if (!kernel.is_made() && !entry.failed && start_in_first_tier(entry, kernel)) return kernel;
   {
     std::lock_guard<std::mutex> lock(entry.mutex);
     entry.make();
@@ -182,8 +203,10 @@ KernelFacts kernel_facts(Device& device, const std::string& source, const std::s
 
 bool may_stay_unbuilt(Kernel& kernel) {
   Recording* recording = Recording::current();
-  if (!recording) return build_mode().deferred && kernel.will_be_made();
+  if (!recording) return kernel.stand_in() || (build_mode().deferred && kernel.will_be_made());
   if (recording->wanted() != Recording::kWhether) return false;
+  if (kernel.stand_in()) return true;
+  if (ProgramEntry::has_first_tier(kernel)) return false;
   recording->note_unbuilt();
   return true;
 }

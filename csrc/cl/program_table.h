@@ -22,8 +22,8 @@ Kernel& get_kernel(Device& device, const std::string& source, const std::string&
                    const std::string& name);
 
 // Of a kernel that get_kernel() returned before it was built, for a recording or because its build was
-// deferred: whether it may be used as it is. If not, get_kernel() is to be called again, which builds it now
-// or notes it in this thread's recording.
+// deferred, or of one whose first tier is there: whether it may be used as it is. If not, get_kernel() is to
+// be called again, which builds it now or notes it in this thread's recording.
 bool may_stay_unbuilt(Kernel& kernel);
 // Whether a kernel that get_kernel() returned may be used without calling that again.
 inline bool is_settled(Kernel& kernel) {

@@ -53,12 +53,13 @@ void get_ready(const std::string& tag) {
   }
 }
 
-CompileReply compile(const std::string& tag, const std::string& options, const std::string& source) {
+CompileReply compile(const std::string& tag, const std::string& options, const std::string& source,
+                     const std::string& launches) {
   const auto start = std::chrono::steady_clock::now();
   CompileReply reply{};
   try {
     if (Device* device = device_of(tag)) {
-      reply.from_pack = compile_into_cache(*device, source, options);
+      reply.from_pack = compile_into_cache(*device, source, options, launches);
       reply.done = 1;
     }
   } catch (...) {
@@ -85,14 +86,15 @@ int main(int argc, char** argv) {
   set_python_prefix(argv[1]);
   set_package_dir(argv[2]);
   CompileRequest request{};
-  std::string tag, options, source;
+  std::string tag, options, source, launches;
   while (receive_all(kSocket, &request, sizeof request, kIdleSeconds) && receive(tag, request.tag) &&
-         receive(options, request.options) && receive(source, request.source)) {
+         receive(options, request.options) && receive(source, request.source) &&
+         receive(launches, request.launches)) {
     if (source.empty()) {
       get_ready(tag);
       continue;
     }
-    const CompileReply reply = compile(tag, options, source);
+    const CompileReply reply = compile(tag, options, source, launches);
     if (::send(kSocket, &reply, sizeof reply, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof reply)) break;
   }
   ::_exit(0);  // skips the drivers' destructors, which may wait

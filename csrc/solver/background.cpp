@@ -18,6 +18,7 @@
 #include "cl/library.h"
 #include "cl/log.h"
 #include "cl/queue.h"
+#include "cl/tiers.h"
 #include "runtime/stream.h"
 
 namespace dlb::solver {
@@ -151,6 +152,7 @@ void in_background_when(std::function<bool()> ready, std::function<void()> task)
 void wait_while_program_starts(const cl::Device& device) {
   // On CPU-like devices the first launch of a kernel compiles too, and takes the cores from the kernels that
   // run there.
+  cl::wait_for_improvements(background_stopping);
   const double quiet = device.cls == cl::DeviceClass::kCpu ? 1.0 : 0.1;
   do {
     while (!background_stopping() && cl::seconds_since_urgent_build() < quiet)
@@ -171,6 +173,8 @@ void wait_for_background() {
   w.wake.notify_one();
   w.idle.wait(lock, [&] { return w.at_rest(); });
   w.waiting--;
+  lock.unlock();
+  cl::wait_for_improvements(background_stopping);
 }
 
 void stop_background() noexcept {

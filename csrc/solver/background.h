@@ -15,13 +15,14 @@ void in_background(std::function<void()> task, bool when_idle = false);
 void in_background_when(std::function<bool()> ready, std::function<void()> task);
 
 // For such tasks, before they build: waits while the program's own threads build kernels that they wait for,
-// as in its first iteration. Drivers compile one program at a time.
+// as in its first iteration, and until programs are optimised of which a first tier runs. Drivers compile one
+// program at a time.
 void wait_while_program_starts(const cl::Device& device);
 
 // True once stop_background() was called: a long task ends early then.
 bool background_stopping() noexcept;
 
-// Waits until no kernel is being built or checked in the background.
+// Waits until no kernel is being built, optimised or checked in the background.
 void wait_for_background();
 // Stops the background thread; at process exit.
 void stop_background() noexcept;

@@ -68,7 +68,9 @@ void build_all(const Problem& problem, cl::Device& device, std::vector<Candidate
   };
   const size_t threads = std::min<size_t>(
       {candidates.size(), std::max(1u, std::thread::hardware_concurrency()), kMostBuildThreads});
-  const cl::WithBuildMode mode({.waited_by = cl::build_mode().waited_by, .elsewhere = true});
+  cl::BuildMode elsewhere = cl::build_mode();
+  elsewhere.elsewhere = true, elsewhere.deferred = false;
+  const cl::WithBuildMode mode(elsewhere);
   cl::run_on_threads(threads, build_some);
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "cl/build_mode.h"
 #include "solver/budget.h"
 #include "solver/judge.h"
 #include "solver/settings.h"
@@ -67,6 +68,9 @@ void race(Trial& trial, std::vector<Candidate>& candidates) {
 
 void measure_all(const Problem& problem, cl::Device& device, std::vector<Candidate>& candidates) {
   const auto start = std::chrono::steady_clock::now();
+  cl::BuildMode optimised = cl::build_mode();
+  optimised.optimised = true;
+  const cl::WithBuildMode mode(optimised);
   build_all(problem, device, candidates);
   MeasuringQueue& queue = measuring_queue(device);
   {

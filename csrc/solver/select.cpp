@@ -141,7 +141,8 @@ bool is_stored(const Problem& problem, cl::Device& device, const AnySolver& solv
 
 // Whether a first run had better not wait for the solution with the lowest estimate: where kernels' first
 // launches compile too, a few of them are most of a program's first iteration, and where other processes can
-// compile, they do that meanwhile.
+// compile, they do that meanwhile. So it is with tiers: one that runs without optimisation is slow until the
+// driver has optimised it, which takes the longer the more of them there are.
 bool takes_makeshift(const Problem& problem, cl::Device& device, const RankedSolver& lowest) {
   return (device.late_code || cl::compile_processes(device) > 0) && searches(find_mode()) &&
          !problem.op->trusts_first_choice() &&

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cl/settings.h"
+#include "cl/tiers.h"
 #include "solver/choice.h"
 
 namespace dlb::solver {
@@ -247,6 +248,15 @@ bool deterministic() {
 bool deterministic_now() {
   return deterministic() || at::globalContext().deterministicAlgorithms();
 }
+
+namespace {
+
+[[maybe_unused]] const bool g_one_tier_while_deterministic = [] {
+  cl::no_first_tier_while(deterministic_now);
+  return true;
+}();
+
+}  // namespace
 
 bool Preference::allows(const AnySolver& solver) const {
   return (forced.empty() || forced == solver.name()) &&

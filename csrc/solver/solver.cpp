@@ -19,6 +19,7 @@ SolutionPtr make_solution(const Problem& problem, cl::Device& device, const AnyS
                           const Config& config) {
   cl::BuildMode mode = cl::build_mode();
   mode.deferred = builds_behind(problem, device, solver);
+  mode.checked = !problem.op->trusts_first_choice();
   const cl::WithBuildMode now(mode);
   auto solution = std::make_shared<Solution>();
   solution->solver = &solver;

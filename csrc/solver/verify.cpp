@@ -10,8 +10,10 @@
 
 #include "cl/build_mode.h"
 #include "cl/stores/disk_cache.h"
+#include "cl/tiers.h"
 #include "runtime/stream.h"
 #include "solver/background.h"
+#include "solver/budget.h"
 #include "solver/settings.h"
 #include "solver/stats.h"
 
@@ -98,6 +100,22 @@ bool try_check(const Problem& problem, cl::Device& device, Candidate& candidate)
   }
 }
 
+// Checks a solver again that was right as far as first tiers tell, now that its programs are optimised. Only
+// then they take over, and later processes are told. Where it is wrong or cannot be checked, the first tiers
+// stay.
+bool check_again(const Problem& problem, cl::Device& device, Candidate candidate, const std::string& name) {
+  std::lock_guard<std::mutex> lock(measuring_queue(device).mutex);
+  candidate.state = Candidate::kWaiting;
+  if (background_stopping() || !try_check(problem, device, candidate)) return false;
+  if (candidate.state == Candidate::kReady) {
+    cl::find_disk_cache().store(cl::find_key(device, name), kRight);
+    return true;
+  }
+  verifications_of(device).set(name, false);
+  warn_wrong(problem, device, candidate, "its programs stay as they are without optimisation");
+  return false;
+}
+
 }  // namespace
 
 size_t check_all(Trial& trial, const Problem& problem, std::vector<Candidate>& candidates) {
@@ -140,19 +158,25 @@ bool verify(const Problem& problem, cl::Device& device, const SolutionPtr& solut
   if (verifications.find(name)) return false;  // known to be wrong
   Candidate candidate;
   candidate.solver = &solver, candidate.config = solution->config, candidate.solution = solution;
+  cl::FirstTierUse first_tiers;
+  StoredProblem checked(problem);
   if (!try_check(problem, device, candidate)) {
-    const StoredProblem reduced = problem.op->reduced(problem);
-    if (same(*reduced, problem) || !solver.can_solve(*reduced, device)) return false;
-    candidate.config = solver.first_config_for(*reduced, device);
-    candidate.solution = make_solution(*reduced, device, solver, candidate.config);
-    if (!try_check(*reduced, device, candidate)) return false;
+    checked = problem.op->reduced(problem);
+    if (same(*checked, problem) || !solver.can_solve(*checked, device)) return false;
+    candidate.config = solver.first_config_for(*checked, device);
+    candidate.solution = make_solution(*checked, device, solver, candidate.config);
+    if (!try_check(*checked, device, candidate)) return false;
   }
   const bool right = candidate.state == Candidate::kReady;
   verifications.set(name, right);
-  if (right)
-    cl::find_disk_cache().store(cl::find_key(device, name), kRight);
-  else
+  if (!right) {
     warn_wrong(problem, device, candidate, "it is not used");
+  } else if (first_tiers.any()) {
+    first_tiers.check_again(
+        [checked, &device, candidate, name] { return check_again(*checked, device, candidate, name); });
+  } else {
+    cl::find_disk_cache().store(cl::find_key(device, name), kRight);
+  }
   return right;
 }
 

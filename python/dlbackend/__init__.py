@@ -62,9 +62,9 @@ def reset_fallback_report() -> None:
 
 def kernel_stats() -> dict[str, float]:
     """Counts of kernels in this process: programs "compiled" from source (by other processes for it:
-    "compiled_elsewhere") and "loaded" from a disk cache or a pack ("loaded_from_pack"), "compile_seconds", kernel
-    "launches", programs "specialised" for one problem, and programs and choices "evicted" from the bounded caches
-    in memory.
+    "compiled_elsewhere"; first without optimisation and by now "optimised") and "loaded" from a disk cache or a pack
+    ("loaded_from_pack"), "compile_seconds", kernel "launches", programs "specialised" for one problem, and programs and
+    choices "evicted" from the bounded caches in memory.
     """
     return _C.kernel_stats()
 

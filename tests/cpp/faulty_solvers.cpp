@@ -10,7 +10,7 @@
 namespace dlb::solver {
 namespace {
 
-enum class Fault { kWrong, kFails, kSlow, kVain };
+enum class Fault { kWrong, kFails, kSlow, kVain, kMiscompiled };
 
 // Leaves the result as it finds it: as fast as can be.
 class DoesNothing final : public GemmInvoker {
@@ -33,6 +33,28 @@ class Repeats final : public GemmInvoker {
  private:
   const std::unique_ptr<GemmInvoker> once_;
   const int times_;
+};
+
+// Does what the reference does, and spoils a result where its program is optimised.
+class Miscompiled final : public GemmInvoker {
+ public:
+  Miscompiled(const GemmProblem& problem, cl::Device& device)
+      : right_(reference().invoker(problem, device, {})),
+        spoil_(cl::get_kernel(device, kSource, "", "spoil")) {}
+  void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
+    right_->run(stream, operands, MemRef{});
+    spoil_.launch(stream.queue(), cl::Range::linear(1, 1), operands.c.mem, operands.c.offset);
+  }
+
+ private:
+  static constexpr const char* kSource =
+      "kernel void spoil(global float* c, long at) {\n"
+      "#ifdef __OPTIMIZE__\n"
+      "  c[at] += 1000;\n"
+      "#endif\n"
+      "}\n";
+  const std::unique_ptr<GemmInvoker> right_;
+  cl::Kernel& spoil_;
 };
 
 // Just below what any other solver's is.
@@ -66,6 +88,7 @@ class Faulty final : public GemmSolver {
     if (fault_ == Fault::kSlow) return std::make_unique<Repeats>(problem, device, config.specialised ? 1 : 5);
     if (fault_ == Fault::kVain)
       return std::make_unique<Repeats>(problem, device, config.specialised ? 20 : 5);
+    if (fault_ == Fault::kMiscompiled) return std::make_unique<Miscompiled>(problem, device);
     return std::make_unique<DoesNothing>();
   }
 
@@ -80,14 +103,15 @@ class Faulty final : public GemmSolver {
 }  // namespace
 }  // namespace dlb::solver
 
-// Adds those that `which` names. "test_wrong", "test_slow" and "test_vain" come first by their estimates,
+// Adds those that `which` names. "test_wrong", "test_miscompiled", which is for float32 and wrong where the
+// driver optimises, "test_slow" and "test_vain" come first by their estimates,
 // "test_late" behind what is right. Compiled for one problem, "test_slow" is not slow, and "test_vain"
 // slower.
 extern "C" void dlb_add_faulty_solvers(const char* which) {
   using namespace dlb::solver;
   static const Faulty wrong("test_wrong", Fault::kWrong, 1e-3), late("test_late", Fault::kWrong, 20),
       fails("test_fails", Fault::kFails, 20), slow("test_slow", Fault::kSlow, 0),
-      vain("test_vain", Fault::kVain, 0);
-  for (const Faulty* solver : {&wrong, &late, &fails, &slow, &vain})
+      vain("test_vain", Fault::kVain, 0), miscompiled("test_miscompiled", Fault::kMiscompiled, 1e-3);
+  for (const Faulty* solver : {&wrong, &late, &fails, &slow, &vain, &miscompiled})
     if (std::string(which).find(solver->name()) != std::string::npos) add_solver(gemm_op, *solver);
 }
