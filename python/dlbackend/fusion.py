@@ -11,7 +11,7 @@ itself, with gradients (docs/compile.md).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ class Fused(nn.Module):
         layer: Any = self.layer
         ops = torch.ops.dlbackend
         if isinstance(layer, nn.Linear):
+            from dlbackend.compile.products import as_matrix
+
             matrix = x.reshape(-1, x.shape[-1])
             shape = (*x.shape[:-1], layer.out_features)
             flat = [as_matrix(o, shape) for o in operands]
@@ -117,14 +119,6 @@ class Fused(nn.Module):
         names = [event.name.removeprefix(op) for event in record.events() if event.name.startswith(op)]
         solver, _, behind = (names[0] if names else "").partition(" then ")
         return Plan(bool(behind), solver.partition(" ")[0], self._rows_for(x, operands) or "")
-
-
-def as_matrix(operand: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """An operand that broadcasts to a linear layer's result as one that does to its matrix."""
-    leading = operand.shape[: max(operand.dim() - 1, 0)]
-    if all(size == 1 for size in leading):
-        return operand.reshape(operand.shape[-1:]) if operand.dim() else operand
-    return operand.expand((*shape[:-1], operand.shape[-1])).reshape(-1, operand.shape[-1])
 
 
 def _padding_mode(layer: Any) -> str:

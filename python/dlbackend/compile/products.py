@@ -10,7 +10,6 @@ import torch
 from torch.fx import Node
 
 from dlbackend import _C
-from dlbackend.fusion import as_matrix
 
 aten = torch.ops.aten
 
@@ -35,6 +34,28 @@ def run_addmm(
     return made
 
 
+def as_matrix(operand: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """An operand that broadcasts to a linear layer's result as one that does to its matrix."""
+    leading = operand.shape[: max(operand.dim() - 1, 0)]
+    if all(size == 1 for size in leading):
+        return operand.reshape(operand.shape[-1:]) if operand.dim() else operand
+    return operand.expand((*shape[:-1], operand.shape[-1])).reshape(-1, operand.shape[-1])
+
+
+def run_viewed_mm(
+    rows: str, extras: Sequence[torch.Tensor], shape: Sequence[int], a: torch.Tensor, b: torch.Tensor
+) -> list[torch.Tensor]:
+    """mm() viewed in that shape, whose last dimension is the product's, and the rows."""
+    return [y.view(shape) for y in run_mm(rows, [as_matrix(e, shape) for e in extras], a, b)]
+
+
+def run_viewed_addmm(
+    rows: str, extras: Sequence[torch.Tensor], shape: Sequence[int], *arguments: Any
+) -> list[torch.Tensor]:
+    """addmm() viewed in that shape, whose last dimension is the product's, and the rows."""
+    return [y.view(shape) for y in run_addmm(rows, [as_matrix(e, shape) for e in extras], *arguments)]
+
+
 def run_convolution(rows: str, extras: Sequence[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:
     """convolution() that is not transposed, and the rows."""
     made: list[torch.Tensor] = torch.ops.dlbackend.convolution_rows.default(rows, *arguments, extras)
@@ -44,9 +65,9 @@ def run_convolution(rows: str, extras: Sequence[torch.Tensor], *arguments: Any) 
 class Product:
     """How a call of the graph runs with rows behind it.
 
-    `run(rows, extras, *arguments(node))` computes it, for a call with `count` positional arguments. Of one that
-    `is_matrix` the rows may take a view in more dimensions. `channels`: an operand of the rows may have one element for
-    each channel, the result's second dimension, else for each of its last.
+    `run(rows, extras, *arguments(node))` computes it, for a call with `count` positional arguments, and `run_viewed`,
+    with a shape behind the extras, where the rows take a view of it. `channels`: an operand of the rows may have one
+    element for each channel, the result's second dimension, else for each of its last.
     """
 
     MOST_EXTRAS: ClassVar[int] = 4
@@ -57,20 +78,14 @@ class Product:
         run: Callable[..., list[torch.Tensor]],
         arguments: Callable[[Node], tuple[Any, ...]],
         count: int,
-        is_matrix: bool = False,
+        run_viewed: Callable[..., list[torch.Tensor]] | None = None,
         channels: bool = False,
     ) -> None:
         self.run = run
-        self.is_matrix = is_matrix
+        self.run_viewed = run_viewed
         self.arguments = arguments
         self.count = count
         self.channels = channels
-
-    def run_viewed(
-        self, rows: str, extras: Sequence[torch.Tensor], shape: Sequence[int], *arguments: Any
-    ) -> list[torch.Tensor]:
-        """The matrix viewed in that shape, whose last dimension is its own, and the rows."""
-        return [y.view(shape) for y in self.run(rows, [as_matrix(e, shape) for e in extras], *arguments)]
 
     def takes(self, result: torch.Tensor, extra: torch.Tensor) -> bool:
         """Whether an operand lies where kernels find it without a copy: like the result, one element for each column or
@@ -95,9 +110,9 @@ def known(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
 
 
-_MM = Product(run_mm, lambda node: node.args, 2, is_matrix=True)
+_MM = Product(run_mm, lambda node: node.args, 2, run_viewed_mm)
 _ADDMM = Product(
-    run_addmm, lambda node: (*node.args, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)), 3, is_matrix=True
+    run_addmm, lambda node: (*node.args, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)), 3, run_viewed_addmm
 )
 _CONVOLUTION = Product(run_convolution, lambda node: (*node.args[:6], node.args[8]), 9, channels=True)
 
@@ -127,7 +142,7 @@ def viewed(node: Node) -> Node | None:
         return None
     matrix, value = product.meta.get("val"), node.meta.get("val")
     how = product_of(product)
-    if how is None or not how.is_matrix or not isinstance(matrix, torch.Tensor) or matrix.dim() != 2:
+    if how is None or how.run_viewed is None or not isinstance(matrix, torch.Tensor) or matrix.dim() != 2:
         return None
     assert isinstance(value, torch.Tensor)
     width = matrix.shape[-1]
