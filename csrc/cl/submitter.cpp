@@ -29,7 +29,7 @@ constexpr size_t aligned(size_t bytes) {
 
 // A launch in the ring; its arguments follow. Without a kernel it fills the ring's end, where no launch had
 // room.
-struct Record {
+struct LaunchRecord {
   Kernel* kernel;
   uint32_t bytes;  // with the arguments
   uint32_t arguments;
@@ -74,9 +74,9 @@ Submitter::Launch::Launch(Submitter& submitter, Kernel& kernel, const Range& ran
     : submitter_(submitter),
       lock_(submitter.writers_),
       start_(submitter.reserve()),
-      bytes_(aligned(sizeof(Record))),
+      bytes_(aligned(sizeof(LaunchRecord))),
       fits_(start_ != nullptr) {
-  if (fits_) new (start_) Record{&kernel, 0, 0, range};
+  if (fits_) new (start_) LaunchRecord{&kernel, 0, 0, range};
 }
 
 void Submitter::Launch::add(const void* value, size_t size, bool is_buffer) {
@@ -95,7 +95,7 @@ void Submitter::Launch::add(const void* value, size_t size, bool is_buffer) {
 bool Submitter::Launch::finish() {
   if (!fits_) [[unlikely]]
     return false;
-  Record& record = *reinterpret_cast<Record*>(start_);
+  LaunchRecord& record = *reinterpret_cast<LaunchRecord*>(start_);
   record.bytes = static_cast<uint32_t>(bytes_), record.arguments = arguments_;
   submitter_.publish(bytes_);
   return true;
@@ -127,7 +127,7 @@ std::byte* Submitter::reserve() {
   wait_for_room();
   size_t at = written_.load(std::memory_order_relaxed) % kRingBytes;
   if (const size_t rest = kRingBytes - at; rest < kMostBytes) {
-    Record& end = *reinterpret_cast<Record*>(ring_.get() + at);
+    LaunchRecord& end = *reinterpret_cast<LaunchRecord*>(ring_.get() + at);
     end.kernel = nullptr, end.bytes = static_cast<uint32_t>(rest);  // both fit in what is left, kAlign
     publish(rest);
     wait_for_room();
@@ -174,7 +174,7 @@ void Submitter::raise_late_error() {
 // -------------------------------------------------------------------------------------------------
 
 void Submitter::submit(const std::byte* at) noexcept {
-  const Record& record = *reinterpret_cast<const Record*>(at);
+  const LaunchRecord& record = *reinterpret_cast<const LaunchRecord*>(at);
   // Whoever does this, the program waits for the launches.
   const WithBuildMode mode({.deferred = true});
   try {
@@ -182,7 +182,7 @@ void Submitter::submit(const std::byte* at) noexcept {
     // be loaded one by one between its kernels: all that are asked for are loaded first.
     if (!record.kernel->is_made()) [[unlikely]]
       wait_for_builders();
-    at += aligned(sizeof(Record));
+    at += aligned(sizeof(LaunchRecord));
     record.kernel->launch_now(queue_, record.range, [&](Kernel::Arguments& list) {
       for (uint32_t i = 0; i < record.arguments; i++) {
         const Argument& argument = *reinterpret_cast<const Argument*>(at);
@@ -207,7 +207,7 @@ bool Submitter::submit_some() {
   uint64_t done = first;
   for (uint32_t i = 0; i < kMostAtOnce && done != written_.load(std::memory_order_acquire); i++) {
     const std::byte* const at = ring_.get() + done % kRingBytes;
-    const Record& record = *reinterpret_cast<const Record*>(at);
+    const LaunchRecord& record = *reinterpret_cast<const LaunchRecord*>(at);
     if (record.kernel) submit(at);
     done += record.bytes;
     done_.store(done, std::memory_order_release);

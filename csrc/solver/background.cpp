@@ -41,7 +41,7 @@ struct Worker {
   std::deque<std::function<void()>> tasks, idle_tasks;
   std::deque<Pending> pending;
   SteadyClock::time_point changed{};  // when a task came or ended: others often follow
-  unsigned waiting = 0;         // threads that wait until all is done
+  unsigned waiting = 0;               // threads that wait until all is done
   bool busy = false, started = false;
   std::atomic<bool> stopping{false};
   std::thread thread;
@@ -69,7 +69,8 @@ struct Worker {
   std::function<void()> next(std::unique_lock<std::mutex>& lock) {
     const auto has_task = [this] { return stopping || take_ready() || !tasks.empty(); };
     const auto has_idle_task = [this] {
-      return !idle_tasks.empty() && pending.empty() && (waiting > 0 || SteadyClock::now() - changed >= kQuiet);
+      return !idle_tasks.empty() && pending.empty() &&
+             (waiting > 0 || SteadyClock::now() - changed >= kQuiet);
     };
     while (!has_task() && !has_idle_task()) {
       if (!pending.empty())
