@@ -665,7 +665,10 @@ EXERCISES: dict[str, Run | list[Run]] = {
         *conv("gpu_implicit", SMALL, STRIDED, POINT, GROUPED),
         *conv("gpu_mma", convolution(8, 16, 6, 3, dtype=torch.float16)),
     ],
-    "conv/gpu_plain.cl": conv("gpu_plain", SMALL, STRIDED, GROUPED),
+    "conv/gpu_plain.cl": [
+        *conv("gpu_plain", SMALL, STRIDED, GROUPED),
+        *conv("gpu_plain", convolution(2, 3, 24, 1, padding=0), ops=("conv_bwd_weight",)),
+    ],
     "conv/gpu_winograd.cl": conv("gpu_winograd", SMALL, convolution(8, 8, 5, 3)),
     "conv/reference.cl": conv("reference", SMALL, STRIDED),
     "conv/unfold.cl": conv("unfold", SMALL, STRIDED),
