@@ -208,7 +208,7 @@ class Repeater {
     if (argument.kind == Kind::kLocal) {
       DLB_CL(clSetKernelArg, kernel, position, argument.size, nullptr);
     } else if (argument.kind == Kind::kBuffer) {
-      DLB_CL(clSetKernelArg, kernel, position, sizeof zeros_, &zeros_);
+      DLB_CL(clSetKernelArg, kernel, position, sizeof(cl_mem), &zeros_);
     } else {
       const std::vector<char> value(argument.size);
       DLB_CL(clSetKernelArg, kernel, position, value.size(), value.data());
