@@ -22,6 +22,11 @@ int64_t now_ns() {
 BuildMode build_mode() noexcept {
   return t_mode;
 }
+BuildMode optimised_mode() noexcept {
+  BuildMode mode = t_mode;
+  mode.optimised = true;
+  return mode;
+}
 WithBuildMode::WithBuildMode(BuildMode mode) noexcept : before_(t_mode) {
   t_mode = mode;
 }

@@ -25,6 +25,9 @@ struct BuildMode {
 // The calling thread's mode; of one that set none, callers wait and builds are deferred.
 BuildMode build_mode() noexcept;
 
+// The calling thread's mode, but that what it launches must be optimised.
+BuildMode optimised_mode() noexcept;
+
 // Sets the calling thread's mode while it lives.
 class WithBuildMode {
  public:

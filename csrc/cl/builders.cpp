@@ -5,8 +5,6 @@
 #include <deque>
 #include <mutex>
 #include <set>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "cl/build_mode.h"
@@ -30,7 +28,9 @@ class Builders {
   bool add(ProgramEntry& entry, bool first = false) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_) return false;
-    if (threads_ < compile_processes(entry.device)) start_thread();
+    // Where there is no thread more, those that there are do all the work.
+    if (threads_ < compile_processes(entry.device))
+      threads_ += start_detached([this] { work(); }, "starting a thread that builds programs");
     if (threads_ == 0) return false;
     if (!first) {
       waiting_.push_back({&entry, asked_++});
@@ -61,17 +61,6 @@ class Builders {
   }
 
  private:
-  // With the lock held.
-  void start_thread() {
-    const WithoutSignals blocked;
-    try {
-      std::thread([this] { work(); }).detach();
-      threads_++;
-    } catch (const std::system_error&) {
-      log_dropped("starting a thread that builds programs");  // those that there are do all the work
-    }
-  }
-
   void work() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!waiting_.empty()) {

@@ -236,9 +236,7 @@ size_t prefetch(Device& device, const std::vector<ProgramSource>& programs, unsi
       try {
         const std::string all_options = with_device_options(device, programs[i].options);
         ProgramEntry& entry = entry_for(device, programs[i].source, all_options);
-        // Programs that launches wait for must not wait behind programs that nobody waits for.
-        const bool leaves = build_mode().waited_by == WaitedBy::kNobody && entry.under_way;
-        if (!leaves) {
+        {
           std::lock_guard<std::mutex> lock(entry.mutex);
           entry.make();
         }

@@ -4,6 +4,7 @@
 
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cl/build_mode.h"
@@ -26,6 +27,20 @@ class WithoutSignals {
  private:
   sigset_t before_;
 };
+
+// Has a thread of its own run work(), which must not throw, and does not wait for it. False where the system
+// gives no more, of which the log says `what` it was for.
+template <class Work>
+bool start_detached(Work work, const char* what) {
+  const WithoutSignals blocked;
+  try {
+    std::thread(std::move(work)).detach();
+    return true;
+  } catch (const std::system_error&) {
+    log_dropped(what);
+    return false;
+  }
+}
 
 // Runs `work` on the calling thread and at the same time on `threads` - 1 others, or fewer where the system
 // gives no more. Returns when all have ended. On the other threads `work` must not throw.

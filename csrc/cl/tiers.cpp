@@ -12,8 +12,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -228,13 +226,8 @@ void Tiers::check_again(const std::vector<ProgramEntry*>& programs, std::functio
 // no more processes, and this one compiles. False where there is none.
 bool Tiers::start_thread(const Device& device) {
   if (threads_ > std::max(1U, improving_processes(device))) return true;
-  const WithoutSignals blocked;
-  try {
-    std::thread([this] { work(); }).detach();
-    threads_++;
-  } catch (const std::system_error&) {
-    log_dropped("starting a thread that has programs optimised");  // those that there are do all the work
-  }
+  // Where there is no thread more, those that there are do all the work.
+  threads_ += start_detached([this] { work(); }, "starting a thread that has programs optimised");
   return threads_ > 0;
 }
 

@@ -1,6 +1,5 @@
 #include "solver/ahead.h"
 
-#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <utility>

@@ -68,9 +68,7 @@ void race(Trial& trial, std::vector<Candidate>& candidates) {
 
 void measure_all(const Problem& problem, cl::Device& device, std::vector<Candidate>& candidates) {
   const auto start = std::chrono::steady_clock::now();
-  cl::BuildMode optimised = cl::build_mode();
-  optimised.optimised = true;
-  const cl::WithBuildMode mode(optimised);
+  const cl::WithBuildMode mode(cl::optimised_mode());
   build_all(problem, device, candidates);
   MeasuringQueue& queue = measuring_queue(device);
   {

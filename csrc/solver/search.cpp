@@ -1,16 +1,13 @@
 #include "solver/search.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <ctime>
 #include <optional>
 
 #include "cl/build_mode.h"
-#include "cl/compile_process.h"
 #include "cl/program_table.h"
 #include "cl/recording.h"
-#include "cl/threads.h"
 #include "solver/background.h"
 #include "solver/budget.h"
 #include "solver/candidate_record.h"
@@ -197,18 +194,12 @@ void Search::prepare() {
 }
 
 void Search::build_waiting(std::vector<Candidate>& work) const {
-  std::atomic<size_t> next{0};
-  const auto build_some = [&] {
-    for (size_t i; (i = next++) < work.size() && !background_stopping();) {
-      Candidate& c = work[i];
-      if (c.solution || c.state != Candidate::kWaiting) continue;
-      wait_while_program_starts(device_);
-      build(problem(), device_, c);
-    }
-  };
-  // In this process the driver's compiler would take more than a core from the program, or compile one
-  // program after the other.
-  cl::run_on_threads(std::min<size_t>(work.size(), std::max(1u, cl::compile_processes(device_))), build_some);
+  for (Candidate& c : work) {
+    if (background_stopping()) return;
+    if (c.solution || c.state != Candidate::kWaiting) continue;
+    wait_while_program_starts(device_);
+    build(problem(), device_, c);
+  }
 }
 
 // Checks the candidates against the one in use, which moves to the front, unless that turns out to be wrong;

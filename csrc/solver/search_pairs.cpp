@@ -161,9 +161,7 @@ bool Search::run_next(const Operands& operands, Stream& stream, bool reusable_on
 // Runs a solution between two marks, on a queue of its own that the stream waits for, so that only this queue
 // needs timestamps.
 void Search::run_marked(const Solution& solution, const Operands& operands, Stream& stream, cl_event* marks) {
-  cl::BuildMode optimised = cl::build_mode();
-  optimised.optimised = true;
-  const cl::WithBuildMode mode(optimised);
+  const cl::WithBuildMode mode(cl::optimised_mode());
   MeasuringQueue& queue = measuring_queue(device_);
   if (!queue.stream) {
     queue.stream = std::make_unique<Stream>(device_, Stream::kInternal);

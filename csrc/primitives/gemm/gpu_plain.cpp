@@ -4,9 +4,7 @@
 #include "kernels/common/plain_tile.h"
 #include "kernels/gemm/params.h"
 #include "primitives/common/compute_estimates.h"
-#include "primitives/common/factor.h"
-#include "primitives/common/gpu_tile.h"
-#include "primitives/gemm/arguments.h"
+#include "primitives/gemm/gpu_invoker.h"
 #include "primitives/gemm/solvers.h"
 #include "runtime/fetch_kernel.h"
 
@@ -23,38 +21,31 @@ GemmOperand operand(int64_t batch, int64_t row, int64_t k) {
   return {0, batch, row, k, std::abs(k) <= std::abs(row), 0};
 }
 
-class PlainInvoker final : public GemmInvoker {
+class PlainInvoker final : public GpuGemmInvoker<params::GemmTiled> {
  public:
-  PlainInvoker(const GemmProblem& p, cl::Device& device)
-      : problem_(p),
-        kernel_(fetch_kernel(device, {"common/gpu_tile.clh", "common/plain_tile.clh", "gemm/gpu_plain.cl"},
-                             "gemm_plain", gpu_options(device, p.dtype))),
-        range_(cl::Range::linear(groups_of(p), params::PLAIN_ITEMS)) {
-    arguments_.a = operand(p.a[0], p.a[1], p.a[2]), arguments_.b = operand(p.b[0], p.b[2], p.b[1]);
-    arguments_.c_batch = p.c[0], arguments_.c_m = p.c[1], arguments_.c_n = p.c[2];
-    arguments_.d_batch = p.d[0], arguments_.d_m = p.d[1], arguments_.d_n = p.d[2];
-    arguments_.batch = static_cast<int>(p.batch), arguments_.m = static_cast<int>(p.m);
-    arguments_.n = static_cast<int>(p.n), arguments_.k = static_cast<int>(p.k);
-  }
+  PlainInvoker(const GemmProblem& p, cl::Device& device) : PlainInvoker(p, kernel(p, device)) {}
 
   void run(Stream& stream, const GemmProblem::Operands& o, MemRef) override {
     params::GemmTiled a = arguments_;
-    const Buffer& d = problem_.has_d ? o.d : o.c;
-    a.a.offset = o.a.offset, a.b.offset = o.b.offset, a.c_offset = o.c.offset, a.d_offset = d.offset;
-    set_bounds(a, o.bounds);
-    kernel_.launch_with(stream.queue(), range_, [&](auto& list) {
-      for (const cl_mem mem : {o.a.mem, o.b.mem, o.c.mem, d.mem}) list.add(mem);
-      add_factor(list, problem_.dtype, o.alpha);
-      add_factor(list, problem_.dtype, problem_.has_d ? o.beta : Factor{0, 0, 0});
-      list.add(a);
-    });
+    a.a.offset = o.a.offset, a.b.offset = o.b.offset;
+    launch(stream, kernel_, a, o, {});
   }
 
  private:
-  const GemmProblem problem_;
-  cl::Kernel& kernel_;
-  const cl::Range range_;
-  params::GemmTiled arguments_{};
+  // The sums are not divided, so nothing launches the second kernel.
+  PlainInvoker(const GemmProblem& p, cl::Kernel& kernel) : GpuGemmInvoker(p, false, kernel, kernel) {
+    params::GemmTiled& a = arguments_;
+    a.a = operand(p.a[0], p.a[1], p.a[2]), a.b = operand(p.b[0], p.b[2], p.b[1]);
+    a.c_batch = p.c[0], a.c_m = p.c[1], a.c_n = p.c[2];
+    a.d_batch = p.d[0], a.d_m = p.d[1], a.d_n = p.d[2];
+    a.batch = p.batch, a.m = p.m, a.n = p.n, a.k = p.k, a.splits = 1;
+    divide(p, 1, static_cast<size_t>(groups_of(p)), params::PLAIN_ITEMS);
+  }
+
+  static cl::Kernel& kernel(const GemmProblem& p, cl::Device& device) {
+    return fetch_kernel(device, {"common/gpu_tile.clh", "common/plain_tile.clh", "gemm/gpu_plain.cl"},
+                        "gemm_plain", gpu_options(device, p.dtype));
+  }
 };
 
 class Plain final : public GemmSolver {
