@@ -350,7 +350,7 @@ def test_integer_edges(dtype):
     )
     a, b = values.repeat_interleave(len(values)), values.repeat(len(values))
     x, y = a.to(DEVICE), b.to(DEVICE)
-    for fn in (torch.add, torch.mul, torch.pow, torch.bitwise_left_shift, torch.bitwise_right_shift):
+    for fn in (torch.add, torch.mul, torch.pow, torch.bitwise_left_shift, torch.bitwise_right_shift, torch.lcm):
         torch.testing.assert_close(fn(x, y).cpu(), fn(a, b))
     torch.testing.assert_close((-x).cpu(), -a)
     torch.testing.assert_close(x.abs().cpu(), a.abs())
@@ -367,6 +367,19 @@ def test_integer_edges(dtype):
         )
         assert torch.floor_divide(least, minus).item() == info.min
         assert torch.remainder(least, minus).item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_division_truncates_what_16_bits_hold(dtype):
+    """The quotient of two tensors is rounded first, the one by a number is not."""
+    a = torch.tensor([-55808.0, 50208, -55904, 7, -7, 0]).to(dtype)
+    b = torch.tensor([65.75, 238, 18640, 2, 2, 3]).to(dtype)
+    trunc = lambda x, y: torch.div(x, y, rounding_mode="trunc")  # noqa: E731
+    x, y = a.to(DEVICE), b.to(DEVICE)
+    expected = (a.double() / b.double()).to(dtype).trunc()
+    assert torch.equal(trunc(x, y).cpu(), expected) and torch.equal(trunc(a, b), expected)
+    assert torch.equal(trunc(x, 65.75).cpu(), trunc(a, 65.75))
+    assert torch.equal(x.clone().div_(y, rounding_mode="trunc").cpu(), expected)
 
 
 def test_bool_memory_with_other_bytes():

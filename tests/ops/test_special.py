@@ -47,6 +47,14 @@ def test_edges_of_derivatives_of_digamma():
         torch.polygamma(-1, edges.to(DEVICE))
 
 
+def test_digamma_beside_its_poles():
+    """Both sides of negative whole numbers, where the reflection's tangent is small."""
+    poles = -torch.arange(1.0, 60)
+    x = torch.cat([poles + off for off in (1e-2, -1e-2, 1e-3, -1e-3, 0.25, -0.25)])
+    expected = special.digamma(x.double()).float()
+    torch.testing.assert_close(special.digamma(x.to(DEVICE)).cpu(), expected, rtol=2e-6, atol=2e-6)
+
+
 def test_edges_of_two_arguments():
     ends = torch.tensor([0.0, -0.0, 1, -1, INF, -INF, NAN, 0.5, 30.0])
     a, b = ends.repeat_interleave(len(ends)), ends.repeat(len(ends))

@@ -128,7 +128,7 @@ constexpr std::array kBinary = {
         Promote::Same,
         {.name = "lcm",
          .on_int = "T a = x0 < 0 ? -x0 : x0, b = x1 < 0 ? -x1 : x1; while (a != 0) { const T c = a; a = b "
-                   "% a; b = c; } const T l = b == 0 ? (T)0 : (T)((T)(x0 / b) * x1); y0 = l < 0 ? -l : l;"}},
+                   "% a; b = c; } y0 = (T)(b == 0 ? 0 : x0 / b * x1 < 0 ? -(x0 / b * x1) : x0 / b * x1);"}},
     PointwiseRow{"bitwise_and",
                  "Tensor_out",
                  Promote::Same,
@@ -265,9 +265,20 @@ bool run_division(const codegen::PointwiseOp& on_float, const codegen::Pointwise
 
 using Mode = std::optional<std::string_view>;
 
+// As PyTorch's other devices do, which round the quotients of 16-bit tensors, not those by a number, before
+// they truncate them.
+bool truncates_rounded(at::TensorIteratorBase& iter, const at::Tensor& divisor, const Mode& mode) {
+  return mode && *mode == "trunc" && c10::isReducedFloatingType(iter.common_dtype()) &&
+         !divisor.device().is_cpu();
+}
+
 at::Tensor& div_out_mode(const at::Tensor& self, const at::Tensor& other, Mode mode, at::Tensor& out) {
   Structured<at::meta::structured_div_Tensor_mode> op(out);
   op.meta(self, other, mode);
+  if (truncates_rounded(op, other, mode)) {
+    run_pointwise(kDiv, op);
+    return out.trunc_();
+  }
   const bool done = !mode
                         ? has_kernel(kDiv, op.common_dtype(), out.device()) && (run_pointwise(kDiv, op), true)
                     : *mode == "trunc" ? run_division(kDivTruncFloat, kDivTruncInt, op, other)
