@@ -1,6 +1,8 @@
 """Every optimizer of torch.optim, plain, foreach and fused, for some steps against float64 on the CPU, without a
 fallback; PyTorch's own samples; fused steps with gradient scaling, tensor learning rates and low precision."""
 
+import warnings
+
 import pytest
 import torch
 from torch.testing._internal.common_optimizers import optim_db
@@ -103,6 +105,65 @@ def test_fused_is_one_launch_and_the_tables_stay(cls, background_at_rest):
     after = dlbackend.kernel_stats()
     assert after["compiled"] == before["compiled"]
     assert after["launches"] - before["launches"] <= 2  # the step, and the step counts where there are some
+
+
+@pytest.mark.parametrize(
+    ("cls", "config"), [(torch.optim.Adam, {}), (torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.9})]
+)
+def test_the_default_is_one_launch_too(cls, config, background_at_rest):
+    """PyTorch's default is foreach, some ten launches for Adam. Its state stays foreach's: steps on the CPU."""
+    params = [torch.nn.Parameter(torch.ones(i + 1, device=DEVICE)) for i in range(120)]
+    optimizer = cls(params, lr=0.1, **config)
+    for p in params[:50]:  # steps that differ
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    for p in params:
+        p.grad = torch.ones_like(p)
+    for _ in range(2):
+        optimizer.step()
+    before = dlbackend.kernel_stats()
+    optimizer.step()
+    assert dlbackend.kernel_stats()["launches"] - before["launches"] == 1
+    if "step" in optimizer.state[params[0]]:
+        assert [optimizer.state[p]["step"].item() for p in (params[0], params[-1])] == [4, 3]
+        assert optimizer.state[params[0]]["step"].is_cpu
+    torch.testing.assert_close(params[0].detach().cpu(), _alone(cls, config, 4), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(params[-1].detach().cpu()[:1], _alone(cls, config, 3), rtol=1e-5, atol=1e-6)
+
+
+def _alone(cls, config, steps):
+    p = torch.nn.Parameter(torch.ones(1))
+    optimizer = cls([p], lr=0.1, **config, foreach=False)
+    for _ in range(steps):
+        p.grad = torch.ones(1)
+        optimizer.step()
+    return p.detach()
+
+
+@pytest.mark.parametrize(("cls", "config"), [(torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.9})])
+def test_what_does_not_fit_one_launch_goes_foreach(cls, config):
+    """A parameter with gaps, one that is there twice, a gradient of another dtype's parameter, complex numbers."""
+    wide = torch.ones(4, 6, device=DEVICE)
+    twice = torch.ones(3, device=DEVICE, requires_grad=True)
+    for params in (
+        [wide[:, :3].detach().requires_grad_(), torch.ones(5, device=DEVICE, requires_grad=True)],
+        [twice, twice],
+        [torch.ones(4, device=DEVICE, dtype=torch.complex64, requires_grad=True)],
+        [torch.ones(4, device=DEVICE, dtype=d, requires_grad=True) for d in (torch.float32, torch.float16)],
+    ):
+        expected = [torch.nn.Parameter(p.detach().cpu()) for p in params]
+        if params[0] is params[1 % len(params)] and len(params) == 2:
+            expected[1] = expected[0]
+        for group in (params, expected):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch's, of parameters that are there twice
+                optimizer = cls(group, lr=0.1, **config, foreach=True)
+            for step in range(3):
+                for p in group:
+                    p.grad = torch.full_like(p, step + 1)
+                optimizer.step()
+        for p, e in zip(params, expected, strict=True):
+            torch.testing.assert_close(p.detach().cpu(), e.detach(), rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("cls", FUSED)

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty_strided.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace dlb {
@@ -16,6 +17,12 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 }
 }  // namespace
 
+bool fits_fused(TensorList params, TensorList list, size_t i) {
+  return list[i].device() == params[0].device() && list[i].layout() == c10::kStrided &&
+         list[i].scalar_type() == list[0].scalar_type() && list[i].is_non_overlapping_and_dense() &&
+         same_layout(list[i], params[i]);
+}
+
 void check_fused_lists(const char* op, at::ArrayRef<TensorList> lists) {
   const TensorList params = lists[0];
   TORCH_CHECK(!params.empty(), op, ": expected at least one parameter");
@@ -27,10 +34,7 @@ void check_fused_lists(const char* op, at::ArrayRef<TensorList> lists) {
                 params.size());
     for (size_t i = 0; i < list.size(); ++i)
       TORCH_CHECK(
-          list[i].device() == params[0].device() && list[i].layout() == c10::kStrided &&
-              list[i].scalar_type() == list[0].scalar_type() && list[i].is_non_overlapping_and_dense() &&
-              same_layout(list[i], params[i]),
-          op,
+          fits_fused(params, list, i), op,
           ": parameters, gradients and states must be dense, on one device, of one dtype for each kind, and "
           "of the same sizes and strides at each index; number ",
           i, " is not");
@@ -170,6 +174,20 @@ struct AdamOptions {
   bool amsgrad, maximize;
 };
 
+// Steps on the device, or on the CPU, where optimizers that are not `fused` keep them.
+void add_steps(MultiTensor& call, TensorList steps) {
+  if (!steps[0].is_cpu()) {
+    call.single(steps);
+    return;
+  }
+  c10::SmallVector<c10::Scalar, 256> numbers;
+  for (const at::Tensor& step : steps) numbers.push_back(cpu_scalar(step));
+  const bool all_equal = std::all_of(numbers.begin(), numbers.end(), [&](const c10::Scalar& number) {
+    return number.toDouble() == numbers[0].toDouble();
+  });
+  all_equal ? call.value(numbers[0]) : call.values(numbers);
+}
+
 void adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
           TensorList max_exp_avg_sqs, TensorList steps, LearningRate lr, const AdamOptions& o,
           const Scaling& scaling) {
@@ -181,7 +199,7 @@ void adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList e
   const TensorList states[] = {exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
   const at::ArrayRef<TensorList> used(states, o.amsgrad ? 3 : 2);
   MultiTensor call = fused_call(o.amsgrad ? kAmsgrad : kAdam, used, params, g, scaling);
-  call.single(steps);
+  add_steps(call, steps);
   lr.add_to(call);
   scaling.add_to(call);
   call.scalar(o.maximize ? -1.0 : 1.0).scalar(o.l2).scalar(o.decay).scalar(1 - o.beta1).scalar(o.beta2);
@@ -207,7 +225,7 @@ void adagrad(TensorList params, TensorList grads, TensorList sums, TensorList st
   TORCH_CHECK(steps.size() == params.size(), "_fused_adagrad_: expected one step for each parameter");
   const TensorList states[] = {sums};
   MultiTensor call = fused_call(kAdagrad, states, params, g, scaling);
-  call.single(steps);
+  add_steps(call, steps);
   lr.add_to(call);
   scaling.add_to(call);
   call.scalar(maximize ? -1.0 : 1.0).scalar(weight_decay).scalar(lr_decay).scalar(eps);
@@ -282,11 +300,35 @@ void register_overload(torch::Library& m, const char* overload) {
   impl_if_known(m, "_fused_adagrad_", overload, &fused_adagrad<Lr>);
 }
 
+bool fits_fused_step(TensorList params, TensorList grads, TensorList first, TensorList second,
+                     TensorList third) {
+  if (!at::isFloatingType(params[0].scalar_type())) return false;
+  std::vector<const void*> addresses;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (grads[i].sizes() != params[i].sizes() || grads[i].device() != params[0].device()) return false;
+    for (const TensorList& list : {params, first, second, third})
+      if (!list.empty() && !fits_fused(params, list, i)) return false;
+    if (params[i].numel() > 0) addresses.push_back(params[i].const_data_ptr());
+  }
+  std::sort(addresses.begin(), addresses.end());
+  return std::adjacent_find(addresses.begin(), addresses.end()) == addresses.end();
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_overload<double>(m, "");
   register_overload<const at::Tensor&>(m, "tensor_lr");
+}
+
+TORCH_LIBRARY_FRAGMENT(dlbackend, m) {
+  // Whether one launch can take an optimizer's step: its parameters, which appear once, and its lists of
+  // states (empty ones where it has fewer) are dense, alike, and on one device; the gradients have their
+  // sizes and device.
+  m.def(
+      "fits_fused_step(Tensor[] params, Tensor[] grads, Tensor[] first, Tensor[] second, Tensor[] third) -> "
+      "bool",
+      fits_fused_step, {at::Tag::pt2_compliant_tag});
 }
 
 }  // namespace dlb

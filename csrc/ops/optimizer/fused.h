@@ -32,6 +32,9 @@ struct Scaling {
   }
 };
 
+// Whether tensor i of a list is as dense as its parameter, on the device of the first, of the list's dtype.
+bool fits_fused(TensorList params, TensorList list, size_t i);
+
 // Raises unless the lists agree in length, sizes, dense layout and device, each list in one dtype, and the
 // parameters are floating. Empty lists are allowed where an optimizer does not need them.
 void check_fused_lists(const char* op, at::ArrayRef<TensorList> lists);

@@ -46,6 +46,8 @@ HOOKED = {
     "torch._subclasses.fake_impls": "torch",
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook": "torch",
     "torch.nn.parallel.comm": "torch",
+    "torch.optim.adam": "torch",
+    "torch.optim.sgd": "torch",
     "transformers.cache_utils": "transformers",
     "transformers.integrations.accelerate": "transformers",
     "transformers.pipelines.base": "transformers",

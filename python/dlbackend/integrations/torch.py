@@ -176,6 +176,60 @@ def by_rows(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _fits(params: Sequence[torch.Tensor], grads: Sequence[torch.Tensor], *states: Sequence[torch.Tensor]) -> bool:
+    """Whether the step over these lists can be one launch on ocl."""
+    if torch.compiler.is_compiling() or params[0].device.type != "ocl":
+        return False
+    lists = [*states, *[[]] * (3 - len(states))]
+    return bool(torch.ops.dlbackend.fits_fused_step(params, grads, *lists))
+
+
+def adam_in_one_launch(foreach: Callable[..., None]) -> Callable[..., None]:
+    """Adam's and AdamW's foreach step, PyTorch's default, by the kernel of the fused one: a launch for some ten. State
+    and arguments are foreach's; steps stay on the CPU. What does not fit one launch goes the way that it went.
+    """
+
+    @functools.wraps(foreach)
+    def step(params: Any, grads: Any, averages: Any, squares: Any, largest: Any, steps: Any, **options: Any) -> None:
+        numbers = (options["lr"], options["beta1"], options["beta2"])
+        plain = not options["differentiable"] and not options["capturable"] and not options["has_complex"]
+        if not params or not plain or any(isinstance(number, torch.Tensor) for number in numbers):
+            return foreach(params, grads, averages, squares, largest, steps, **options)
+        largest = largest if options["amsgrad"] else []
+        if not all(each.is_cpu for each in steps) or not _fits(params, grads, averages, squares, largest):
+            return foreach(params, grads, averages, squares, largest, steps, **options)
+        torch._foreach_add_(steps, torch.tensor(1.0), alpha=1.0)
+        function = torch._fused_adamw_ if options["decoupled_weight_decay"] else torch._fused_adam_
+        words = ("lr", "beta1", "beta2", "weight_decay", "eps", "amsgrad", "maximize")
+        function(params, grads, averages, squares, largest, steps, **{word: options[word] for word in words})
+        return None
+
+    return step
+
+
+def sgd_in_one_launch(foreach: Callable[..., None]) -> Callable[..., None]:
+    """SGD's foreach step by the kernel of the fused one, from the second step on, when there are momentum buffers."""
+
+    @functools.wraps(foreach)
+    def step(params: Any, grads: Any, buffers: Any, **options: Any) -> None:
+        momentum = options["momentum"] != 0
+        new = momentum and any(buffer is None for buffer in buffers)
+        lists = (params, grads, buffers if momentum else [])
+        if (
+            not params
+            or new
+            or options["has_sparse_grad"]
+            or isinstance(options["lr"], torch.Tensor)
+            or not _fits(*lists)
+        ):
+            return foreach(params, grads, buffers, **options)
+        words = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
+        torch._fused_sgd_(*lists, **{word: options[word] for word in words}, is_first_step=False)
+        return None
+
+    return step
+
+
 @dataclass(frozen=True)
 class KernelsOfHpu:
     """Makes Intel Gaudi's kernels of a higher-order op ocl's: both are devices that torch/ itself does not have."""
@@ -209,6 +263,8 @@ PATCHES: dict[str, list[Patch]] = {
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook": [
         Wrap("powerSGD_hook", "all_reduce(...).get_future().then(... all_reduce(...) ...).then(compute_qs)", in_order),
     ],
+    "torch.optim.adam": [Wrap("_multi_tensor_adam", "def _multi_tensor_adam(...)", adam_in_one_launch)],
+    "torch.optim.sgd": [Wrap("_multi_tensor_sgd", "def _multi_tensor_sgd(...)", sgd_in_one_launch)],
     "torch.nn.parallel.comm": [
         Supply("_scatter", COMM, scatter),
         Supply("_scatter_out", COMM, scatter_out),
