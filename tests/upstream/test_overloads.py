@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from fresh_process import forked_python
 from layers import build_layer
 from stores import cache_with_programs
@@ -66,3 +67,20 @@ def test_a_seed_makes_the_same_call():
         return [arguments.value(argument) for argument in schema.arguments]
 
     assert str(made()) == str(made())
+
+
+def test_what_the_cpu_has_a_kernel_for_is_not_made_of_other_ops():
+    """PyTorch computes some ops by their parts where a device has no kernel, in several launches for one."""
+
+    def has(name, key):
+        return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+    parts = {
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::")
+        and has(name, "CPU")
+        and has(name, "CompositeImplicitAutograd")
+        and not has(name, "PrivateUse1")
+    }
+    assert parts == {"aten::native_channel_shuffle"}  # a view and one copy

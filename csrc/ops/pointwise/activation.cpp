@@ -119,7 +119,8 @@ constexpr std::array kBackward = {
                  float_op("silu_backward",
                           "const T s = " DLB_SIGMOID("x1") "; y0 = x0 * s * (C(1.0) + x1 * (C(1.0) - s));",
                           "const T one = (T)(1, 0), s = dlb_cdiv(one, one + dlb_cexp(-x1)); "
-                          "y0 = dlb_cmul(dlb_cmul(x0, s), one + dlb_cmul(x1, one - s));")},
+                          "y0 = dlb_cmul(dlb_cmul(x0, s), one + dlb_cmul(x1, one - s));"),
+                 kOut | kFunctional},
     PointwiseRow{
         "mish_backward", "", Promote::Same,
         float_op(
