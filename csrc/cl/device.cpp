@@ -76,11 +76,16 @@ std::string platform_string(cl_platform_id id, cl_platform_info what) {
   });
 }
 
-DeviceClass class_of(cl_device_type type) {
+// The kernels of GPUs take work-groups of 256 and the 32 KiB of local memory that OpenCL's full profile
+// promises. What has less runs those of CPUs, which need neither.
+DeviceClass class_of(const Device& device) {
+  constexpr size_t kLeastWorkGroup = 256;
+  constexpr uint64_t kLeastLocalMemory = 32 << 10;
   const std::string forced = settings::emulated_class();
   if (forced == "cpu") return DeviceClass::kCpu;
   if (forced == "gpu") return DeviceClass::kGpu;
-  return (type & CL_DEVICE_TYPE_CPU) ? DeviceClass::kCpu : DeviceClass::kGpu;
+  const bool is_small = device.max_work_group < kLeastWorkGroup || device.local_mem < kLeastLocalMemory;
+  return (device.type & CL_DEVICE_TYPE_CPU) || is_small ? DeviceClass::kCpu : DeviceClass::kGpu;
 }
 
 // The width that the driver reports, unless DLBACKEND_EMULATE overrides it.
@@ -127,7 +132,6 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->platform = platform;
   device->id = id;
   device->type = info<cl_device_type>(id, CL_DEVICE_TYPE);
-  device->cls = class_of(device->type);
   device->name = info_string(id, CL_DEVICE_NAME);
   device->vendor = info_string(id, CL_DEVICE_VENDOR);
   device->driver_version = info_string(id, CL_DRIVER_VERSION);
@@ -139,6 +143,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   device->cache = cache_of(id);
   device->compute_units = std::max<cl_uint>(1, info<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS));
   device->max_work_group = info<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  device->cls = class_of(*device);
   device->vector_floats = vector_floats_of(id);
   device->base_align = std::max<cl_uint>(64, info<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8);
   const std::string extensions = info_string(id, CL_DEVICE_EXTENSIONS);

@@ -289,3 +289,42 @@ print(json.dumps([[s.specialised, s.taken] for s in dlbackend.solvers.solutions(
         DLBACKEND_FIND_SHARE="1",
     )
     assert sorted(solutions) == [[False, False], [True, True]]
+
+
+SMALL_STEP = """
+from torch import nn
+def step(device):
+    torch.manual_seed(0)
+    conv = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    net = nn.Sequential(conv, nn.Flatten(), nn.Linear(392, 5))
+    x, y = torch.randn(4, 3, 16, 16), torch.randint(5, (4,))
+    net, x, y = net.to(device), x.to(device), y.to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+    wide = x.flatten()
+    results = [loss.detach(), *[p.grad for p in net.parameters()], wide.sort()[0], wide.cumsum(0), wide.argmax(),
+               torch.linalg.solve(x[0, 0] + 9 * torch.eye(16, device=x.device), x[0, 1]), x.softmax(1),
+               (wide > 1).nonzero()]
+    return [r.cpu() for r in results]
+for mine, theirs in zip(step("ocl"), step("cpu")): torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+facts = torch.ocl.get_device_properties(0)
+print(json.dumps([facts.type, facts.kernel_class, facts.max_work_group_size, facts.local_mem]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernels", "work_group", "local_memory"), [("cpu", 64, 16384), ("gpu", 256, 32768)])
+def test_a_gpu_with_little(layer, kernels, work_group, local_memory):
+    """Without float16 and atomics of 64 bits, with launches that take long; the layer refuses what is too large. The
+    smaller GPU runs the kernels of CPUs, since those of GPUs take 256 work-items and 32 KiB.
+    """
+    limits = {"FAULTY_WORK_GROUP": str(work_group), "FAULTY_LOCAL_MEMORY": str(local_memory)}
+    found = layer(
+        SMALL_STEP, FAULTY_GPU="1", FAULTY_NO_FP16="1", FAULTY_NO_ATOMICS="1", FAULTY_LAUNCH_US="20",
+        DLBACKEND_EMULATE="groups_advance=0", **limits,
+    )  # fmt: skip
+    assert found == ["gpu", kernels, work_group, local_memory]
