@@ -51,6 +51,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma(
     store_rows(next_keys, keys, item);
     store_pairs(next_values, values, item);
     barrier(CLK_LOCAL_MEM_FENCE);
+    const uint kept = kept_of_queries(&p, at.row + first + g, k0 + 2 * t);
     float s[TILES][COLUMNS][4];
     multiply_scores(s, queries, keys, scratch, item);
     // Rows that do not exist have finite scores, and are not stored.
@@ -80,12 +81,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma(
         for (int n = 0; n < COLUMNS; n++) {
           const float x = exp(s[m][n][2 * i] - base), y = exp(s[m][n][2 * i + 1] - base);
           sum[m][i] += x + y;
-          float2 factors = (float2)(1.f);
-          if (DROPOUT) {
-            const float4 f = dropout_factors(&p, at.row + r, k0 + n * 8 + 2 * t);
-            factors = t % 2 ? f.zw : f.xy;
-          }
-          s[m][n][2 * i] = x * factors.x, s[m][n][2 * i + 1] = y * factors.y;
+          s[m][n][2 * i] = DROPPED(x, kept, p, m, i, n, 0), s[m][n][2 * i + 1] = DROPPED(y, kept, p, m, i, n, 1);
         }
       }
     multiply_rows(acc, s, values, scratch, item);

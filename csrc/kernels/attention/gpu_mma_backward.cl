@@ -51,6 +51,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dq(
       fetch_rows(next_keys, at.k + k1 * p.k.row, p.k.row, min(STEP, p.keys - k1), &p, item);
       fetch_rows(next_values, at.v + k1 * p.v.row, p.v.row, min(STEP, p.keys - k1), &p, item);
     }
+    const uint kept = kept_of_queries(&p, at.row + first + g, k0 + 2 * t);
     float s[TILES][COLUMNS][4], d[TILES][COLUMNS][4];
     multiply_scores(s, queries, keys, scratch, item);
     multiply_scores(d, grads, values, scratch, item);
@@ -61,18 +62,13 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dq(
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++) {
           const int r = first + m * 16 + g + 8 * i, query = q0 + r;
-          float2 factors = (float2)(1.f);
-          if (DROPOUT) {
-            const float4 f = dropout_factors(&p, at.row + r, k0 + n * 8 + 2 * t);
-            factors = t % 2 ? f.zw : f.xy;
-          }
 #pragma unroll
           for (int c = 0; c < 2; c++) {
             const int key = k0 + n * 8 + 2 * t + c;
             const bool exists = key < p.keys && query < p.queries;
             float x = s[m][n][2 * i + c] * p.scale;
             if (BIAS && exists) x += bias_of(bias, &p, at.bias, query, key);
-            const float gradient = d[m][n][2 * i + c] * (c ? factors.y : factors.x) - less[m][i];
+            const float gradient = DROPPED(d[m][n][2 * i + c], kept, p, m, i, n, c) - less[m][i];
             x = whole || (exists && !(p.causal && key > query)) ? exp(x - base[m][i].x - base[m][i].y) * gradient : 0.f;
             if (p.has_scores && exists) scores_grad[p.scores + (at.row + r) * p.keys + key] = x;
             s[m][n][2 * i + c] = x;
@@ -137,6 +133,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dkv
         fetch_rows(next_queries, q + q1 * p.q.row, p.q.row, min(STEP, p.queries - q1), &p, item);
         fetch_rows(next_grads, go + q1 * p.out.row, p.out.row, min(STEP, p.queries - q1), &p, item);
       }
+      const uint kept = kept_of_keys(&p, row + 2 * t, k0 + first + g);
       float s[TILES][COLUMNS][4], d[TILES][COLUMNS][4];
       multiply_scores(s, keys, queries, scratch, item);
       multiply_scores(d, values, grads, scratch, item);
@@ -153,12 +150,12 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dkv
             for (int i = 0; i < 2; i++) {
               const int key = k0 + first + m * 16 + g + 8 * i;
               const bool seen = (whole || (r < qn && !(p.causal && key > query))) && (!BIAS || key < p.keys);
-              const float factor = DROPOUT ? dropout_factor(&p, row + r, key) : 1.f;
               float x = s[m][n][2 * i + c] * p.scale;
               if (BIAS && seen) x += bias_of(bias, &p, bias_head, query, key);
               const float prob = seen ? exp(x - base.x - base.y) : 0.f;
-              s[m][n][2 * i + c] = prob * factor;
-              d[m][n][2 * i + c] = seen ? prob * (d[m][n][2 * i + c] * factor - less) : 0.f;
+              const float gradient = DROPPED(d[m][n][2 * i + c], kept, p, m, i, n, c);
+              s[m][n][2 * i + c] = DROPPED(prob, kept, p, m, i, n, c);
+              d[m][n][2 * i + c] = seen ? prob * (gradient - less) : 0.f;
             }
         }
       multiply_rows(dv, s, grad_pairs, scratch, item);
