@@ -146,6 +146,7 @@ class OpOf final : public Op {
     P::visit(problem, reader);
     reader.finish();
     check_tf32(problem);
+    if constexpr (requires { problem.check(); }) problem.check();
     return StoredProblem(problem);
   }
   std::vector<Span> spans(const Problem& problem) const override { return typed(problem).spans(); }

@@ -76,7 +76,11 @@ class KeyReader {
     if constexpr (requires { T::parse(name); }) {
       if (take(field)) value = T::parse(graphic_word(kMostWord));
     } else {
-      if (take(field + "1")) value = 1;
+      if constexpr (sizeof(T) == 1) {
+        if (take(field + "1")) value = 1;
+      } else {
+        if (take(field)) value = static_cast<T>(number());
+      }
     }
   }
   template <size_t N>

@@ -117,6 +117,8 @@ class Solver : public AnySolver {
   virtual bool takes_epilogue() const { return false; }
   // Whether it takes operands of other dtypes than the problem's, where P can have such.
   virtual bool takes_mixed() const { return false; }
+  // Whether it takes groups of elements with a scale and a zero, where P can have such.
+  virtual bool takes_groups() const { return false; }
   // Whether equal inputs give equal bits in every run of every process.
   virtual bool is_deterministic(const P& problem) const { return true; }
   // Expected time in microseconds with the first config; only compared between solvers of one op and device.
@@ -131,6 +133,8 @@ class Solver : public AnySolver {
       if (typed(p).epilogue && !takes_epilogue()) return Applicability::no("takes no epilogue");
     if constexpr (requires { typed(p).is_mixed(); })
       if (typed(p).is_mixed() && !takes_mixed()) return Applicability::no("takes operands of one dtype");
+    if constexpr (requires { typed(p).has_groups(); })
+      if (typed(p).has_groups() && !takes_groups()) return Applicability::no("takes no groups with scales");
     return applicable(typed(p), device);
   }
   uint64_t workspace_for(const Problem& p, const cl::Device& device, const Config& config) const final {

@@ -89,6 +89,20 @@ VECTORS: list[Run] = [
 ]
 
 
+def of_groups() -> None:
+    """Weights of 4 bits beside a matrix of few rows."""
+    pairs = (rand(21, 48) * 255).to(torch.uint8)
+    torch.ops.dlbackend.group_product_rows("y0 = x0", rand(3, 96), pairs, 32, rand(3, 21, 2), [])
+
+
+def of_integers() -> None:
+    """Sums of products of integers of 8 bits, of both orders in memory, requantised."""
+    a, b = ((rand(*size) * 255).to(torch.uint8) for size in ((9, 37), (37, 21)))
+    rows = "s = copy.f32(x0); v = mul.f32(s, x1); y0 = copy.i8(v)"
+    torch.ops.dlbackend.product_rows(rows, a, b.char(), None, 0, 1, [rand(21)])
+    torch._int_mm(rand(37, 70).mT.char(), rand(21, 37).char().mT)
+
+
 def gemm(solver: str, runs: list[Run] | None = None) -> list[Run]:
     return [with_solver(solver, run, "gemm") for run in runs or products()]
 
@@ -678,13 +692,16 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "fft/registers.cl": powers_of_two,
     "fft/stockham.cl": [fft("stockham"), transforms],
     "foreach/foreach_reduce.cl": foreach,
-    "gemm/cpu_blocked.cl": gemm("cpu_blocked", products(torch.float64)),
-    "gemm/cpu_packed.cl": [*gemm("cpu_packed"), *gemm("cpu_gemv", VECTORS)],
+    "gemm/cpu_blocked.cl": gemm("cpu_blocked", [*products(torch.float64), of_integers]),
+    "gemm/cpu_packed.cl": [*gemm("cpu_packed", [*products(), of_groups]), *gemm("cpu_gemv", [*VECTORS, of_groups])],
     "gemm/cpu_small.cl": gemm("cpu_small"),
-    "gemm/gpu_gemv.cl": gemm("gpu_gemv", VECTORS),
+    "gemm/gpu_gemv.cl": gemm("gpu_gemv", [*VECTORS, of_groups]),
     "gemm/gpu_plain.cl": gemm("gpu_plain"),
-    "gemm/gpu_tiled.cl": [*gemm("gpu_tiled"), *gemm("gpu_mma", products(torch.float16))],
-    "gemm/reference.cl": gemm("reference"),
+    "gemm/gpu_tiled.cl": [
+        *gemm("gpu_tiled", [*products(), of_groups, of_integers]),
+        *gemm("gpu_mma", products(torch.float16)),
+    ],
+    "gemm/reference.cl": gemm("reference", [*products(), of_groups]),
     "index/access.cl": indexing,
     "index/accumulate.cl": accumulation,
     "index/bag.cl": bags,

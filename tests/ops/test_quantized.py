@@ -170,6 +170,94 @@ def test_int4_product():
     assert_near(actual, x.double() @ ((q - 8) * scale + zero).t(), 10)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("group", [32, 128])
+def test_int4_product_as_on_the_cpu(dtype, group):
+    n, k = 48, 256
+    q, x = torch.randint(0, 16, (n, k), dtype=torch.int32), torch.randn(5, k).to(dtype)
+    parameters = torch.rand(k // group, n, 2).to(dtype)
+    results = {}
+    for device in ("cpu", DEVICE):
+        packed = torch._convert_weight_to_int4pack_for_cpu(q.to(device), 2)
+        assert packed.shape == (n, k // 2)
+        results[device] = torch._weight_int4pack_mm_for_cpu(x.to(device), packed, group, parameters.to(device))
+    assert_near(results[DEVICE], results["cpu"].double(), 40)
+
+
+@pytest.mark.parametrize("group", [32, 96, 192])
+def test_int4_products_of_rounded_inputs(group):
+    n, k = 24, 192
+    pairs, x = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8), torch.randn(7, k)
+    x[3], x[4] = x[3].abs(), 0
+    scales = torch.rand(n, k // group)
+    results = {}
+    for device in ("cpu", DEVICE):
+        arguments = (pairs.to(device), scales.to(device), None, group, k, n)
+        packed = torch._dyn_quant_pack_4bit_weight(*arguments)
+        results[device] = torch._dyn_quant_matmul_4bit(x.to(device), packed, group, k, n)
+    assert_near(results[DEVICE], results["cpu"].double(), 40)
+    with_bias = torch._dyn_quant_pack_4bit_weight(*arguments[:2], torch.ones(n, device=DEVICE), *arguments[3:])
+    biased = torch._dyn_quant_matmul_4bit(x.to(DEVICE), with_bias, group, k, n)
+    torch.testing.assert_close(biased, results[DEVICE] + 1)
+    with pytest.raises(RuntimeError, match="packed by"):
+        torch._dyn_quant_matmul_4bit(x.to(DEVICE), packed[1:], group, k, n)
+
+
+@pytest.mark.parametrize("out", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("right", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_scaled_products(right, out):
+    for m, n, k in ((1, 48, 64), (17, 80, 96), (33, 16, 2064)):
+        a, b = torch.randn(m, k).to(torch.float8_e4m3fn), torch.randn(n, k).to(right)
+        bias = torch.randn(n)
+        product = a.double() @ b.double().T
+        for scale_a, scale_b in ((torch.tensor(0.5), torch.tensor([0.3])), (torch.rand(m, 1), torch.rand(1, n))):
+            want = product * scale_a.double() * scale_b.double()
+            arguments = [t.to(DEVICE) for t in (a, b)]
+            for mat2 in (arguments[1].T, arguments[1].T.contiguous()):
+                scales = scale_a.to(DEVICE), scale_b.to(DEVICE)
+                got = torch._scaled_mm(arguments[0], mat2, *scales, out_dtype=out)
+                assert got.dtype == out
+                step = {torch.float32: 1e-6, torch.bfloat16: 5e-3, torch.float16: 6e-4, torch.float8_e4m3fn: 0.07}[out]
+                bound = want.abs().clamp(max=448) if out == torch.float8_e4m3fn else want.abs()
+                limit = want.clamp(-448, 448) if out == torch.float8_e4m3fn else want
+                error = (got.cpu().double() - limit).abs()
+                assert (error <= step * bound + 1e-6 * k + (1e-3 if out == torch.float8_e4m3fn else 0)).all()
+                if out != torch.float8_e4m3fn:
+                    biased = torch._scaled_mm(arguments[0], mat2, *scales, bias=bias.to(out).to(DEVICE), out_dtype=out)
+                    want_biased = want + bias.to(out).double()
+                    error = (biased.cpu().double() - want_biased).abs()
+                    assert (error <= step * want_biased.abs() + 1e-6 * k).all()
+
+
+def test_wrong_scaled_products():
+    a, one = torch.randn(16, 32).to(torch.float8_e4m3fn).to(DEVICE), torch.ones((), device=DEVICE)
+    for arguments in (
+        (a.float(), a.T, one, one),
+        (a, a.T, torch.ones(3, device=DEVICE), one),
+        (a, a.T, one.int(), one),
+    ):
+        with pytest.raises(ValueError, match="Invalid scaling"):
+            torch._scaled_mm(*arguments)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        torch._scaled_mm(a, a, one, one)
+    assert torch._scaled_mm(a[:0], a.T, one, one, out_dtype=torch.float32).shape == (0, 16)
+
+
+def test_wrong_int4_products():
+    pairs = torch.zeros(16, 32, dtype=torch.uint8, device=DEVICE)
+    x, parameters = torch.randn(2, 64, device=DEVICE), torch.rand(2, 16, 2, device=DEVICE)
+    run = torch._weight_int4pack_mm_for_cpu
+    assert run(x[:0], pairs, 32, parameters).shape == (0, 16)
+    with pytest.raises(RuntimeError, match="qGroupSize"):
+        run(x, pairs, 16, parameters)
+    with pytest.raises(RuntimeError, match="columns must be 32"):
+        run(x[:, :32], pairs, 32, parameters)
+    with pytest.raises(RuntimeError, match=r"shape \[2, 16, 2\]"):
+        run(x, pairs, 32, parameters[:1])
+    with pytest.raises(RuntimeError, match="float32, float16 or bfloat16"):
+        run(x.int(), pairs, 32, parameters)
+
+
 def test_elements_of_less_than_a_byte_are_refused_by_name():
     with pytest.raises(NotImplementedError, match=r"QUInt4x2.*use a dtype of a byte, or the CPU"):
         torch.quantize_per_tensor(torch.rand(4, device=DEVICE), 0.1, 0, torch.quint4x2)

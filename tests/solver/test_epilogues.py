@@ -205,7 +205,6 @@ def test_empty_results_and_sums():
         ("y0 = x0; y1 = x0; y2 = x0", 0, ValueError, "two results"),
         ("y0 = add_alpha.f32(x0, x1, 1)", 0, ValueError, "take 2 inputs"),
         ("y0 = x0", 1, ValueError, "1 other operands"),
-        ("y0 = gt.f32(x0, 1.0)", 0, TypeError, "another dtype"),
         ("y0 = nothing.f32(x0)", 0, ValueError, "nothing"),
     ],
 )
@@ -213,6 +212,24 @@ def test_rows_that_cannot_be(rows, count, error, words):
     a = torch.randn(4, 4, device="ocl")
     with pytest.raises(error, match=words):
         torch.ops.dlbackend.product_rows(rows, a, a, None, 0, 1, [a] * count)
+
+
+@pytest.mark.parametrize("solver", GEMMS)
+def test_rows_of_another_dtype(solver):
+    _C.force_solver(f"gemm:{solver}")
+    a, b, shift = torch.randn(20, 33), torch.randn(33, 41), torch.randn(41)
+    rows = "v = add_alpha.f32(x0, x1, 1); y0 = copy.f16(v); y1 = gt.f32(v, 1.0)"
+    try:
+        got, above = torch.ops.dlbackend.product_rows(rows, a.to("ocl"), b.to("ocl"), None, 0, 1, [shift.to("ocl")])
+    except RuntimeError as error:
+        if "is not applicable" not in str(error):
+            raise
+        pytest.skip(f"{solver} is not for this device")
+    want = a.double() @ b.double() + shift.double()
+    assert got.dtype == torch.float16
+    assert above.dtype == torch.bool
+    torch.testing.assert_close(got.cpu().double(), want, rtol=1e-3, atol=1e-3)
+    assert torch.equal(above.cpu()[(want - 1).abs() > 1e-4], (want > 1)[(want - 1).abs() > 1e-4])
 
 
 def test_five_operands_are_too_many_for_a_kernel():

@@ -4,7 +4,8 @@
 #include "kernels/common/split_reduce.h"
 
 // Global size: at least batch * m * n.
-kernel void split_reduce(global const ACC* restrict partial, global T* c, global const T* d, ACC alpha, ACC beta,
+kernel void split_reduce(global const ACC* restrict partial, global C_T* c, global const T* d, FACTOR alpha,
+                         FACTOR beta,
                          SplitReduce p EPILOGUE_PARAMETERS) {
   const long size = p.batch * p.m * p.n, i = get_global_id(0);
   if (i >= size) return;
@@ -16,5 +17,5 @@ kernel void split_reduce(global const ACC* restrict partial, global T* c, global
   sum *= alpha;
   if (beta != 0) sum += beta * load1(d + p.d_offset + batch * p.d_batch + m * p.d_m + n * p.d_n);
   const long at = batch * p.c_batch + m * p.c_m + n * p.c_n;
-  store1(c + p.c_offset + at, FINISH(sum, p.low, p.high, at, m, n));
+  store_c(c + p.c_offset + at, FINISH(sum, p.low, p.high, at, m, n));
 }

@@ -1,7 +1,19 @@
 // Convolution and its gradients for any dtype and layout, one work-item per output. Slow and plain.
+// The forward pass takes x and w of types of their own, A_T and B_T.
+#include "common/operands.clh"
 #include "kernels/conv/params.h"
+#ifdef A_NARROW
+#define LOAD_X(p, i) ((ACC)(p)[i])
+#else
+#define LOAD_X LOAD
+#endif
+#ifdef B_NARROW
+#define LOAD_W(p, i) ((ACC)(p)[i])
+#else
+#define LOAD_W LOAD
+#endif
 
-kernel void conv_reference_forward(global const T* x, long ox, global const T* w, long ow, global T* y, long oy,
+kernel void conv_reference_forward(global const A_T* x, long ox, global const B_T* w, long ow, global C_T* y, long oy,
                                    global const T* bias, long ob, ConvShape p EPILOGUE_PARAMETERS) {
   long id = get_global_id(0);
   const int q2 = id % p.out[2], q1 = (id /= p.out[2]) % p.out[1], q0 = (id /= p.out[1]) % p.out[0];
@@ -17,12 +29,12 @@ kernel void conv_reference_forward(global const T* x, long ox, global const T* w
           const int i1 = q1 * p.stride[1] - p.padding[1] + f1 * p.dilation[1];
           const int i2 = q2 * p.stride[2] - p.padding[2] + f2 * p.dilation[2];
           if (i0 < 0 || i0 >= p.in[0] || i1 < 0 || i1 >= p.in[1] || i2 < 0 || i2 >= p.in[2]) continue;
-          sum += MUL(LOAD(x, ox + n * p.xs[0] + (c0 + c) * p.xs[1] + i0 * p.xs[2] + i1 * p.xs[3] + i2 * p.xs[4]),
-                     LOAD(w, ow + k * p.ws[0] + c * p.ws[1] + f0 * p.ws[2] + f1 * p.ws[3] + f2 * p.ws[4]));
+          sum += MUL(LOAD_X(x, ox + n * p.xs[0] + (c0 + c) * p.xs[1] + i0 * p.xs[2] + i1 * p.xs[3] + i2 * p.xs[4]),
+                     LOAD_W(w, ow + k * p.ws[0] + c * p.ws[1] + f0 * p.ws[2] + f1 * p.ws[3] + f2 * p.ws[4]));
         }
   if (p.has_bias) sum += LOAD(bias, ob + k);
   const long at = n * p.ys[0] + k * p.ys[1] + q0 * p.ys[2] + q1 * p.ys[3] + q2 * p.ys[4];
-  STORE(FINISH(sum, p.low, p.high, at, 0, k), y, oy + at);
+  STORE_C(FINISH(sum, p.low, p.high, at, 0, k), y, oy + at);
 }
 
 kernel void conv_reference_input_grad(global T* x, long ox, global const T* w, long ow, global const T* y, long oy,

@@ -1,6 +1,7 @@
 // GEMM for CPU-like devices in the dtypes that do not compute in float: C = alpha * A * B + beta * D within bounds, any
 // strides. As in gemm/cpu_packed.cl, one work-item computes a block of mb x nb: it copies its rows of A as they lie (along
 // k or along m) and its columns of B as panels of one register tile's width into scratch, kb of the reduction at a time.
+// With -DPAIRS, for sums of integers of 8 bits, a number in scratch is a pair of neighbours along k, in 16 bits each.
 // T, S, ACC, LOAD and others are common/element.clh's.
 #include "common/operands.clh"
 #include "common/touch.clh"
@@ -49,6 +50,42 @@
 #define V uint16
 #define W 16
 #define CONVERT(v) convert_uint16(v)
+#endif
+#endif
+#ifdef PAIRS
+#undef MULTIPLY_ADD
+#define MULTIPLY_ADD(a, b, c) add_pairs(a, b, c)
+#if defined(__AVX512BW__) && defined(__clang__)
+typedef short S32 __attribute__((vector_size(64)));
+typedef int I16 __attribute__((vector_size(64)));
+// c + the products of both numbers of each pair.
+inline V add_pairs(V a, V b, V c) {
+#ifdef __AVX512VNNI__
+  I16 sum = __builtin_ia32_vpdpwssd512(__builtin_astype(c, I16), __builtin_astype(a, I16), __builtin_astype(b, I16));
+  return __builtin_astype(sum, V);
+#else
+  I16 sum = __builtin_ia32_pmaddwd512(__builtin_astype(a, S32), __builtin_astype(b, S32));
+  return c + __builtin_astype(sum, V);
+#endif
+}
+#elif defined(__AVX2__) && defined(__clang__)
+typedef short S16 __attribute__((vector_size(32)));
+typedef int I8 __attribute__((vector_size(32)));
+inline uint8 add_pairs8(uint8 a, uint8 b, uint8 c) {
+#ifdef __AVXVNNI__
+  I8 sum = __builtin_ia32_vpdpwssd256(__builtin_astype(c, I8), __builtin_astype(a, I8), __builtin_astype(b, I8));
+  return __builtin_astype(sum, uint8);
+#else
+  I8 sum = __builtin_ia32_pmaddwd256(__builtin_astype(a, S16), __builtin_astype(b, S16));
+  return c + __builtin_astype(sum, uint8);
+#endif
+}
+inline V add_pairs(V a, V b, V c) { return (V)(add_pairs8(a.lo, b.lo, c.lo), add_pairs8(a.hi, b.hi, c.hi)); }
+#else
+inline V add_pairs(V a, V b, V c) {
+  const int16 low = (as_int16(a) << 16 >> 16) * (as_int16(b) << 16 >> 16);
+  return c + as_uint16(low + (as_int16(a) >> 16) * (as_int16(b) >> 16));
+}
 #endif
 #endif
 #if W == 16
@@ -105,6 +142,11 @@ inline void transpose(V* x) {
 #define PACK(name) b_##name
 #define PACK_T B_T
 #include "gemm/cpu_blocked_pack.clh"
+#ifdef PAIRS
+#define NUMBERS(k) (((k) + 1) / 2)  // in scratch for so many elements along k
+#else
+#define NUMBERS(k) (k)
+#endif
 
 // c[MR][N * W] = or += sum over k of a[row[r] + k * step] * b[k][N * W]; planes of a and c lie a_plane and c_plane apart,
 // those of b beside each other.
@@ -179,10 +221,61 @@ inline T stored(local const E* c, int plane) { return (T)c[0]; }
 inline int is_one(S factor) { return factor == 1; }
 #endif
 
+// A's rows as the tiles want them: along k where they lie so, else along m.
+inline void copy_a(global const A_T* src, long sam, long sak, int mn, int kn, int along_k, local E* dst, int k_pitch,
+                   int m_pitch) {
+#ifdef PAIRS
+  if (along_k) a_pair_lines(src, sam, sak, mn, kn, dst, k_pitch);
+  else a_pair_rows(src, sak, sam, kn, mn, mn, dst, m_pitch);
+#else
+  if (along_k) a_pack(src, sam, sak, mn, kn, kn, dst, PLANES * k_pitch, k_pitch);
+  else a_pack(src, sak, sam, kn, mn, mn, dst, PLANES * m_pitch, m_pitch);
+#endif
+}
+
+// A panel of B, of whole vectors.
+inline void copy_b(global const B_T* src, long sbk, long sbn, int kn, int jn, int width, local E* dst) {
+#ifdef PAIRS
+  b_pair_rows(src, sbk, sbn, kn, jn, width, dst, width);
+#else
+  b_pack(src, sbk, sbn, kn, jn, width, dst, PLANES * width, width);
+#endif
+}
+
+// Finishes and stores a block's sums. C and D begin at the block, `begin` elements behind the first result.
+inline void store_block(local const E* sc, int np, int plane, int mn, int nn, global C_T* C, long begin, long scm, long scn,
+                        global const T* D, long sdm, long sdn, S alpha, S beta, int has_d, float low, float high, int m0,
+                        int n0 EPILOGUE_PARAMETERS) {
+#ifdef EPILOGUE
+  const int plain = is_one(alpha) && !has_d && scn == 1;
+#else
+  const int plain = is_one(alpha) && !has_d && scn == 1 && low == -INFINITY && high == INFINITY;
+#endif
+  if (plain) {
+    for (int i = 0; i < mn; i++) {
+      local const E* from = sc + i * np;
+#pragma clang loop vectorize(assume_safety)
+      for (int j = 0; j < nn; j++)
+#ifdef EPILOGUE
+        STORE_C(FINISH(stored(from + j, plane), low, high, begin + i * scm + j, m0 + i, n0 + j), C, i * scm + j);
+#else
+        C[i * scm + j] = stored(from + j, plane);
+#endif
+    }
+    return;
+  }
+  for (int i = 0; i < mn; i++)
+    for (int j = 0; j < nn; j++) {
+      ACC v = MUL(alpha, element_of(sc + i * np + j, plane));
+      if (has_d) v += MUL(beta, LOAD(D, i * sdm + j * sdn));
+      STORE_C(FINISH(v, low, high, begin + i * scm + j * scn, m0 + i, n0 + j), C, i * scm + j * scn);
+    }
+}
+
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_blocked(
     global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
-    global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn, S alpha,
-    S beta, int has_d, float low, float high, int M, int N, int K, int mb, int nb, int kb, local E* scratch) {
+    global C_T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn, S alpha,
+    S beta, int has_d, float low, float high, int M, int N, int K, int mb, int nb, int kb, local E* scratch EPILOGUE_PARAMETERS) {
   const int m0 = get_global_id(0) * mb, n0 = get_global_id(1) * nb;
   const long batch = get_global_id(2);
   const int mn = min(mb, M - m0), nn = min(nb, N - n0), np = (nn + W - 1) / W * W, plane = (mn + MR) * np;
@@ -199,11 +292,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_blocked(
   const int row_step = along_k ? PLANES * k_pitch : 1, k_step = along_k ? 1 : PLANES * m_pitch;
   for (int k0 = 0; k0 == 0 || k0 < K; k0 += kb) {  // once where K is 0, for the zeros
     const int kn = min(kb, K - k0);
-    if (along_k) a_pack(A + k0 * sak, sam, sak, mn, kn, kn, sa, PLANES * a_plane, a_plane);
-    else a_pack(A + k0 * sak, sak, sam, kn, mn, mn, sa, PLANES * a_plane, a_plane);
+    copy_a(A + k0 * sak, sam, sak, mn, kn, along_k, sa, k_pitch, m_pitch);
     for (int j = 0; j < nn; j += NV * W) {
       const int jn = min(NV * W, nn - j), nv = (jn + W - 1) / W;
-      b_pack(B + k0 * sbk + j * sbn, sbk, sbn, kn, jn, nv * W, sb, PLANES * nv * W, nv * W);
+      copy_b(B + k0 * sbk + j * sbn, sbk, sbn, kn, jn, nv * W, sb);
       // The panel that comes next lies in as many pages as it has rows: each tile fetches its share of them.
       const int ends = j + NV * W >= nn, rows = sbn == 1 ? kb : NV * W, count = sbn == 1 ? NV * W : kb;
       global const B_T* next = ends ? B + (k0 + kb) * sbk : B + k0 * sbk + (j + NV * W) * sbn;
@@ -212,22 +304,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_blocked(
         if (touches) b_touch_rows(next, sbn == 1 ? sbk : sbn, i * rows / mn, min(i + MR, mn) * rows / mn, count);
         int row[MR];
         for (int r = 0; r < MR; r++) row[r] = min(i + r, mn - 1) * row_step;
-        tile(nv, sa, row, k_step, a_plane, kn, sb, sc + i * np + j, np, plane, k0 > 0);
+        tile(nv, sa, row, k_step, a_plane, NUMBERS(kn), sb, sc + i * np + j, np, plane, k0 > 0);
       }
     }
   }
-  if (is_one(alpha) && !has_d && scn == 1 && low == -INFINITY && high == INFINITY) {
-    for (int i = 0; i < mn; i++) {
-      local const E* from = sc + i * np;
-#pragma clang loop vectorize(assume_safety)
-      for (int j = 0; j < nn; j++) C[i * scm + j] = stored(from + j, plane);
-    }
-    return;
-  }
-  for (int i = 0; i < mn; i++)
-    for (int j = 0; j < nn; j++) {
-      ACC v = MUL(alpha, element_of(sc + i * np + j, plane));
-      if (has_d) v += MUL(beta, LOAD(D, i * sdm + j * sdn));
-      STORE(FINISH(v, low, high, 0, i, j), C, i * scm + j * scn);
-    }
+  store_block(sc, np, plane, mn, nn, C, batch * scb + m0 * scm + n0 * scn, scm, scn, D, sdm, sdn, alpha, beta, has_d, low,
+              high, m0, n0 EPILOGUE_ARGUMENTS);
 }

@@ -7,17 +7,40 @@
 #else
 #define FLOATS convert_float16
 #endif
-#ifdef A_INTEGERS
-#define A_LOAD1(p) ((float)*(p))
+#if defined(A_E4M3) || defined(A_E5M2) || defined(B_E4M3) || defined(B_E5M2)
+// 16 numbers of float8, by the bits: sign, magnitude, and NaN where the magnitude is above the greatest.
+inline float16 floats_of_e4m3(uchar16 v) {
+  const uint16 bits = convert_uint16(v), rest = bits & 0x7f;
+  const uint16 number = as_uint16(as_float16(rest << 20) * 0x1p120f);
+  return as_float16((bits & 0x80) << 24 | select(number, (uint16)(0x7fc00000), rest == 0x7f));
+}
+inline float16 floats_of_e5m2(uchar16 v) {
+  const uint16 bits = convert_uint16(v), rest = bits & 0x7f;
+  const uint16 number = as_uint16(as_float16(rest << 21) * 0x1p112f);
+  return as_float16((bits & 0x80) << 24 | select(number, number | 0x7f800000, rest >= 0x7c));
+}
+#endif
+#define A_LOAD1(p) ((float)A_NUMBER(*(p)))
+#define B_LOAD1(p) ((float)B_NUMBER(*(p)))
+#if defined(A_E4M3)
+#define A_LOAD16(p) floats_of_e4m3(vload16(0, p))
+#elif defined(A_E5M2)
+#define A_LOAD16(p) floats_of_e5m2(vload16(0, p))
+#elif defined(A_NARROW)
 #define A_LOAD16(p) FLOATS(vload16(0, p))
 #else
+#undef A_LOAD1
 #define A_LOAD1 LOAD1
 #define A_LOAD16 LOAD16
 #endif
-#ifdef B_INTEGERS
-#define B_LOAD1(p) ((float)*(p))
+#if defined(B_E4M3)
+#define B_LOAD16(p) floats_of_e4m3(vload16(0, p))
+#elif defined(B_E5M2)
+#define B_LOAD16(p) floats_of_e5m2(vload16(0, p))
+#elif defined(B_NARROW)
 #define B_LOAD16(p) FLOATS(vload16(0, p))
 #else
+#undef B_LOAD1
 #define B_LOAD1 LOAD1
 #define B_LOAD16 LOAD16
 #endif
@@ -26,11 +49,91 @@
 #define PACK_LOAD1 A_LOAD1
 #define PACK_LOAD16 A_LOAD16
 #include "common/cpu_pack.clh"
+#ifdef B_NIBBLES
+// 16 elements along k, without scale and zero.
+inline float16 nibbles16(global const uchar* p) {
+  const uchar8 pairs = vload8(0, p);
+  uchar16 v;
+  v.even = pairs >> (uchar)4, v.odd = pairs & (uchar)15;
+  return FLOATS(as_char16(v) - (char)8);
+}
+
+// dst[k][j] = the elements of nj columns of B from k0 on, nk of them, a multiple of 16. Columns nj to njp repeat the last.
+inline void pack_groups(global const uchar* src, long sj, int k0, int nk, int column, int nj, int njp,
+                        local float* dst GROUP_PARAMETERS) {
+  for (int j = 0; j < njp; j += 16)
+    for (int k = 0; k < nk; k += 16) {
+      VECTORS16(x) VECTORS16(y)
+      global const T* scales = GROUP_OF(k0 + k, column);
+      local float* d = dst + k * njp + j;
+#define LOAD_GROUP(n, h)                                                              \
+  {                                                                                   \
+    const int at = min(j + n, nj - 1);                                                \
+    x##h = nibbles16(src + (at * sj + k) / 2) * LOAD1(scales + 2 * at) + LOAD1(scales + 2 * at + 1); \
+  }
+#define STORE_GROUP(n, h) vstore16(x##h, 0, d + n * njp);
+      EACH16(LOAD_GROUP)
+      TRANSPOSE(x, y)
+      EACH16(STORE_GROUP)
+    }
+}
+
+// Brings each 32 floats to the order of 16 bytes' high halves and of their low ones, and sums them up.
+inline void split_pairs(local float* a, int n, local float* sums) {
+  for (int k = 0; k < n; k += LEAST_GROUP, a += LEAST_GROUP) {
+    const float16 x = vload16(0, a), y = vload16(1, a);
+    vstore16((float16)(x.even, y.even), 0, a);
+    vstore16((float16)(x.odd, y.odd), 1, a);
+    const float8 h = (x + y).lo + (x + y).hi;
+    const float4 q = h.lo + h.hi;
+    *sums++ = (q.x + q.y) + (q.z + q.w);
+  }
+}
+
+// c[r * pitch] += the products of R rows of A, which split_pairs() has seen, with kn elements of a column of B from k0 on.
+#define GROUP_DOT(R, NAME)                                                                                              \
+  inline void NAME(global const uchar* b, local const float* a, int a_pitch, local const float* sums,       \
+                           int sums_pitch, int k0, int kn, int column, local float* c, int pitch GROUP_PARAMETERS) { \
+    global const T* scales = GROUP_OF(k0, column);                                                                  \
+    int end = grouping.size.divisor - k0 % grouping.size.divisor;                                                   \
+    float16 total[R];                                                                                               \
+    float rest[R];                                                                                                  \
+    for (int r = 0; r < R; r++) total[r] = 0.f, rest[r] = 0.f;                                                      \
+    for (int k = 0; k < kn; end += grouping.size.divisor, scales += grouping.pitch) {                               \
+      float16 sum[R], sum_low[R];                                                                                               \
+      float of_a[R];                                                                                                \
+      for (int r = 0; r < R; r++) sum[r] = sum_low[r] = 0.f, of_a[r] = 0.f;                                                      \
+      for (const int last = min(end, kn); k < last; k += LEAST_GROUP, b += LEAST_GROUP / 2) {                       \
+        const uchar16 pairs = vload16(0, b);                                                                        \
+        const float16 high = FLOATS(as_char16(pairs >> (uchar)4) - (char)8);                                        \
+        const float16 low = FLOATS(as_char16(pairs & (uchar)15) - (char)8);                                         \
+        _Pragma("unroll") for (int r = 0; r < R; r++) {                                                             \
+          sum[r] = fma(high, vload16(0, a + r * a_pitch + k), sum[r]);                                              \
+          sum_low[r] = fma(low, vload16(1, a + r * a_pitch + k), sum_low[r]);                                               \
+          of_a[r] += sums[r * sums_pitch + k / LEAST_GROUP];                                                        \
+        }                                                                                                           \
+      }                                                                                                             \
+      const float scale = LOAD1(scales), zero = LOAD1(scales + 1);                                                  \
+      _Pragma("unroll") for (int r = 0; r < R; r++) {                                                               \
+        total[r] = fma((float16)(scale), sum[r] + sum_low[r], total[r]);                                                         \
+        rest[r] = fma(zero, of_a[r], rest[r]);                                                                      \
+      }                                                                                                             \
+    }                                                                                                               \
+    for (int r = 0; r < R; r++) {                                                                                   \
+      const float8 h = total[r].lo + total[r].hi;                                                                   \
+      const float4 q = h.lo + h.hi;                                                                                 \
+      c[r * pitch] += rest[r] + ((q.x + q.y) + (q.z + q.w));                                                        \
+    }                                                                                                               \
+  }
+GROUP_DOT(1, group_dot_of_one)
+GROUP_DOT(CPU_GEMV_ROWS, group_dot)
+#else
 #define PACK(name) b_##name
 #define PACK_T B_T
 #define PACK_LOAD1 B_LOAD1
 #define PACK_LOAD16 B_LOAD16
 #include "common/cpu_pack.clh"
+#endif
 #include "kernels/gemm/params.h"
 
 TILES(local)
@@ -39,7 +142,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
     global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int kc,
-    local float* scratch EPILOGUE_PARAMETERS) {
+    local float* scratch GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   const int m0 = get_global_id(0) * mc, n0 = get_global_id(1) * nc;
   const long batch = get_global_id(2);
   const int mn = min(mc, M - m0), nn = min(nc, N - n0), pitch = (nn + 15) & ~15;
@@ -49,7 +152,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
   local float* sc = sa + max(mc * k_pitch, kc * m_pitch);
   local float* sb = sc + (mc + MR) * nc;
   A += oa + batch * sab + m0 * sam;
-  B += ob + batch * sbb + n0 * sbn;
+  B += ob + B_STEP(batch * sbb + n0 * sbn);
   C += oc + batch * scb + m0 * scm + n0 * scn;
   D += od + batch * sdb + m0 * sdm + n0 * sdn;
 
@@ -63,7 +166,11 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
     const Walk walk = {kn, along_k ? 1 : m_pitch, 1, 0, 1, 0};
     for (int j = 0; j < nn; j += NR) {
       const int jn = min(NR, nn - j), nv = (jn + 15) / 16;
+#ifdef B_NIBBLES
+      pack_groups(B + B_STEP(kb + j * sbn), sbn, kb, kn, n0 + j, jn, nv * 16, sb GROUP_ARGUMENTS);
+#else
       b_pack(B + kb * sbk + j * sbn, sbk, sbn, kn, jn, nv * 16, sb, nv * 16);
+#endif
       for (int i = 0; i < mn; i += MR) {
         int row[MR];
         for (int r = 0; r < MR; r++) row[r] = min(i + r, last) * row_step;
@@ -104,11 +211,11 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int nc, int kc,
-    local float* scratch EPILOGUE_PARAMETERS) {
+    local float* scratch GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   const int n0 = get_global_id(0) * nc, nn = min(nc, N - n0);
   const long batch = get_global_id(1);
   A += oa + batch * sab;
-  B += ob + batch * sbb + n0 * sbn;
+  B += ob + B_STEP(batch * sbb + n0 * sbn);
   C += oc + batch * scb + n0 * scn;
   D += od + batch * sdb + n0 * sdn;
   local float* sc = scratch;             // [CPU_GEMV_ROWS][nc]
@@ -121,6 +228,15 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
     if (sak != 1)
       for (int i = 0; i < M; i++)
         for (int k = 0; k < kn; k++) sa[i * kc + k] = A_LOAD1(A + i * sam + (kb + k) * sak);
+#ifdef B_NIBBLES
+    local float* sums = sa + CPU_GEMV_ROWS * kc;  // [CPU_GEMV_ROWS][kc / LEAST_GROUP]
+    for (int i = 0; i < (M == 1 ? 1 : CPU_GEMV_ROWS); i++) split_pairs(sa + i * kc, kn, sums + i * (kc / LEAST_GROUP));
+    for (int j = 0; j < nn; j++) {
+      global const uchar* b = B + B_STEP(j * sbn + kb);
+      if (M == 1) group_dot_of_one(b, sa, kc, sums, kc / LEAST_GROUP, kb, kn, n0 + j, sc + j, nc GROUP_ARGUMENTS);
+      else group_dot(b, sa, kc, sums, kc / LEAST_GROUP, kb, kn, n0 + j, sc + j, nc GROUP_ARGUMENTS);
+    }
+#else
     global const B_T* b = B + kb * sbk;
     if (sbn == 1) {  // rows of B times one element of A each
       int j = 0;
@@ -192,6 +308,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
         FOLD(0) FOLD(1) FOLD(2) FOLD(3)
       }
     }
+#endif
   }
   for (int i = 0; i < M; i++)
     for (int j = 0; j < nn; j++) {

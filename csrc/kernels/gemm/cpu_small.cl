@@ -1,6 +1,6 @@
 // Small products, many at a time, for CPU-like devices: register tiles that read A where it lies, whatever its strides,
 // and B too where its rows are whole vectors; else B is packed, all of its depth at once. Follows gemm/cpu_packed.cl.
-
+#ifndef B_NIBBLES
 #define SMALL_PTR(r) global const A_T* a##r = a + row[r];
 #define SMALL_FMA1(r) const float16 x##r = (float16)(A_LOAD1(a##r + i)); c##r##0 = fma(x##r, b0, c##r##0);
 #define SMALL_FMA2(r) SMALL_FMA1(r) c##r##1 = fma(x##r, b1, c##r##1);
@@ -102,3 +102,4 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_small_cpu(
       }
     }
 }
+#endif

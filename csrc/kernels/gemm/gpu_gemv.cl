@@ -20,14 +20,23 @@
 #else
 #define TO_ACC4 convert_float4
 #endif
-#if defined(A_CHAR)
+// Four bytes as numbers of float8.
+#define FLOATS8(FROM, v) (ACC4)(FROM((v).x), FROM((v).y), FROM((v).z), FROM((v).w))
+#if defined(A_E4M3) || defined(A_E5M2)
+static inline ACC4 x_numbers(uchar4 v) { return FLOATS8(A_NUMBER, v); }
+ELEMENTS(x, uchar, A_NUMBER(*p), x_numbers(*(global const uchar4*)p))
+#elif defined(A_CHAR)
 ELEMENTS(x, char, (ACC)*p, TO_ACC4(*(global const char4*)p))
 #elif defined(A_UCHAR)
 ELEMENTS(x, uchar, (ACC)*p, TO_ACC4(*(global const uchar4*)p))
 #else
 ELEMENTS(x, T, load1(p), load4(p))
 #endif
-#if defined(B_CHAR)
+#if defined(B_NIBBLES)
+#elif defined(B_E4M3) || defined(B_E5M2)
+static inline ACC4 a_numbers(uchar4 v) { return FLOATS8(B_NUMBER, v); }
+ELEMENTS(a, uchar, B_NUMBER(*p), a_numbers(*(global const uchar4*)p))
+#elif defined(B_CHAR)
 ELEMENTS(a, char, (ACC)*p, TO_ACC4(*(global const char4*)p))
 #elif defined(B_UCHAR)
 ELEMENTS(a, uchar, (ACC)*p, TO_ACC4(*(global const uchar4*)p))
@@ -57,6 +66,40 @@ static inline void rows_of_x(int* offset, const GemmGemv* p) {
     offset[r] = (int)(min(r, p->rows - 1) * p->x_row);
 }
 
+#ifdef B_NIBBLES
+#define GEMV_STEP 8
+// Four elements, without scale and zero, whose nibbles are the lowest bits of q: as numbers of 2^23 and more.
+static inline ACC4 numbers4(uint4 q) { return as_float4(q & 15 | 0x4b000000) - (float)((1 << 23) + 8); }
+
+// The sums of a work-item along k: of every lanes-th eight of [k0, k1), which one word holds.
+static inline void sum_of_groups(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, global const uchar* a, int a_next,
+                                 global const A_T* x, const int* x_row, int k0, int k1, int column, int next,
+                                 int vector GROUP_PARAMETERS) {
+  const int step = p->lanes * GEMV_STEP;
+#pragma unroll 4  // loads in flight
+  for (int k = k0; k < k1; k += step) {
+    ACC4 first[GEMV_WIDE], last[GEMV_WIDE];
+    ACC scale[GEMV_WIDE], zero[GEMV_WIDE];
+    global const T* scales = GROUP_OF(k, column);
+#pragma unroll
+    for (int i = 0; i < GEMV_WIDE; i++) {
+      const uint word = *(global const uint*)(a + k / 2 + i * a_next);
+      first[i] = numbers4((uint4)(word >> 4, word, word >> 12, word >> 8));
+      last[i] = numbers4((uint4)(word >> 20, word >> 16, word >> 28, word >> 24));
+      scale[i] = load1(scales + 2 * i * next), zero[i] = load1(scales + 2 * i * next + 1);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      global const A_T* at = x + k * p->x_k + x_row[r];
+      const ACC4 u = x4(at, p->x_k, vector), v = x4(at + 4 * p->x_k, p->x_k, vector);
+      const ACC sum = sum4(u + v);
+#pragma unroll
+      for (int i = 0; i < GEMV_WIDE; i++) acc[i][r] += scale[i] * sum4(first[i] * u + last[i] * v) + zero[i] * sum;
+    }
+  }
+}
+#else
+#define GEMV_STEP 4
 // The sums of a work-item along k: of every lanes-th four of [k0, k1), then of what is left.
 static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, global const B_T* a, int a_next,
                                global const A_T* x, const int* x_row, int k0, int k1, int vector) {
@@ -81,20 +124,21 @@ static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, glob
       for (int i = 0; i < GEMV_WIDE; i++)
         acc[i][r] += a1(a + k * p->a_k + i * a_next) * x1(x + k * p->x_k + x_row[r]);
 }
+#endif
 
 // Global size: {batch * groups of rows of a * GEMV_ITEMS, splits}; a work-group takes GEMV_ITEMS / lanes * GEMV_WIDE rows.
 __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k(global const A_T* restrict x,
                                                                            global const B_T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
                                                                            ACC alpha, ACC beta,
-                                                                           GemmGemv p EPILOGUE_PARAMETERS) {
+                                                                           GemmGemv p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   local ACC sums[GEMV_WIDE * ROWS * (GEMV_ITEMS + 1)];
   const int item = get_local_id(0), lane = item % p.lanes, team = item / p.lanes, teams = GEMV_ITEMS / p.lanes;
   const int groups = (p.n + teams * GEMV_WIDE - 1) / (teams * GEMV_WIDE);
   const int batch = get_group_id(0) / groups, first = get_group_id(0) % groups * teams * GEMV_WIDE;
   const int n = min(first + team * GEMV_WIDE, p.n - 1), a_next = n + 1 < p.n ? (int)p.a_n : 0;
   const int k0 = get_group_id(1) * p.k_part, k1 = min(k0 + p.k_part, p.k);
-  a += p.a_offset + batch * p.a_batch + n * p.a_n;
+  a += p.a_offset + B_STEP(batch * p.a_batch + n * p.a_n);
   x += p.x_offset + batch * p.x_batch;
   int x_row[ROWS];
   rows_of_x(x_row, &p);
@@ -103,10 +147,15 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k
   for (int i = 0; i < GEMV_WIDE; i++)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) acc[i][r] = 0;
+#ifdef B_NIBBLES
+  sum_of_groups(acc, &p, a, B_STEP(a_next), x, x_row, k0 + lane * GEMV_STEP, k1, n, n + 1 < p.n,
+                p.x_vector GROUP_ARGUMENTS);
+#else
   if (p.a_vector && p.x_vector)
-    sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * 4, k1, 1);
+    sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * GEMV_STEP, k1, 1);
   else
-    sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * 4, k1, 0);
+    sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * GEMV_STEP, k1, 0);
+#endif
 
 #pragma unroll
   for (int i = 0; i < GEMV_WIDE; i++)
@@ -123,6 +172,7 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k
   }
 }
 
+#ifndef B_NIBBLES
 // The sums of a work-item for four neighbouring columns: of every slices-th k.
 static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const B_T* a, long a_step, global const A_T* x,
                                const int* x_row, int k0, int k1, int slices, int vector) {
@@ -139,7 +189,7 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n
                                                                            global const B_T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
                                                                            ACC alpha, ACC beta,
-                                                                           GemmGemv p EPILOGUE_PARAMETERS) {
+                                                                           GemmGemv p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   local ACC sums[4 * ROWS * (GEMV_ITEMS + 1)];
   const int item = get_local_id(0), lane = item % p.lanes, slice = item / p.lanes, slices = GEMV_ITEMS / p.lanes;
   const int groups = (p.n + p.lanes * 4 - 1) / (p.lanes * 4);
@@ -182,3 +232,4 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n
     finish(&p, c, d, partial, alpha, beta, batch, row, first + j, v EPILOGUE_ARGUMENTS);
   }
 }
+#endif

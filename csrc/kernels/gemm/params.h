@@ -1,5 +1,6 @@
 // Arguments of the GEMM kernels that take a struct.
 #pragma once
+#include "kernels/common/divider.h"
 #include "kernels/common/params.h"
 
 PARAMS_BEGIN
@@ -10,8 +11,17 @@ enum { BLOCKED_ROWS = 6, BLOCKED_COLUMNS = 64 };
 enum {
   GEMV_ITEMS = 128,  // gemm/gpu_gemv.cl: work-items of a work-group
   GEMV_WIDE = 2,  // rows of a that a work-item of gemv_along_k takes at once, so that x is read half as often
-  CPU_GEMV_ROWS = 4  // gemm/cpu_packed.cl: rows of gemv_cpu, at most
+  CPU_GEMV_ROWS = 4,  // gemm/cpu_packed.cl: rows of gemv_cpu, at most
+  LEAST_GROUP = 32    // elements of B that share a scale, at least; others are multiples
 };
+
+// Groups of B's elements along k, with their scales and zeros: primitives/gemm/problem.h.
+typedef struct {
+  dlb_long offset, pitch;  // of the first scale; from one group's scales to the next one's
+  Divider size;            // elements of a group
+  dlb_uint unused;
+} GemmGroups;
+ASSERT_SIZE(GemmGroups, 32);
 
 // An operand as a matrix of rows x k; b's rows are the columns of the product. Offsets and strides are in
 // elements; the part of one tile must span less than 2^31 elements.

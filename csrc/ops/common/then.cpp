@@ -42,21 +42,21 @@ Lies place(at::Tensor& extra, const at::Tensor& result, int64_t column, int64_t 
 
 }  // namespace
 
-Then::Then(const FusedOp& op_, at::TensorList extras_, const at::Tensor& result, int64_t column, int64_t row)
-    : op(op_), extras(extras_) {
+Then::Then(const FusedOp& op_, at::TensorList extras_, const at::Tensor& result, int64_t column, int64_t row,
+           std::optional<c10::ScalarType> computes_)
+    : op(op_), extras(extras_), computes(computes_.value_or(result.scalar_type())) {
   TORCH_CHECK_VALUE(!op.reduction() && op.front().scalars.empty() && op.reduced.size() <= 2,
                     "rows behind a product: no reductions, no scalars, and at most two results");
   TORCH_CHECK_VALUE(op.front().inputs == 1 + extras.size(), "rows behind a product: they take ",
                     op.front().inputs, " inputs, of which x0 is the product, but there are ", extras.size(),
                     " other operands");
-  c10::SmallVector<codegen::DType, 1 + solver::kMostExtras> types{
-      storage_dtype_of(result.scalar_type(), "rows")};
+  c10::SmallVector<codegen::DType, 1 + solver::kMostExtras> types{storage_dtype_of(computes, "rows")};
   for (const at::Tensor& extra : extras) {
     TORCH_CHECK(extra.device() == result.device(), "rows: expected all tensors on ", result.device(),
                 ", but an operand is on ", extra.device());
     types.push_back(storage_dtype_of(extra.scalar_type(), "rows"));
   }
-  TORCH_CHECK_TYPE(op.dtype_of(0, types.data()) == types[0],
+  TORCH_CHECK_TYPE(op.dtype_of(0, types.data()) == storage_dtype_of(result.scalar_type(), "rows"),
                    "rows behind a product: y0 is of another dtype than ", result.scalar_type(),
                    ", the result's");
   if (op.reduced.size() > 1)
@@ -80,12 +80,20 @@ void Then::set_operands(solver::EpilogueOperands& operands) const {
   if (second.defined()) operands.second = buffer_of(second);
 }
 
-void Then::run_apart(const at::Tensor& result) const {
-  c10::SmallVector<at::Tensor, 1 + solver::kMostExtras> inputs{result};
+void Then::run_apart(const at::Tensor& product, const at::Tensor& result) const {
+  c10::SmallVector<at::Tensor, 1 + solver::kMostExtras> inputs{product};
   inputs.append(extras.begin(), extras.end());
   c10::SmallVector<at::Tensor, 2> outputs{result};
   if (second.defined()) outputs.push_back(second);
   run_fused_out(op, {inputs}, outputs);
+}
+
+c10::ScalarType first_dtype(const FusedOp& op, c10::ScalarType computes, at::TensorList extras) {
+  c10::SmallVector<codegen::DType, 1 + solver::kMostExtras> types{storage_dtype_of(computes, "rows")};
+  for (const at::Tensor& extra : extras) types.push_back(storage_dtype_of(extra.scalar_type(), "rows"));
+  TORCH_CHECK_VALUE(op.front().inputs <= types.size(), "rows behind a product: they take ", op.front().inputs,
+                    " inputs, of which x0 is the product, but there are ", extras.size(), " other operands");
+  return scalar_type_of(op.dtype_of(0, types.data()));
 }
 
 std::vector<at::Tensor> Then::with(const at::Tensor& result) const {

@@ -3,6 +3,7 @@
 // weights.
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/clamp.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/sum.h>
 #include <torch/library.h>
 
@@ -41,6 +42,16 @@ void set_dims(const Tensor& tensor, int64_t (&strides)[5], int32_t (&spatial)[3]
 
 void set_parameters(IntArrayRef values, int32_t (&to)[3]) {
   for (size_t i = 0; i < values.size(); i++) to[3 - values.size() + i] = static_cast<int32_t>(values[i]);
+}
+
+bool is_narrow(c10::ScalarType type) {
+  return type == at::kChar || type == at::kByte;
+}
+
+// Makes the problem of integers of 8 bits one of sums of int32.
+void sum_integers(ConvProblem& p, const Tensor& x, const Tensor& w) {
+  p.dtype = at::kInt;
+  p.x_dtype = solver::OperandDtype(x.scalar_type()), p.w_dtype = solver::OperandDtype(w.scalar_type());
 }
 
 // `x` is the tensor with the channels that the weights' second dimension counts, `y` the one with the
@@ -86,8 +97,14 @@ void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const
   fused.epilogue = then->epilogue();
   then->set_operands(operands);
   if (fused.epilogue && solver::run_beyond_reference(fused, operands, stream)) return;
+  if (then->computes == y.scalar_type()) {
+    solver::run(p, operands, stream);
+    return then->run_apart(y, y);
+  }
+  const Tensor sums = at::empty_strided(y.sizes(), y.strides(), y.options().dtype(then->computes));
+  operands.y = buffer_of(sums);
   solver::run(p, operands, stream);
-  then->run_apart(y);
+  then->run_apart(sums, y);
 }
 
 // Convolutions that most networks have, each of another program than the others: channels, filter, stride
@@ -245,14 +262,30 @@ std::vector<Tensor> convolution_rows(std::string text, const Tensor& input, cons
   const Tensor bias = bias_option && bias_option->defined() ? bias_option->contiguous() : Tensor();
   const std::vector<int64_t> none(stride.size(), 0);
   const bool meta = input.is_meta();
-  if (!meta) check_tensors("convolution_rows", input, {&weight, &bias});
+  const bool integers = is_narrow(input.scalar_type()) && is_narrow(weight.scalar_type());
+  const c10::ScalarType computes = integers ? at::kInt : input.scalar_type();
+  if (integers) {
+    std::optional<c10::Device> device = input.device();
+    for (const Tensor* tensor : {&weight, &bias})
+      if (tensor->defined())
+        c10::impl::check_and_update_common_device(device, *tensor, "convolution_rows", "weight or bias");
+    TORCH_CHECK(!bias.defined() || bias.scalar_type() == at::kInt,
+                "convolution_rows: the bias of a convolution of integers of 8 bits is int32, but got ",
+                bias.scalar_type());
+  } else if (!meta) {
+    check_tensors("convolution_rows", input, {&weight, &bias});
+  }
   check_parameters("convolution_rows", input, weight, bias, stride, padding, dilation, false, none, groups);
-  const Tensor output = at::empty(output_sizes(input, weight, stride, padding, dilation, false, none, groups),
-                                  input.options().memory_format(format_of(input, weight)));
-  const Then then(fused_op_of(text), extras, output, 1, -1);
+  const FusedOp& op = fused_op_of(text);
+  const Tensor output = at::empty(
+      output_sizes(input, weight, stride, padding, dilation, false, none, groups),
+      input.options().dtype(first_dtype(op, computes, extras)).memory_format(format_of(input, weight)));
+  const Then then(op, extras, output, 1, -1, computes);
   if (meta || output.numel() == 0) return then.with(output);
-  run(problem_of(ConvDirection::kForward, input, weight, output, stride, padding, dilation, groups), input,
-      weight, output, bias, {}, constant_weight, &then);
+  ConvProblem p =
+      problem_of(ConvDirection::kForward, input, weight, output, stride, padding, dilation, groups);
+  if (integers) sum_integers(p, input, weight);
+  run(p, input, weight, output, bias, {}, constant_weight, &then);
   return then.with(output);
 }
 

@@ -101,7 +101,7 @@ Tensor& addmm_activation_out(const Tensor& self, const Tensor& mat1, const Tenso
 }
 
 bool is_narrow(c10::ScalarType type) {
-  return type == at::kChar || type == at::kByte;
+  return type == at::kChar || type == at::kByte || type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2;
 }
 
 // The rows of `text` behind alpha * a @ b + beta * add: of addmm() for matrices, of baddbmm() for batches.
@@ -113,24 +113,32 @@ std::vector<Tensor> product_rows(std::string text, const Tensor& a, const Tensor
                   (a.dim() == 2 || a.size(0) == b.size(0)),
               "product_rows: expected matrices or batches of them that can be multiplied, but got ",
               a.sizes(), " and ", b.sizes());
-  // Of operands of 8 bits the other says what is computed in.
+  // Of operands of 8 bits the other says what is computed in; of two of them int32 or, of float8, float32.
   const bool narrow_a = is_narrow(a.scalar_type()), narrow_b = is_narrow(b.scalar_type());
-  TORCH_CHECK(a.scalar_type() == b.scalar_type() || narrow_a != narrow_b,
+  TORCH_CHECK(a.scalar_type() == b.scalar_type() || narrow_a || narrow_b,
               "product_rows: expected operands of one dtype, or one of int8 or uint8, but got ",
               a.scalar_type(), " and ", b.scalar_type());
   const Tensor& like = narrow_a ? b : a;
+  const c10::ScalarType computes = !narrow_a || !narrow_b                          ? like.scalar_type()
+                                   : at::isIntegralType(like.scalar_type(), false) ? at::kInt
+                                                                                   : at::kFloat;
+  TORCH_CHECK(at::isFloatingType(computes) ||
+                  !(at::isFloatingType(a.scalar_type()) || at::isFloatingType(b.scalar_type())),
+              "product_rows: float8 is multiplied with floating point, but got ", a.scalar_type(), " and ",
+              b.scalar_type());
   std::optional<c10::Device> device = like.device();
   for (const Tensor* tensor : {&a, &b, &addend})
     if (tensor->defined())
       c10::impl::check_and_update_common_device(device, *tensor, "product_rows", "operand");
-  TORCH_CHECK(!addend.defined() || addend.scalar_type() == like.scalar_type(),
-              "product_rows: expected what is added to be of ", like.scalar_type(), ", but it is of ",
+  TORCH_CHECK(!addend.defined() || addend.scalar_type() == computes,
+              "product_rows: expected what is added to be of ", computes, ", but it is of ",
               addend.scalar_type());
   at::DimVector sizes(a.sizes().begin(), a.sizes().end() - 1);
   sizes.push_back(b.size(-1));
-  const Tensor out = at::empty(sizes, like.options());
-  check_factors(out, beta, alpha);
-  const Then then(fused_op_of(text), extras, out, out.dim() - 1, out.dim() - 2);
+  const FusedOp& op = fused_op_of(text);
+  const Tensor out = at::empty(sizes, like.options().dtype(first_dtype(op, computes, extras)));
+  check_scalar_fits_compute(beta, computes), check_scalar_fits_compute(alpha, computes);
+  const Then then(op, extras, out, out.dim() - 1, out.dim() - 2, computes);
   if (!out.is_meta()) product_into("product_rows", out, a, b, addend, beta, alpha, &then);
   return then.with(out);
 }

@@ -4,6 +4,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -83,12 +84,33 @@ bool is_zero(const c10::Scalar& value) {
   return value.isComplex() ? value.toComplexDouble() == c10::complex<double>(0) : value.toDouble() == 0;
 }
 
+// Runs a product, with the rows behind it in the same launch where a solver does that.
+void run_product(const solver::GemmProblem& p, solver::GemmOperands& o, const at::Tensor& out,
+                 const Then* then) {
+  Stream& stream = current_stream(out.device().index());
+  if (!then) return solver::run(p, o, stream);
+  solver::GemmProblem fused = p;
+  fused.epilogue = then->epilogue();
+  then->set_operands(o);
+  if (fused.epilogue && solver::run_beyond_reference(fused, o, stream)) return;
+  if (then->computes == out.scalar_type()) {
+    solver::run(p, o, stream);
+    return then->run_apart(out, out);
+  }
+  const at::Tensor product =
+      at::empty_strided(out.sizes(), out.strides(), out.options().dtype(then->computes));
+  if (o.d.mem == o.c.mem && o.d.offset == o.c.offset) o.d = buffer_of(product);
+  o.c = buffer_of(product);
+  solver::run(p, o, stream);
+  then->run_apart(product, out);
+}
+
 }  // namespace
 
 void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                   const at::Tensor& add, const c10::Scalar& beta, const c10::Scalar& alpha,
                   const Then* then) {
-  const auto type = out.scalar_type();
+  const auto type = then ? then->computes : out.scalar_type();
   check_device_supports(device_of(out.device().index()), dtype_of(type, op), op);
   TORCH_CHECK_NOT_IMPLEMENTED(has_arithmetic(type), "\"", op, "\" not implemented for '", c10::toString(type),
                               "'");
@@ -123,7 +145,11 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
   if (adds)
     set_strides(p.d, at::inferExpandGeometry_dimvector(add.sizes(), add.strides(), out.sizes()).strides);
   p.normalize();
-  solver::allow_tf32(p, device_of(out.device().index()));
+  const cl::Device& device = device_of(out.device().index());
+  solver::allow_tf32(p, device);
+  // Numbers of float8 are ones of TF32.
+  if (p.a_dtype.is_float8() && p.b_dtype.is_float8() && device.tensor_cores != cl::TensorCores::kNone)
+    p.tf32 = type == c10::ScalarType::Float;
 
   solver::GemmOperands o;
   o.c = buffer_of(out);
@@ -132,14 +158,34 @@ void product_into(const char* op, const at::Tensor& out, const at::Tensor& a, co
   o.d = adds ? buffer_of(add) : o.c;
   o.alpha = factor_of(alpha, type);
   o.beta = adds ? factor_of(beta, type) : solver::Factor{0, 0, 0};
-  Stream& stream = current_stream(out.device().index());
-  if (!then) return solver::run(p, o, stream);
-  solver::GemmProblem fused = p;
-  fused.epilogue = then->epilogue();
-  then->set_operands(o);
-  if (fused.epilogue && solver::run_beyond_reference(fused, o, stream)) return;
-  solver::run(p, o, stream);
-  then->run_apart(out);
+  run_product(p, o, out, then);
+}
+
+void product_of_groups_into(const char* op, const at::Tensor& out, const at::Tensor& a,
+                            const at::Tensor& pairs, int64_t group, const at::Tensor& parameters,
+                            const Then* then) {
+  constexpr int64_t kUnit = 16;  // bytes that kernels may read at once
+  check_device_supports(device_of(out.device().index()), dtype_of(out.scalar_type(), op), op);
+  if (out.numel() == 0) return;
+  if (!pairs.is_contiguous() || pairs.storage_offset() % kUnit != 0)
+    return product_of_groups_into(op, out, a, pairs.clone(at::MemoryFormat::Contiguous), group, parameters,
+                                  then);
+  solver::GemmProblem p = solver::gemm_op.make();
+  p.dtype = out.scalar_type(), p.device = static_cast<int8_t>(out.device().index());
+  p.m = out.size(0), p.n = out.size(1), p.k = a.size(1);
+  set_strides(p.a, a.strides()), set_strides(p.c, out.strides());
+  p.b[1] = 1, p.b[2] = p.k;
+  p.b_dtype = solver::OperandDtype(c10::ScalarType::UInt4);
+  p.group = static_cast<int32_t>(group), p.group_pitch = 2 * p.n;
+  p.normalize();
+  solver::allow_tf32(p, device_of(out.device().index()));
+
+  const at::Tensor dense = parameters.contiguous();
+  solver::GemmOperands o;
+  o.a = buffer_of(a), o.b = buffer_of(pairs), o.groups = buffer_of(dense);
+  o.c = o.d = buffer_of(out);
+  o.alpha = factor_of(1, p.dtype);
+  run_product(p, o, out, then);
 }
 
 }  // namespace dlb

@@ -141,13 +141,16 @@ Epilogue make_epilogue(const std::string& text, DType result, c10::ArrayRef<DTyp
   std::copy(types.begin(), types.end(), epilogue.types);
   std::copy(lies.begin(), lies.end(), epilogue.lies);
   const auto inputs = input_types(epilogue, rows);
-  if (e.dtype_of(e.results[0], inputs.data()) != result)
-    throw std::invalid_argument("epilogue: y0 is not of the result's dtype");
+  epilogue.first_type = e.dtype_of(e.results[0], inputs.data());
   if (e.results.size() > 1) {
     epilogue.has_second = 1;
     epilogue.second_type = e.dtype_of(e.results[1], inputs.data());
   }
   return epilogue;
+}
+
+bool Epilogue::changes_type() const {
+  return *this && Table::get().of(rows).result != first_type;
 }
 
 std::string Epilogue::key_text() const {
@@ -206,9 +209,12 @@ std::string epilogue_source(const Epilogue& epilogue, const cl::Device& device) 
   const auto inputs = input_types(epilogue, rows);
   const DType compute = codegen::compute_type(rows.result);
   const std::string type = codegen::compute_name(compute);
+  const DType first = codegen::compute_type(epilogue.first_type);
+  const std::string stored = codegen::compute_name(first);
   const auto extras = static_cast<size_t>(epilogue.extras);
   std::vector<DType> types(inputs.begin(), inputs.begin() + 1 + static_cast<ptrdiff_t>(extras));
   if (epilogue.has_second) types.push_back(epilogue.second_type);
+  if (epilogue.first_type != rows.result) types.push_back(epilogue.first_type);
   codegen::add_types(rows.expression, types);
   codegen::OpFunctions functions;
   const std::string function =
@@ -232,10 +238,13 @@ std::string epilogue_source(const Epilogue& epilogue, const cl::Device& device) 
   s += codegen::define("EPILOGUE", "") +
        codegen::define("EPILOGUE_PARAMETERS", parameters + ", EpilogueOffsets epilogue_offsets") +
        codegen::define("EPILOGUE_ARGUMENTS", arguments + ", epilogue_offsets");
+  if (epilogue.first_type != rows.result)
+    s += codegen::define("EPILOGUE_T", codegen::storage_name(epilogue.first_type)) +
+         codegen::define("EPILOGUE_STORED(v)", codegen::store(first, epilogue.first_type, "(v)"));
   s += extras_source(epilogue);
-  s += "static inline " + type + " dlb_epilogue_of(" + type +
+  s += "static inline " + stored + " dlb_epilogue_of(" + type +
        " v, EpilogueExtras extras, bool exists, long at EPILOGUE_PARAMETERS) {\n";
-  s += "  " + type + " y0;\n";
+  s += "  " + stored + " y0;\n";
   const DType second = codegen::compute_type(epilogue.second_type);
   if (epilogue.has_second) s += std::string("  ") + codegen::compute_name(second) + " y1;\n";
   const std::string x0 =
@@ -248,7 +257,7 @@ std::string epilogue_source(const Epilogue& epilogue, const cl::Device& device) 
   if (epilogue.has_second)
     s += "  if (exists) epilogue_second[epilogue_offsets.second + at] = " +
          codegen::store(second, epilogue.second_type, "y1") + ";\n";
-  return s + "  return y0;\n}\nstatic inline " + type + " dlb_epilogue(" + type +
+  return s + "  return y0;\n}\nstatic inline " + stored + " dlb_epilogue(" + type +
          " v, long at, int row, int column EPILOGUE_PARAMETERS) {\n"
          "  return dlb_epilogue_of(v, dlb_epilogue_extras(at, row, column EPILOGUE_ARGUMENTS), true, at "
          "EPILOGUE_ARGUMENTS);\n}\n";

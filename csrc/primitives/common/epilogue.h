@@ -26,8 +26,9 @@ enum class Lies : int8_t {
 };
 
 // An expression (codegen/expression.h) whose x0 is the result, rounded to its dtype as it would be in memory,
-// and whose x1 .. are extra operands. y0, of the same dtype, is stored in the result's place; y1, if there is
-// one, in a second result with the strides of the first. Part of a problem: equal by bytes.
+// and whose x1 .. are extra operands. y0 is stored in the result's place; y1, if there is one, in a second
+// result with the strides of the first. Both may be of other dtypes, as the bytes that sums of int32 become.
+// Part of a problem: equal by bytes.
 struct Epilogue {
   uint32_t rows = 0;                       // a hash of the expression and the result's dtype; 0: no epilogue
   int8_t extras = 0;                       // operands x1 ..
@@ -35,9 +36,11 @@ struct Epilogue {
   Lies lies[kMostExtras] = {};
   int8_t has_second = 0;         // y1 is stored too
   codegen::DType second_type{};  // its dtype
-  int8_t unused = 0;
+  codegen::DType first_type{};   // y0's
 
   explicit operator bool() const { return rows != 0; }
+  // Whether y0 is of another dtype than x0. Takes a lock.
+  bool changes_type() const;
 
   // The part of a problem's key: "f32|bf16@column|y0=mul.f32(x0,x1)".
   std::string key_text() const;
@@ -48,7 +51,7 @@ static_assert(sizeof(Epilogue) == 16 && std::has_unique_object_representations_v
 
 // The epilogue of an expression and its extras' dtypes and places. Takes a lock. Throws std::invalid_argument
 // with the reason for text that is no expression, that reduces or takes scalars, that has more than
-// kMostExtras extras or two results, or whose y0 is not of the result's dtype.
+// kMostExtras extras or two results.
 Epilogue make_epilogue(const std::string& text, codegen::DType result, c10::ArrayRef<codegen::DType> types,
                        c10::ArrayRef<Lies> lies);
 

@@ -20,31 +20,17 @@ namespace {
 // kSetup and the time of a launch they tell times to 10 % and 20 % (mean deviation).
 constexpr GpuTile kTiles[] = {
     // much reuse per element loaded, and three work-groups on a compute unit
-    {"-DTM=64 -DTN=128 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 64, 128, 16, 8, 8, 3, {.64, .78, .87}},
+    {"-DTM=64 -DTN=128 -DWM=8 -DWN=8 -DLANES_M=4", 64, 128, 16, 8, 8, 3, {.64, .78, .87}},
     // the one that fits float64, and small products
-    {"-DTM=64 -DTN=64 -DTK=16 -DWM=4 -DWN=8 -DLANES_M=4", 64, 64, 16, 4, 8, 3, {.5, .6, .7}},
+    {"-DTM=64 -DTN=64 -DWM=4 -DWN=8 -DLANES_M=4", 64, 64, 16, 4, 8, 3, {.5, .6, .7}},
     // few rows: grouped convolutions, small batches of a linear layer
-    {"-DTM=16 -DTN=128 -DTK=16 -DWM=8 -DWN=4 -DLANES_M=2",
-     16,
-     128,
-     16,
-     8,
-     4,
-     6,
-     {.16, .28, .36, .42, .46, .52}},
+    {"-DTM=16 -DTN=128 -DWM=8 -DWN=4 -DLANES_M=2", 16, 128, 16, 8, 4, 6, {.16, .28, .36, .42, .46, .52}},
     // a third less to load than the wide tile; two of its work-groups fill a unit
-    {"-DTM=128 -DTN=128 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4", 128, 128, 16, 8, 8, 2, {.75, .95}},
+    {"-DTM=128 -DTN=128 -DWM=8 -DWN=8 -DLANES_M=4", 128, 128, 16, 8, 8, 2, {.75, .95}},
     // the square one with the wide one's blocks: fewer reads of local memory, more registers. Its work-groups
     // are
     // small, and a unit with one of them mostly waits
-    {"-DTM=64 -DTN=64 -DTK=16 -DWM=8 -DWN=8 -DLANES_M=4",
-     64,
-     64,
-     16,
-     8,
-     8,
-     6,
-     {.27, .52, .61, .72, .74, .79}},
+    {"-DTM=64 -DTN=64 -DWM=8 -DWN=8 -DLANES_M=4", 64, 64, 16, 8, 8, 6, {.27, .52, .61, .72, .74, .79}},
     // Those on tensor cores: speeds measured on an H200, where two of eight warps with 128 registers in place
     // of one with 200 were no faster. In 16 bits the eight warps of the first keep the tensor cores busier,
     // for TF32 the four of the second, which read less of local memory.
@@ -67,11 +53,16 @@ constexpr double kHopeless = 1.5, kHopelessOfDouble = 3;
 double unit_time(const GpuTile& tile, c10::ScalarType type, int64_t groups, double flops,
                  const cl::Device& device, const DeviceRates& rates) {
   const double units = device.compute_units;
-  double rate = kGpuTileShare * (tile.mma() ? rates.float32 : rates.plain(type)) / units, most = INFINITY;
+  const bool int8 = type == c10::ScalarType::Char;
+  double rate = kGpuTileShare * (tile.mma() || int8 ? rates.float32 : rates.plain(type)) / units,
+         most = INFINITY;
+  // Words of local memory have four integers of 8 bits for two numbers of 16, and tensor cores multiply twice
+  // as many; instructions for four products, where there are such, are as fast as one of float32.
+  if (int8) rate *= 2;
   if (tile.mma()) {
     const bool tf32 = type == c10::ScalarType::Float;
     rate *= tf32 ? tile.tf32 : 1;
-    most = kMmaShare * (tf32 ? rates.matrix_tf32 : rates.matrix16) / units;
+    most = kMmaShare * (tf32 ? rates.matrix_tf32 : rates.matrix16) * (int8 ? 2 : 1) / units;
   }
   const auto at = [&](int64_t count) {
     return count ? count * flops / std::min(tile.speed[count - 1] * rate, most) : 0;
@@ -103,10 +94,13 @@ std::string gpu_options(const cl::Device& device, c10::ScalarType type) {
 }
 
 std::string gpu_tile_options(int tile, const cl::Device& device, c10::ScalarType type) {
-  std::string options = gpu_options(device, type) + " " + kTiles[tile].options;
+  const bool int8 = type == c10::ScalarType::Char;
+  std::string options = gpu_options(device, int8 ? c10::ScalarType::Int : type) + " " + kTiles[tile].options +
+                        " -DTK=" + std::to_string(kTiles[tile].depth(type));
   if (kTiles[tile].mma())
-    options += " -DTK=" + std::to_string(kTiles[tile].depth(type)) +
-               (device.tensor_cores == cl::TensorCores::kEmulated ? " -DMMA=2" : " -DMMA=1");
+    options += device.tensor_cores == cl::TensorCores::kEmulated ? " -DMMA=2" : " -DMMA=1";
+  else if (int8 && device.tensor_cores == cl::TensorCores::kMma)
+    options += " -DNVIDIA_DOT";
   return options;
 }
 
@@ -117,8 +111,8 @@ bool gpu_tile_fits(int tile, const cl::Device& device, c10::ScalarType type) {
 
 const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type) {
   if (device.cls != cl::DeviceClass::kGpu) return "for GPU-class devices";
-  if (!is_float_storage(type) && type != c10::ScalarType::Double)
-    return "computes in float and double: float32, float16, bfloat16 and float64";
+  if (!is_float_storage(type) && type != c10::ScalarType::Double && type != c10::ScalarType::Char)
+    return "computes in float and double: float32, float16, bfloat16 and float64, and with int8";
   if (type == c10::ScalarType::Double && !device.fp64) return "the device has no double precision";
   if (device.max_work_group < 128) return "work-groups of 128 are too large for the device";
   if (!gpu_tile_fits(kSquareTile, device, type)) return "too little local memory";
@@ -127,6 +121,7 @@ const char* gpu_tiles_refuse(const cl::Device& device, c10::ScalarType type) {
 
 const char* plain_tiles_refuse(const cl::Device& device, c10::ScalarType type) {
   if (const char* reason = gpu_tiles_refuse(device, type)) return reason;
+  if (type == c10::ScalarType::Char) return "for floating point";
   if (device.max_work_group < params::PLAIN_ITEMS) return "its work-groups are too large for the device";
   const uint64_t bytes = uint64_t{params::PLAIN} * params::PLAIN * partial_bytes(type);
   return bytes > device.local_mem ? "too little local memory" : nullptr;
@@ -137,8 +132,8 @@ const char* gpu_mma_refuses(const cl::Device& device, c10::ScalarType type, bool
     return "needs tensor cores: an NVIDIA GPU of compute capability 8.0 or later";
   if (type == c10::ScalarType::Float) {
     if (!tf32) return "would round float32 to TF32, which is not allowed (torch.backends.ocl.fp32_precision)";
-  } else if (!is_float_storage(type)) {
-    return "for float16 and bfloat16, and float32 as TF32";
+  } else if (!is_float_storage(type) && type != c10::ScalarType::Char) {
+    return "for float16, bfloat16 and int8, and float32 as TF32";
   }
   if (!gpu_tile_fits(kMmaSquareTile, device, type)) return "too little local memory";
   return nullptr;

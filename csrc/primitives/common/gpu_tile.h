@@ -27,7 +27,10 @@ struct GpuTile {
   double tf32 = 0;
   bool mma() const { return tf32 > 0; }
   int items() const { return m / block_m * (n / block_n); }
-  int depth(c10::ScalarType type) const { return mma() ? k * 4 / int(c10::elementSize(type)) : k; }
+  // Elements: words of four of Char, which stands for sums of integers of 8 bits.
+  int depth(c10::ScalarType type) const {
+    return mma() || type == c10::ScalarType::Char ? k * 4 / int(c10::elementSize(type)) : k;
+  }
 };
 
 // A first guess chooses between few of them, so that a process builds few programs; the others are for

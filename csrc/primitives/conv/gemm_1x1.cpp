@@ -44,6 +44,7 @@ const char* product(const ConvProblem& p, GemmProblem& g) {
     g.batch = p.n, g.m = forward ? p.k : p.c, g.n = pixels, g.k = forward ? p.c : p.k;
     g.has_d = p.has_bias;
     g.epilogue = transposed(p.epilogue);  // whose rows are channels
+    g.a_dtype = p.w_dtype, g.b_dtype = p.x_dtype;
     set(g.a, 0, p.ws[forward ? 0 : 1], p.ws[forward ? 1 : 0]);
     set(forward ? g.b : g.c, p.xs[0], p.xs[1], x_pixel);
     set(forward ? g.c : g.b, p.ys[0], p.ys[1], y_pixel);
@@ -85,6 +86,7 @@ class OneTap final : public ConvSolver {
  public:
   const char* name() const override { return "gemm_1x1"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<InnerGemmConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");

@@ -1,5 +1,7 @@
 #include "primitives/conv/problem.h"
 
+#include <stdexcept>
+
 #include "primitives/common/extent.h"
 
 namespace dlb::solver {
@@ -24,13 +26,22 @@ void ConvProblem::normalize() {
   }
 }
 
+void ConvProblem::check() const {
+  const bool mixed = x_dtype || w_dtype;
+  const bool right = x_dtype.is_byte() && w_dtype.is_byte() && dtype == c10::ScalarType::Int &&
+                     direction == ConvDirection::kForward;
+  if (mixed && !right)
+    throw std::invalid_argument("problem key: x and w are of 8 bits in forward convolutions of int32 alone");
+}
+
 std::vector<Span> ConvProblem::spans() const {
-  std::vector<Span> list = {span(&Operands::x, extent({n, c, in[0], in[1], in[2]}, xs), dtype,
-                                 direction == ConvDirection::kInputGrad),
-                            span(&Operands::w, extent({k, c / groups, filter[0], filter[1], filter[2]}, ws),
-                                 dtype, direction == ConvDirection::kWeightGrad),
-                            span(&Operands::y, extent({n, k, out[0], out[1], out[2]}, ys), dtype,
-                                 direction == ConvDirection::kForward)};
+  std::vector<Span> list = {
+      span(&Operands::x, extent({n, c, in[0], in[1], in[2]}, xs), x_dtype.or_else(dtype),
+           direction == ConvDirection::kInputGrad),
+      span(&Operands::w, extent({k, c / groups, filter[0], filter[1], filter[2]}, ws), w_dtype.or_else(dtype),
+           direction == ConvDirection::kWeightGrad),
+      span(&Operands::y, extent({n, k, out[0], out[1], out[2]}, ys),
+           epilogue ? trial_type(epilogue.first_type) : dtype, direction == ConvDirection::kForward)};
   if (has_bias) list.push_back(span(&Operands::bias, direction == ConvDirection::kInputGrad ? c : k, dtype));
   add_spans<Operands>(list, epilogue, 1, k, extent({n, k, out[0], out[1], out[2]}, ys));
   return list;

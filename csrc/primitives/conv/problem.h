@@ -2,6 +2,7 @@
 #pragma once
 #include "primitives/common/epilogue.h"
 #include "primitives/common/factor.h"
+#include "primitives/common/operand_dtype.h"
 #include "solver/op.h"
 
 namespace dlb::solver {
@@ -19,6 +20,8 @@ struct ConvOperands : EpilogueOperands {
 //   kForward:    reads x, w, bias; writes y, within bounds, or what the epilogue makes of it
 //   kInputGrad:  reads y, w, bias (of x's channels; a transposed convolution's); writes x
 //   kWeightGrad: reads x, y; writes w
+// Operands have the problem's dtype. In the forward pass of int32, x and w may be int8 or uint8, both of
+// them, and y may be of the dtype that the epilogue makes.
 struct ConvProblem : Problem {
   using Operands = ConvOperands;
 
@@ -29,8 +32,9 @@ struct ConvProblem : Problem {
   int32_t stride[3] = {1, 1, 1}, padding[3] = {}, dilation[3] = {1, 1, 1};
   ConvDirection direction = ConvDirection::kForward;
   int8_t has_bias = 0;
-  int8_t constant_w = 0;  // 1, of the forward pass: w is the same from one run to the next
-  int8_t unused[5] = {};
+  int8_t constant_w = 0;          // 1, of the forward pass: w is the same from one run to the next
+  OperandDtype x_dtype, w_dtype;  // int8 or uint8
+  int8_t unused[3] = {};
   Epilogue epilogue{};  // of the forward pass
 
   int64_t taps() const { return int64_t(filter[0]) * filter[1] * filter[2]; }
@@ -48,14 +52,22 @@ struct ConvProblem : Problem {
     v("n", p.n), v("c", p.c), v("k", p.k), v("g", p.groups), v("in", p.in), v("out", p.out), v("f", p.filter);
     v("s", p.stride), v("p", p.padding), v("d", p.dilation), v("sx", p.xs), v("sw", p.ws), v("sy", p.ys);
     v("bias", p.has_bias), v.if_set("tf32", p.tf32), v.if_set("constant", p.constant_w);
-    v.if_set("then", p.epilogue);
+    v.if_set("x", p.x_dtype), v.if_set("w", p.w_dtype), v.if_set("then", p.epilogue);
   }
   std::vector<Span> spans() const;
   std::vector<CheckWindow<ConvProblem>> check_windows() const;
   ConvProblem reduced() const;
   std::vector<uint64_t> shape_classes() const;
   uint64_t size_bucket() const;
-  std::string kernel_variant() const { return variant_of(*this); }
+  std::string kernel_variant() const {
+    std::string text = variant_of(*this);
+    if (x_dtype) text += " x " + x_dtype.key_text();
+    if (w_dtype) text += " w " + w_dtype.key_text();
+    return text;
+  }
+  bool is_mixed() const { return x_dtype || w_dtype || epilogue.changes_type(); }
+  // Throws std::invalid_argument for operands of dtypes that no solver could take.
+  void check() const;
 };
 
 using ConvSolver = Solver<ConvProblem>;

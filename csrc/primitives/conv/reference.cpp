@@ -19,7 +19,7 @@ class ReferenceInvoker final : public ConvInvoker {
                            p.direction == ConvDirection::kForward     ? "conv_reference_forward"
                            : p.direction == ConvDirection::kInputGrad ? "conv_reference_input_grad"
                                                                       : "conv_reference_weight_grad",
-                           element_option(p.dtype))),
+                           element_option(p.dtype) + operand_options(p.x_dtype, p.w_dtype))),
         outputs_(p.direction == ConvDirection::kForward     ? p.n * p.k * p.out_pixels()
                  : p.direction == ConvDirection::kInputGrad ? p.n * p.c * p.in_pixels()
                                                             : p.k * (p.c / p.groups) * p.taps()) {}
@@ -47,6 +47,7 @@ class Reference final : public ConvSolver {
  public:
   const char* name() const override { return "reference"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;

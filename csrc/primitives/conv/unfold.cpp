@@ -63,7 +63,7 @@ const char* product(const ConvProblem& p, Product& r) {
   const bool flat = evenly_spaced(p.out, p.ys, y_pixel);
   if (!flat && !weight_grad) return "pixels are not evenly spaced in memory";
   const int64_t pixels = p.out_pixels(), rows = p.c / p.groups * p.taps(), cols = p.k / p.groups;
-  const int64_t element = c10::elementSize(p.dtype);
+  const int64_t element = c10::elementSize(p.x_dtype.or_else(p.dtype));
   r.columns_bytes = aligned(double(p.n) * p.c * p.taps() * pixels * element > double(kMostBytes)
                                 ? kMostBytes + 1
                                 : p.n * p.c * p.taps() * pixels * element);
@@ -86,6 +86,8 @@ const char* product(const ConvProblem& p, Product& r) {
     g.batch = grouped ? p.groups : p.n;
     g.m = forward ? cols : rows, g.n = pixels, g.k = forward ? rows : cols;
     g.has_d = forward && p.has_bias;
+    g.epilogue = transposed(p.epilogue);  // whose rows are channels
+    g.a_dtype = p.w_dtype, g.b_dtype = p.x_dtype;
     set(g.a, grouped ? w_group : 0, forward ? p.ws[0] : row, forward ? row : p.ws[0]);
     set(forward ? g.b : g.c, grouped ? rows * pixels : r.image_step, pixels, 1);
     set(forward ? g.c : g.b, grouped ? cols * p.ys[1] : p.ys[0], p.ys[1], y_pixel);
@@ -119,7 +121,7 @@ class UnfoldInvoker final : public ConvInvoker {
         gemm_(inner_gemm_solution(product_.gemm, device, config)),
         shape_(conv_shape(p)),
         y_shape_(copy_of_y(p)),
-        element_(c10::elementSize(p.dtype)),
+        element_(c10::elementSize(p.x_dtype.or_else(p.dtype))),
         image_items_(int64_t(p.c) * p.taps()),
         lanes_(device.cls == cl::DeviceClass::kCpu ? 0 : 64),
         kernel_(kernel_of(p, device)) {}
@@ -129,28 +131,28 @@ class UnfoldInvoker final : public ConvInvoker {
     MemRef rest = workspace;
     rest.offset += product_.columns_bytes;
     if (direction_ == ConvDirection::kInputGrad) {
-      multiply(stream, o.w, o.y, columns, Buffer{}, rest, Bounds{});
+      multiply(stream, o.w, o.y, columns, Buffer{}, rest, o);
       fold(stream, columns, o);
       return;
     }
     unfold(stream, o.x, shape_, columns, product_.row_step, product_.image_step, image_items_,
            product_.taps_outer);
-    if (direction_ == ConvDirection::kForward)
-      return multiply(stream, o.w, columns, o.y, o.bias, rest, o.bounds);
+    if (direction_ == ConvDirection::kForward) return multiply(stream, o.w, columns, o.y, o.bias, rest, o);
     Buffer y = o.y;
     if (product_.copy_y) {
       y = {rest.mem, static_cast<int64_t>(rest.offset / element_)};
       rest.offset += product_.y_bytes;
       unfold(stream, o.y, y_shape_, y, product_.row_step, product_.image_step, y_shape_.c, 0);
     }
-    multiply(stream, y, columns, o.w, Buffer{}, rest, Bounds{});
+    multiply(stream, y, columns, o.w, Buffer{}, rest, o);
   }
 
  private:
   static cl::Kernel& kernel_of(const ConvProblem& p, cl::Device& device) {
     const bool fold = p.direction == ConvDirection::kInputGrad;
     // unfolding copies bits: halves need no arithmetic
-    const auto type = !fold && c10::elementSize(p.dtype) == 2 ? c10::ScalarType::Short : p.dtype;
+    const auto own = p.x_dtype.or_else(p.dtype);
+    const auto type = !fold && c10::elementSize(own) == 2 ? c10::ScalarType::Short : own;
     const std::string span = device.cls == cl::DeviceClass::kCpu ? " -DSPAN=" + std::to_string(kCpuSpan) : "";
     return fetch_kernel(device, {"common/element.clh", "conv/unfold.cl"}, fold ? "fold" : "unfold",
                         element_option(type) + span);
@@ -183,12 +185,15 @@ class UnfoldInvoker final : public ConvInvoker {
   }
 
   void multiply(Stream& stream, Buffer a, Buffer b, Buffer c, const Buffer& d, MemRef workspace,
-                const Bounds& bounds) {
+                const ConvProblem::Operands& o) {
     const bool forward = direction_ == ConvDirection::kForward;
+    const Bounds bounds = forward ? o.bounds : Bounds{};
     const Factor one{}, beta = product_.gemm.has_d ? one : Factor{0, 0, 0};
     const int64_t y_step = shape_.ys[0];
     for (int64_t i = 0; i < product_.repeats; i++) {
-      gemm_->invoker->run_any(stream, GemmOperands{a, b, c, d, one, beta, bounds}, workspace);
+      GemmOperands operands{a, b, c, d, one, beta, bounds};
+      static_cast<EpilogueOperands&>(operands) = o;
+      gemm_->invoker->run_any(stream, operands, workspace);
       b.offset += forward ? product_.image_step : y_step;
       c.offset += forward ? y_step : product_.image_step;
     }
@@ -206,6 +211,8 @@ class UnfoldInvoker final : public ConvInvoker {
 class Unfold final : public ConvSolver {
  public:
   const char* name() const override { return "unfold"; }
+  bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<InnerGemmConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
@@ -213,6 +220,8 @@ class Unfold final : public ConvSolver {
     if (fp64 && !device.fp64) return Applicability::no("the device has no double precision");
     if (p.direction == ConvDirection::kInputGrad && c10::elementSize(p.dtype) == 2)
       return Applicability::no("16-bit products would be rounded before they are summed");
+    if (p.epilogue && p.groups > 1)
+      return Applicability::no("its products know the channels of one group, and the epilogue those of all");
     Product r;
     if (const char* reason = product(p, r)) return Applicability::no(reason);
     if (!has_inner_gemm(r.gemm, device)) return Applicability::no("no GEMM solver is allowed");

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "cl/kernel.h"
+#include "codegen/pointwise.h"
+#include "kernels/gemm/params.h"
 #include "primitives/gemm/problem.h"
 
 namespace dlb::solver {
@@ -23,13 +25,16 @@ inline void add_operands(cl::Kernel::Arguments& arguments, const GemmProblem& p,
   add(p.has_d ? o.d : o.c, p.d);
 }
 
-// Options that say which types A and B have in memory: common/operands.clh.
 inline std::string operand_options(const GemmProblem& p) {
-  const auto option = [](const char* name, OperandDtype dtype) -> std::string {
-    if (!dtype) return "";
-    return std::string(" -D") + name + (dtype.type() == c10::ScalarType::Char ? "_CHAR" : "_UCHAR");
-  };
-  return option("A", p.a_dtype) + option("B", p.b_dtype);
+  return operand_options(p.a_dtype, p.b_dtype);
+}
+
+// What kernels take in GROUP_PARAMETERS, before the epilogue's.
+template <class Arguments>
+void add_groups(Arguments& arguments, const GemmProblem& p, const GemmProblem::Operands& o) {
+  if (!p.group) return;
+  arguments.add(o.groups.mem);
+  arguments.add(params::GemmGroups{o.groups.offset, p.group_pitch, codegen::make_divider(p.group), 0});
 }
 
 // The same product with rows and columns exchanged: C' = B' A'.
@@ -46,8 +51,10 @@ inline GemmProblem::Operands transposed(GemmProblem::Operands o) {
   return o;
 }
 
-// True when the kernels, which store along columns, do better on the transposed problem.
+// True when the kernels, which store along columns, do better on the transposed problem. Elements in groups
+// are B's.
 inline bool columns_are_rows(const GemmProblem& p) {
+  if (p.group) return false;
   return p.n == 1 || (p.c[1] == 1 && p.c[2] != 1 && p.m > 1);
 }
 

@@ -1,5 +1,6 @@
 // GEMM solver "cpu_blocked": the dtypes that do not compute in float, on CPU-like devices. Blocks that fit a
-// core's cache and register tiles, as in "cpu_packed", but in vectors of the dtype.
+// core's cache and register tiles, as in "cpu_packed", but in vectors of the dtype, of integers of 8 bits in
+// pairs along the reduction, whose products instructions of x86-64 add.
 #include "cl/rounding.h"
 #include "kernels/gemm/params.h"
 #include "primitives/common/compute_estimates.h"
@@ -62,8 +63,10 @@ class BlockedInvoker final : public GemmInvoker {
         blocks_(choose_blocks(problem, device)),
         range_(
             cl::Range::grid(ceil_div(problem.m, blocks_.m), ceil_div(problem.n, blocks_.n), problem.batch)),
-        kernel_(fetch_kernel(device, {"common/element.clh", "gemm/cpu_blocked.cl"}, "gemm_blocked",
-                             cpu_tile_options(device, problem.dtype) + operand_options(problem))) {}
+        kernel_(fetch_with(problem.epilogue, device, {"common/element.clh", "gemm/cpu_blocked.cl"},
+                           "gemm_blocked",
+                           cpu_tile_options(device, problem.dtype) + operand_options(problem) +
+                               (problem.is_int8() ? " -DPAIRS" : ""))) {}
 
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
@@ -76,6 +79,7 @@ class BlockedInvoker final : public GemmInvoker {
       for (int64_t size : {problem_.m, problem_.n, problem_.k}) arguments.add(static_cast<cl_int>(size));
       for (int size : {blocks_.m, blocks_.n, blocks_.k}) arguments.add(static_cast<cl_int>(size));
       arguments.add(cl::Local{blocks_.scratch});
+      add_epilogue(arguments, problem_.epilogue, operands);
     });
   }
 
@@ -90,7 +94,8 @@ class Blocked final : public GemmSolver {
  public:
   const char* name() const override { return "cpu_blocked"; }
   bool takes_mixed() const override { return true; }
-  int revision() const override { return 2; }
+  bool takes_epilogue() const override { return true; }
+  int revision() const override { return 3; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
@@ -111,8 +116,9 @@ class Blocked final : public GemmSolver {
     const double tasks = double(p.batch) * row_blocks * column_blocks;
     const double rows = std::min<double>(b.m, round_up(p.m, kRows)),
                  columns = std::min<double>(b.n, round_up(p.n, c.columns));
-    const double cycles = 1.15 * p.k * rows * columns * c.planes * c.planes * c.bytes / 64 +
-                          p.k * (rows + columns) * c.planes * c.bytes / 16 + rows * columns * 2 + 500;
+    const double cycles =
+        (p.is_int8() ? 0.7 : 1.15) * p.k * rows * columns * c.planes * c.planes * c.bytes / 64 +
+        p.k * (rows + columns) * c.planes * c.bytes / 16 + rows * columns * 2 + 500;
     return cycles_microseconds(1.5, std::max(tasks / device.compute_units, 1.0) * cycles, device);
   }
   std::unique_ptr<GemmInvoker> invoker(const GemmProblem& problem, cl::Device& device,

@@ -18,9 +18,14 @@ int depth_of(const GemmProblem& p) {
   return p.m == 1 ? 4096 : 1024 * (p.b_dtype ? 4 : 1);
 }
 
-// The kernel wants the short side as rows.
+// The kernel wants the short side as rows, and elements in groups on the other.
 bool swap_sides(const GemmProblem& p) {
-  return p.n < p.m;
+  return p.n < p.m && !p.group;
+}
+
+// Results, and a pass of A with a sum for each group that has the fewest elements.
+uint64_t scratch_bytes(int columns, int depth) {
+  return sizeof(float) * kRows * (columns + depth + depth / params::LEAST_GROUP);
 }
 
 int block_columns(const GemmProblem& p, const cl::Device& device) {
@@ -42,7 +47,7 @@ class GemvInvoker final : public CpuGemmInvoker {
   void run(Stream& stream, const GemmProblem::Operands& operands, MemRef) override {
     const int depth = depth_of(problem_);
     launch(stream, operands, {problem_.m, problem_.n, problem_.k, columns_, depth},
-           sizeof(float) * kRows * (columns_ + depth));
+           scratch_bytes(columns_, depth));
   }
 
  private:
@@ -55,14 +60,17 @@ class Gemv final : public GemmSolver {
   int revision() const override { return 2; }
   bool takes_epilogue() const override { return true; }
   bool takes_mixed() const override { return true; }
+  bool takes_groups() const override { return true; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (p.epilogue.changes_type()) return Applicability::no("stores the dtype that it computes in");
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
       return Applicability::no("computes in float: float32, float16 and bfloat16");
     if (std::min(p.m, p.n) > kRows) return Applicability::no("more than four rows and columns");
+    if (p.group && p.m > kRows) return Applicability::no("more than four rows beside groups");
     if (std::max({p.m, p.n, p.k}) > INT32_MAX - 2048) return Applicability::no("a dimension of 2^31 or more");
     const GemmProblem q = swap_sides(p) ? transposed(p) : p;
-    if (sizeof(float) * kRows * (kMostColumns + depth_of(q)) > device.local_mem)
+    if (scratch_bytes(kMostColumns, depth_of(q)) > device.local_mem)
       return Applicability::no("too little local memory");
     return Applicability::yes();
   }

@@ -22,7 +22,7 @@ class CpuGemmInvoker : public GemmInvoker {
       : swap_(swap), problem_(swap ? transposed(problem) : problem), kernel_(kernel) {}
 
   // Passes the operands, alpha, beta, whether there is a D, and the bounds; then `sizes` as 32-bit numbers,
-  // and local memory of so many bytes, and what the epilogue takes.
+  // and local memory of so many bytes, and what groups and the epilogue take.
   void launch(Stream& stream, const GemmProblem::Operands& operands, std::initializer_list<int64_t> sizes,
               size_t scratch) {
     kernel_.launch_with(stream.queue(), range_, [&](auto& arguments) {
@@ -35,6 +35,7 @@ class CpuGemmInvoker : public GemmInvoker {
       arguments.add(o.bounds.high);
       for (int64_t size : sizes) arguments.add(static_cast<cl_int>(size));
       arguments.add(cl::Local{scratch});
+      add_groups(arguments, problem_, o);
       add_epilogue(arguments, problem_.epilogue, o);
     });
   }

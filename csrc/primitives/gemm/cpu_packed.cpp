@@ -79,8 +79,10 @@ class Packed final : public GemmSolver {
   const char* name() const override { return "cpu_packed"; }
   bool takes_epilogue() const override { return true; }
   bool takes_mixed() const override { return true; }
+  bool takes_groups() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<PackedConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (p.epilogue.changes_type()) return Applicability::no("stores the dtype that it computes in");
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
       return Applicability::no("computes in float: float32, float16 and bfloat16");

@@ -93,6 +93,7 @@ class Small final : public GemmSolver {
   bool takes_mixed() const override { return true; }
   int revision() const override { return 3; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (p.epilogue.changes_type()) return Applicability::no("stores the dtype that it computes in");
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
     if (!is_float_storage(p.dtype))
       return Applicability::no("computes in float: float32, float16 and bfloat16");

@@ -20,9 +20,9 @@ constexpr int kGroupsForBandwidth = 4;     // per compute unit; fewer have too f
 constexpr int kGroupsAtOnce = 8;           // per compute unit
 constexpr double kLatency = 0.7;           // microseconds of four loads in flight, much the same on all GPUs
 
-// The kernels want the short side as rows.
+// The kernels want the short side as rows, and elements in groups on the other.
 bool swap_sides(const GemmProblem& p) {
-  return p.n < p.m;
+  return p.n < p.m && !p.group;
 }
 GemmProblem oriented(const GemmProblem& p) {
   return swap_sides(p) ? transposed(p) : p;
@@ -50,9 +50,10 @@ int64_t groups_of(const GemmProblem& p, int lanes) {
 GemvPlan assess(const GemmProblem& p, int lanes, int64_t splits, const cl::Device& device,
                 const DeviceRates& rates) {
   const double units = device.compute_units, groups = double(groups_of(p, lanes)) * splits;
-  const double part = ceil_div(p.k, splits), loads = along_k(p) ? part / (lanes * 4) : part * lanes / kItems;
+  const double part = ceil_div(p.k, splits),
+               loads = along_k(p) ? part / (lanes * (p.group ? 8 : 4)) : part * lanes / kItems;
   const double spread = p.b[1] > 1 && p.b[2] > 1 ? 8 : in_vectors(p) ? 1 : 1.3;  // of what a cache line holds
-  const double bytes = double(p.batch) * p.n * p.k * c10::elementSize(p.dtype) * spread;
+  const double bytes = p.b_bytes(double(p.batch) * p.n * p.k) * spread;
   const double bandwidth = rates.bytes * std::min(1.0, groups / (kGroupsForBandwidth * units));
   const double waits = std::ceil(groups / (kGroupsAtOnce * units)) * std::ceil(loads / 4) * kLatency;
   const double arithmetic = 2 * p.flops() / (kGpuTileShare * rates.plain(p.dtype));
@@ -108,7 +109,7 @@ class GemvInvoker final : public GpuGemmInvoker<params::GemmGemv> {
     a.d_batch = p.d[0], a.d_row = p.d[1], a.d_n = p.d[2];
     a.batch = p.batch, a.rows = p.m, a.n = p.n, a.k = p.k;
     a.lanes = config.as<GemvConfig>().lanes, a.splits = config.as<GemvConfig>().splits;
-    a.k_part = round_up(ceil_div(p.k, a.splits), 4);
+    a.k_part = round_up(ceil_div(p.k, a.splits), p.group ? 8 : 4);
     a.a_vector = in_vectors(p);
     a.x_vector = p.a[2] == 1 && in_fours({p.a[0], p.a[1]});
     divide(p, a.splits, groups_of(p, a.lanes), kItems);
@@ -136,12 +137,15 @@ class Gemv final : public GemmSolver {
   const char* name() const override { return "gpu_gemv"; }
   bool takes_epilogue() const override { return true; }
   bool takes_mixed() const override { return true; }
+  bool takes_groups() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<GemvConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
+    if (p.epilogue.changes_type()) return Applicability::no("stores the dtype that it computes in");
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
     if (std::min(p.m, p.n) > kRows) return Applicability::no("more than eight rows and columns");
     if (std::max({p.m, p.n, p.k, p.batch}) > INT32_MAX - 1024)
       return Applicability::no("a dimension of 2^31 or more");
+    if (p.group && p.m > kRows) return Applicability::no("more than eight rows beside groups");
     const GemmProblem q = oriented(p);
     if (q.a[1] * q.m > INT32_MAX || q.b[2] > INT32_MAX)
       return Applicability::no("rows too far apart in memory");

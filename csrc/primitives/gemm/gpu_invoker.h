@@ -16,6 +16,7 @@ class GpuGemmInvoker : public GemmInvoker {
       : swap_(swap),
         dtype_(problem.dtype),
         has_d_(problem.has_d),
+        problem_(problem),
         epilogue_(swap ? transposed(problem.epilogue) : problem.epilogue),
         kernel_(kernel),
         reduce_(reduce) {}
@@ -48,6 +49,7 @@ class GpuGemmInvoker : public GemmInvoker {
       list.add(workspace.mem ? workspace.mem : operands.c.mem);
       add_factor(list, dtype_, operands.alpha), add_factor(list, dtype_, beta);
       list.add(a);
+      add_groups(list, problem_, operands);
       add_epilogue(list, epilogue_, operands);
     });
     if (a.splits > 1)
@@ -58,6 +60,7 @@ class GpuGemmInvoker : public GemmInvoker {
   const bool swap_;
   const c10::ScalarType dtype_;
   const bool has_d_;
+  const GemmProblem problem_;
   const Epilogue epilogue_;
   cl::Kernel& kernel_;
   Arguments arguments_{};

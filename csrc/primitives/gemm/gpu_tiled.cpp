@@ -17,8 +17,14 @@ using params::GemmTiled;
 
 constexpr int kThinRows = 32;  // two thin tiles at most
 
+// The type by which tiles are chosen.
+c10::ScalarType tile_type(const GemmProblem& p) {
+  return p.is_int8() ? c10::ScalarType::Char : p.dtype;
+}
+
 // Whether the kernel gets the transposed problem: it stores along columns, and thin tiles have few rows.
 bool swap_sides(const GemmProblem& p) {
+  if (p.group) return false;  // elements in groups are B's
   const int64_t few = std::min(p.m, p.n);
   return few <= kThinRows && p.m != p.n ? p.n < p.m : columns_are_rows(p);
 }
@@ -36,16 +42,16 @@ std::vector<GpuPlan> plans(const GemmProblem& problem, std::initializer_list<int
   const GemmProblem p = oriented(problem);
   std::vector<GpuPlan> list;
   for (int tile : tiles)
-    if (gpu_tile_fits(tile, device, p.dtype) && (tile != kThinTile || p.m <= kThinRows))
-      add_gpu_plans(list, tile, tiles_of(p, gpu_tile(tile)), p.k, double(p.batch) * p.m * p.n, true, p.dtype,
-                    device, rates);
+    if (gpu_tile_fits(tile, device, tile_type(p)) && (tile != kThinTile || p.m <= kThinRows))
+      add_gpu_plans(list, tile, tiles_of(p, gpu_tile(tile)), p.k, double(p.batch) * p.m * p.n, true,
+                    tile_type(p), device, rates);
   return list;
 }
 
 GpuPlan plan(const GemmProblem& p, const cl::Device& device, bool mma, const DeviceRates& rates) {
-  if (mma) return fastest(plans(p, {mma_large_tile(p.dtype), kMmaSquareTile}, device, rates));
+  if (mma) return fastest(plans(p, {mma_large_tile(tile_type(p)), kMmaSquareTile}, device, rates));
   // Not the square tile: the wide one with a divided reduction is as fast from 512 on, and is one program.
-  const int general = gpu_tile_fits(kWideTile, device, p.dtype) ? kWideTile : kSquareTile;
+  const int general = gpu_tile_fits(kWideTile, device, tile_type(p)) ? kWideTile : kSquareTile;
   if (std::min(p.m, p.n) <= kThinRows) return fastest(plans(p, {general, kThinTile}, device, rates));
   return fastest(plans(p, {general}, device, rates));
 }
@@ -75,11 +81,12 @@ Constants constants_of(const GemmTiled& a) {
 class TiledInvoker final : public GpuGemmInvoker<GemmTiled> {
  public:
   TiledInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
-      : GpuGemmInvoker(problem, swap_sides(problem),
-                       gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "gemm_gpu",
-                                       oriented(problem).epilogue, operand_options(oriented(problem))),
-                       gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, "split_reduce",
-                                       oriented(problem).epilogue, operand_options(oriented(problem)))) {
+      : GpuGemmInvoker(
+            problem, swap_sides(problem),
+            gpu_gemm_kernel(device, tile_type(problem), config.as<GpuTileConfig>().tile, "gemm_gpu",
+                            oriented(problem).epilogue, operand_options(oriented(problem))),
+            gpu_gemm_kernel(device, tile_type(problem), config.as<GpuTileConfig>().tile, "split_reduce",
+                            oriented(problem).epilogue, operand_options(oriented(problem)))) {
     const GemmProblem p = oriented(problem);
     const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
     GemmTiled& a = arguments_;
@@ -89,11 +96,11 @@ class TiledInvoker final : public GpuGemmInvoker<GemmTiled> {
     a.d_batch = p.d[0], a.d_m = p.d[1], a.d_n = p.d[2];
     a.batch = p.batch, a.m = p.m, a.n = p.n, a.k = p.k;
     a.splits = config.as<GpuTileConfig>().splits;
-    a.k_part = round_up(ceil_div(p.k, a.splits), tile.depth(problem.dtype));
+    a.k_part = round_up(ceil_div(p.k, a.splits), tile.depth(tile_type(p)));
     a.c_vector = p.c[2] == 1 && in_fours({p.c[0], p.c[1]});
     divide(p, a.splits, static_cast<size_t>(tiles_of(p, tile)), tile.items());
     if (config.specialised)
-      own_ = own_gpu_gemm_kernel(device, problem.dtype, config.as<GpuTileConfig>().tile, constants_of(a),
+      own_ = own_gpu_gemm_kernel(device, tile_type(problem), config.as<GpuTileConfig>().tile, constants_of(a),
                                  p.epilogue, operand_options(p));
   }
 
@@ -122,11 +129,13 @@ class Tiled final : public GemmSolver {
   const char* name() const override { return mma_ ? "gpu_mma" : "gpu_tiled"; }
   bool takes_epilogue() const override { return true; }
   bool takes_mixed() const override { return true; }
+  bool takes_groups() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<GpuTileConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
-    if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
+    if (const char* reason = gpu_tiles_refuse(device, tile_type(p))) return Applicability::no(reason);
     if (mma_)
-      if (const char* reason = gpu_mma_refuses(device, p.dtype, p.tf32)) return Applicability::no(reason);
+      if (const char* reason = gpu_mma_refuses(device, tile_type(p), p.tf32))
+        return Applicability::no(reason);
     if (std::max({p.batch, p.m, p.n, p.k}) > INT32_MAX - 512)
       return Applicability::no("a dimension of 2^31 or more");
     if (!spans_int(p.a[1], p.a[2]) || !spans_int(p.b[2], p.b[1]))
@@ -141,13 +150,14 @@ class Tiled final : public GemmSolver {
   }
   std::vector<Config> configs(const GemmProblem& p, const cl::Device& device) const override {
     const DeviceRates& rates = rates_of(device);
-    return gpu_configs(plan(p, device, mma_, rates),
-                       mma_ ? plans(p, {mma_large_tile(p.dtype), kMmaWideTile, kMmaSquareTile}, device, rates)
-                            : plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device, rates),
-                       p.dtype);
+    return gpu_configs(
+        plan(p, device, mma_, rates),
+        mma_ ? plans(p, {mma_large_tile(tile_type(p)), kMmaWideTile, kMmaSquareTile}, device, rates)
+             : plans(p, {kWideTile, kSquareTile, kThinTile, kLargeTile}, device, rates),
+        tile_type(p));
   }
   bool has_config(const GemmProblem& p, const cl::Device& device, const Config& config) const override {
-    return has_gpu_config(config, mma_, p.k, double(p.batch) * p.m * p.n, true, p.dtype, device);
+    return has_gpu_config(config, mma_, p.k, double(p.batch) * p.m * p.n, true, tile_type(p), device);
   }
   Config first_config(const GemmProblem& p, const cl::Device& device) const override {
     return config_of(plan(p, device, mma_, rates_of(device)));

@@ -2,12 +2,14 @@
 #pragma once
 #include "primitives/common/epilogue.h"
 #include "primitives/common/factor.h"
+#include "primitives/common/operand_dtype.h"
 #include "solver/op.h"
 
 namespace dlb::solver {
 
 struct GemmOperands : EpilogueOperands {
   Buffer a, b, c, d;
+  Buffer groups;  // the scales and zeros of B's groups
   Factor alpha, beta;
   Bounds bounds{};
 
@@ -17,25 +19,16 @@ struct GemmOperands : EpilogueOperands {
       : a(a_), b(b_), c(c_), d(d_), alpha(alpha_), beta(beta_), bounds(bounds_) {}
 };
 
-// The dtype of an operand that differs from the problem's; none by default.
-class OperandDtype {
- public:
-  OperandDtype() = default;
-  explicit OperandDtype(c10::ScalarType type) : code_(static_cast<int8_t>(static_cast<int8_t>(type) + 1)) {}
-  explicit operator bool() const { return code_ != 0; }
-  c10::ScalarType type() const { return static_cast<c10::ScalarType>(code_ - 1); }
-  c10::ScalarType or_else(c10::ScalarType other) const { return code_ ? type() : other; }
-
-  std::string key_text() const { return codegen::name_of(dtype_of(type(), "problem key")); }
-  static OperandDtype parse(const std::string& text);
-
- private:
-  int8_t code_ = 0;
-};
-
 // C[b,i,j] = alpha * sum_k A[b,i,k] * B[b,k,j] + beta * D[b,i,j], within bounds, or what the epilogue makes
-// of it. C and D have the problem's dtype, in which is computed; A and B have that, or int8 or uint8. Any
-// strides, zero (broadcast) included for A, B and D. C does not overlap A and B; D may be C itself.
+// of it. D and, but for an epilogue, C have the problem's dtype, in which is computed; A and B have that,
+// int8 or uint8, or for problems of floating point float8 (e4m3fn or e5m2). Any strides, zero (broadcast)
+// included for A, B and D. C does not overlap A and B; D may be C itself.
+//
+// B may have 4 bits (UInt4): then the problem is no batch, neighbours along k lie together, two in a byte
+// with the first in the high bits, columns an even number of elements apart, and B's buffer counts bytes.
+// Each `group` of neighbours along k, a multiple of 32 that divides k, has a scale and a zero of the
+// problem's dtype, [k / group, n, 2] in Operands::groups: an element q stands for (q - 8) * scale + zero.
+// `group_pitch`: elements from one group's scales to the next one's, 2 n or more.
 struct GemmProblem : Problem {
   using Operands = GemmOperands;
   GemmProblem();  // of gemm_op
@@ -45,11 +38,18 @@ struct GemmProblem : Problem {
   int64_t a[3] = {}, b[3] = {}, c[3] = {}, d[3] = {};
   int64_t has_d = 0;  // 0: beta is zero and D is not read
   Epilogue epilogue{};
-  OperandDtype a_dtype, b_dtype;  // int8 or uint8
-  int8_t unused[6] = {};
+  OperandDtype a_dtype, b_dtype;  // of 8 bits; b: or of 4
+  int8_t unused[2] = {};
+  int32_t group = 0;  // of B's elements; 0: there are no groups
+  int64_t group_pitch = 0;
 
   double flops() const { return 2.0 * batch * m * n * k; }
-  bool is_mixed() const { return a_dtype || b_dtype; }
+  bool is_mixed() const { return a_dtype || b_dtype || epilogue.changes_type(); }
+  // Sums of products of integers of 8 bits.
+  bool is_int8() const { return dtype == c10::kInt && a_dtype.is_byte() && b_dtype.is_byte(); }
+  bool has_groups() const { return group != 0; }
+  // Bytes of so many of B's elements.
+  double b_bytes(double elements) const;
   // Makes the strides of dimensions with one element zero, so that they do not make two problems of one.
   void normalize();
 
@@ -59,8 +59,10 @@ struct GemmProblem : Problem {
     v("b", p.batch), v("m", p.m), v("n", p.n), v("k", p.k), v("sa", p.a), v("sb", p.b), v("sc", p.c),
         v("sd", p.d);
     v("add", p.has_d), v.if_set("tf32", p.tf32), v.if_set("a", p.a_dtype), v.if_set("b", p.b_dtype),
-        v.if_set("then", p.epilogue);
+        v.if_set("group", p.group), v.if_set("pitch", p.group_pitch), v.if_set("then", p.epilogue);
   }
+  // Throws std::invalid_argument for operands of 4 bits that no solver could take: a key may say anything.
+  void check() const;
   std::vector<Span> spans() const;
   std::vector<CheckWindow<GemmProblem>> check_windows() const;
   GemmProblem reduced() const;

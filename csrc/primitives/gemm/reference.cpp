@@ -31,6 +31,7 @@ class ReferenceInvoker final : public GemmInvoker {
                           arguments.add(operands.bounds.high);
                           for (int64_t size : {problem_.batch, problem_.m, problem_.n, problem_.k})
                             arguments.add(size);
+                          add_groups(arguments, problem_, operands);
                           add_epilogue(arguments, problem_.epilogue, operands);
                         });
   }
@@ -45,6 +46,7 @@ class Reference final : public GemmSolver {
   const char* name() const override { return "reference"; }
   bool takes_epilogue() const override { return true; }
   bool takes_mixed() const override { return true; }
+  bool takes_groups() const override { return true; }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
     if (!has_arithmetic(p.dtype)) return Applicability::no("dtype without arithmetic");
     const bool fp64 = p.dtype == c10::ScalarType::Double || p.dtype == c10::ScalarType::ComplexDouble;
