@@ -104,8 +104,10 @@ def _refused(search: Search, knob: str, value: str) -> str:
             return "" if variant.fusible(search.base) else none
         except ValueError as error:
             return str(error)
-    if value == variant.INT8 and not quantization.quantizable(search.base):
+    if value in variant.WEIGHT_BITS and not quantization.quantizable(search.base):
         return "the model has no linear layer"
+    if value == "int4-weights" and not quantization.quantizable(search.base, quantization.GROUP):
+        return f"the model has no linear layer of a multiple of {quantization.GROUP} inputs"
     if knob == "layout" and value != "nchw" and not variant.layered(search.base):
         return "the model has no convolution of two or three dimensions"
     return ""

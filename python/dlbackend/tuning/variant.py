@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map
 
 from dlbackend import backend, quantization
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "autocast-fp16", "autocast-bf16", "int8-weights")
-INT8 = "int8-weights"
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "autocast-fp16", "autocast-bf16", "int8-weights", "int4-weights")
+WEIGHT_BITS = {"int8-weights": 8, "int4-weights": 4}  # of quantization.quantize_weights()
 LAYOUTS = ("nchw", "nhwc", "per-layer")
 FUSIONS = ("on", "off")
 SOLVERS = ("measured", "heuristic")
@@ -73,7 +73,7 @@ class Variant(nn.Module):
 
     def _precision(self) -> AbstractContextManager[object]:
         kind, _, name = self.configuration.precision.partition("-")
-        if kind in ("fp32", "tf32", "int8"):
+        if kind in ("fp32", "tf32", "int8", "int4"):
             return backend.fp32_precision_here("tf32" if kind == "tf32" else "ieee")
         return torch.autocast("ocl", _DTYPES[name]) if kind == "autocast" else nullcontext()
 
@@ -99,8 +99,8 @@ def make_variant(model: nn.Module, configuration: Configuration) -> Variant:
     if configuration.fusion == "on":
         fold_batch_norms(model)
         model = fuse_activations(model)
-    if configuration.precision == INT8:
-        quantization.quantize_weights(model)
+    if configuration.precision in WEIGHT_BITS:
+        quantization.quantize_weights(model, WEIGHT_BITS[configuration.precision])
     if configuration.precision in _DTYPES:
         model.to(_DTYPES[configuration.precision])
     set_layout(model, configuration)
@@ -113,8 +113,8 @@ def refusal(configuration: Configuration, training: bool, tensor_cores: bool) ->
         return "the device has no tensor cores that a solver can use"
     if configuration.precision == "tf32" and training:
         return 'a backward pass is no call of the model; torch.backends.ocl.fp32_precision = "tf32" is for the program'
-    if training and configuration.precision == INT8:
-        return "weights of 8 bits do not train"
+    if training and configuration.precision in WEIGHT_BITS:
+        return f"weights of {WEIGHT_BITS[configuration.precision]} bits do not train"
     if training and configuration.precision in _DTYPES:
         return "training in it loses small updates for want of float32 weights; autocast keeps them"
     if training and configuration.fusion == "on":
