@@ -9,6 +9,9 @@
 // Devices, streams, memory and generators.
 void bind_runtime(pybind11::module_& m);
 
+// Graphs that are captured and replayed.
+void bind_graphs(pybind11::module_& m);
+
 // Kernels from a user's source.
 void bind_kernels(pybind11::module_& m);
 

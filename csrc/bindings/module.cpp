@@ -53,6 +53,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("verbosity", &dlb::cl::verbosity);
   m.def("set_verbosity", &dlb::cl::set_verbosity);
   bind_runtime(m);
+  bind_graphs(m);
   bind_kernels(m);
   bind_solvers(m);
   bind_ops(m);

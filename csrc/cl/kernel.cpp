@@ -124,30 +124,48 @@ bool follows_timed(const Queue& queue, uint32_t number) {
 
 }  // namespace
 
+uint32_t enqueue_kernel(Queue& queue, cl_kernel kernel, const std::string& name, const Range& range,
+                        cl_event* end) {
+  Command command(queue, CommandKind::kKernel, name.c_str());
+  command.set_range(range);
+  cl_event* const logged = command.event();
+  const cl_int status =
+      api().clEnqueueNDRangeKernel(command.queue(), kernel, range.dims, nullptr, range.global, range.local, 0,
+                                   nullptr, logged ? logged : end);
+  if (status != CL_SUCCESS) [[unlikely]]
+    throw_error(status, "clEnqueueNDRangeKernel", "kernel " + name + " on " + queue.device->name);
+  const uint32_t number = queue.launches.fetch_add(1, std::memory_order_relaxed);
+  queue.recent[number % queue.recent.size()].store(name.c_str(), std::memory_order_relaxed);
+  if (queue.device->flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, command.queue());
+  return number;
+}
+
 void Kernel::enqueue(Queue& queue, const Range& range) {
   const bool noted = sampler_ && sampler_->launch(range);
   if (noted) [[unlikely]]
     ask_for_improvement(*program_);
-  Command command(queue, CommandKind::kKernel, name_.c_str());
-  command.set_range(range);
   cl_event end = nullptr;
-  const bool timed = sampler_ && !command.event();
-  const cl_int status = api().clEnqueueNDRangeKernel(command.queue(), handle_.load(std::memory_order_relaxed),
-                                                     range.dims, nullptr, range.global, range.local, 0,
-                                                     nullptr, timed ? &end : command.event());
-  if (status != CL_SUCCESS) [[unlikely]]
-    throw_error(status, "clEnqueueNDRangeKernel", "kernel " + name_ + " on " + device_.name);
-  const uint32_t number = queue.launches.fetch_add(1, std::memory_order_relaxed);
-  if (timed) [[unlikely]]
+  const uint32_t number =
+      enqueue_kernel(queue, handle_.load(std::memory_order_relaxed), name_, range, sampler_ ? &end : nullptr);
+  if (end) [[unlikely]]
     sampler_->time(end,
                    follows_timed(queue, number) && !noted);  // the first launch, which is noted, compiles
-  queue.recent[number % queue.recent.size()].store(name_.c_str(), std::memory_order_relaxed);
   const uint64_t launch = g_counters.launches.fetch_add(1, std::memory_order_relaxed);
   if (program_) program_->used.store(launch, std::memory_order_relaxed);
-  if (device_.flush_needed && number % kFlushEvery == 0) DLB_CL(clFlush, command.queue());
 }
 
-void Kernel::pass_milestone(Queue& queue) {
+cl_kernel Kernel::duplicate() {
+  const std::unique_lock<std::mutex> lock = lock_made();
+  cl_program program = nullptr;
+  DLB_CL(clGetKernelInfo, handle_.load(std::memory_order_relaxed), CL_KERNEL_PROGRAM, sizeof program,
+         &program, nullptr);
+  cl_int status = CL_SUCCESS;
+  const cl_kernel made = api().clCreateKernel(program, name_.c_str(), &status);
+  if (status != CL_SUCCESS) throw_error(status, "clCreateKernel", "kernel " + name_);
+  return made;
+}
+
+void pass_milestone(Queue& queue) {
   cl_event marker = nullptr;
   const cl_command_queue handle = queue.handle;
   DLB_CL(clEnqueueMarkerWithWaitList, handle, 0, nullptr, &marker);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -14,6 +15,7 @@
 #include "cl/queue.h"
 #include "cl/recording.h"
 #include "cl/submitter.h"
+#include "cl/tape.h"
 
 namespace dlb::cl {
 
@@ -37,6 +39,25 @@ struct ProgramEntry;
 // Notes how a kernel is launched (cl/launch_sample.h).
 class LaunchSampler;
 
+// Where in a struct of arguments a LiveWord is that may have a source. A struct that has some is given to
+// Kernel::launch() as a type with plain(), which returns what the kernel gets, and live_parts().
+struct LivePart {
+  size_t offset;
+  const uint64_t* source;
+};
+
+// Enqueues a kernel of the driver's whose arguments are set, and counts the launch; returns its number on the
+// queue. `end`, if given, gets the command's event where the queue is not profiled. Throws Error.
+uint32_t enqueue_kernel(Queue& queue, cl_kernel kernel, const std::string& name, const Range& range,
+                        cl_event* end = nullptr);
+
+// Bounds how far the host runs ahead: to be called behind each enqueue_kernel(), without locks. May wait.
+void pass_milestone(Queue& queue);
+inline void throttle(Queue& queue) {
+  if (queue.launches.load(std::memory_order_relaxed) % (kMostInFlight / 2) == 0) [[unlikely]]
+    pass_milestone(queue);
+}
+
 // One kernel of a program.
 class Kernel {
  public:
@@ -54,6 +75,10 @@ class Kernel {
       static_assert(std::is_trivially_copyable_v<T>);
       if constexpr (std::is_same_v<T, Local>)
         set(nullptr, value.bytes, false);
+      else if constexpr (std::is_same_v<T, LiveWord>)
+        add_live(value.value, std::array{LivePart{0, value.source}});
+      else if constexpr (requires { value.live_parts(); })
+        add_live(value.plain(), value.live_parts());
       else
         set(&value, sizeof(T), std::is_same_v<T, cl_mem>);
     }
@@ -62,7 +87,15 @@ class Kernel {
    private:
     friend class Kernel;
     friend Submitter;
-    Arguments(Kernel& kernel, Submitter::Launch* later) : kernel_(kernel), later_(later) {}
+    Arguments(Kernel& kernel, LaunchWriter* later) : kernel_(kernel), later_(later) {}
+    template <class T>
+    void add_live(const T& value, std::span<const LivePart> parts) {
+      if (later_)
+        for (const LivePart& part : parts)
+          if (part.source) [[unlikely]]
+            later_->note_source(part.offset, part.source);
+      set(&value, sizeof(T), false);
+    }
     // A null value stands for local memory.
     void set(const void* value, size_t size, bool is_buffer) {
       if (later_) {
@@ -73,7 +106,7 @@ class Kernel {
       }
     }
     Kernel& kernel_;
-    Submitter::Launch* const later_;  // what the arguments are for, if not the kernel itself
+    LaunchWriter* const later_;  // what the arguments are for, if not the kernel itself
     cl_uint position_ = 0;
   };
 
@@ -91,12 +124,16 @@ class Kernel {
     if (range.global[0] == 0 || range.global[1] == 0 || range.global[2] == 0) return;
     if (Recording::current()) [[unlikely]]
       return;
+    LaunchSink* const sink = queue.sink.load(std::memory_order_acquire);
+    if (sink && sink->is_tape()) [[unlikely]]
+      return record(static_cast<Tape&>(*sink), range, fill);
     if (Kernel* const other = stand_in()) [[unlikely]]
       return other->launch_with(queue, range, fill);
-    if (Submitter* submitter = queue.submitter) {
+    if (sink) {
       // A child of fork() has no thread that launches, and locks that nobody gives back.
       if (in_bad_fork()) [[unlikely]]
         api();  // throws
+      Submitter* const submitter = static_cast<Submitter*>(sink);
       if (is_made() ? submitter->takes_next() : submitter->takes_unmade() && will_be_made()) {
         Submitter::Launch launch(*submitter, *this, range);
         Arguments arguments(*this, &launch);
@@ -129,6 +166,17 @@ class Kernel {
  private:
   static constexpr size_t kMaxArguments = 48, kShadowBytes = 64;
 
+  // Puts the launch on a tape.
+  template <class Fill>
+  void record(Tape& tape, const Range& range, Fill&& fill) {
+    Tape::Launch launch(tape, *this, range);
+    Arguments arguments(*this, &launch);
+    fill(arguments);
+    launch.finish();
+  }
+  // A kernel of the driver's with arguments of its own, which the caller releases. It keeps the program.
+  // Builds that where it is not built.
+  cl_kernel duplicate();
   // Launches on the calling thread.
   template <class Fill>
   void launch_now(Queue& queue, const Range& range, Fill&& fill) {
@@ -155,6 +203,7 @@ class Kernel {
   }
   friend ProgramEntry;
   friend Submitter;
+  friend Tape;
   friend class Tiers;
   // Locks the kernel with the driver's kernel made. While nobody holds the lock another thread may release
   // that again, hence the loop.
@@ -174,12 +223,6 @@ class Kernel {
   void begin_arguments();
   void set_argument(cl_uint position, size_t size, const void* value, bool is_buffer);
   void enqueue(Queue& queue, const Range& range);
-  static void throttle(Queue& queue) {
-    if (queue.launches.load(std::memory_order_relaxed) % (kMostInFlight / 2) == 0) [[unlikely]]
-      pass_milestone(queue);
-  }
-  static void pass_milestone(Queue& queue);
-
   struct Shadow {
     uint32_t size = 0;
     alignas(8) unsigned char bytes[kShadowBytes];

@@ -17,6 +17,21 @@ namespace dlb::cl {
 
 class Submitter;
 
+// What takes a queue's launches in place of the driver: the ring of a thread (cl/submitter.h), or a tape
+// (cl/tape.h).
+class LaunchSink {
+ public:
+  enum class Kind : uint8_t { kRing, kTape };
+  bool is_tape() const { return kind_ == Kind::kTape; }
+
+ protected:
+  explicit LaunchSink(Kind kind) : kind_(kind) {}
+  ~LaunchSink() = default;
+
+ private:
+  const Kind kind_;
+};
+
 struct Range {
   cl_uint dims = 1;
   size_t global[3] = {1, 1, 1};
@@ -78,6 +93,9 @@ struct Queue {
   std::atomic<CommandLog*> log{nullptr};  // null unless profiled
   Device* device = nullptr;
   Submitter* submitter = nullptr;  // null where callers launch themselves; set before the first launch
+  // Where launches go: to the submitter, to the tape of a graph that is captured, or, where it is null, to
+  // the driver.
+  std::atomic<LaunchSink*> sink{nullptr};
   // Names of the last kernels, newest at (launches - 1) % 8. Threads that share the queue may race for a
   // slot.
   std::array<std::atomic<const char*>, 8> recent{};

@@ -20,27 +20,7 @@
 namespace dlb::cl {
 namespace {
 
-constexpr size_t kAlign = 16;
 constexpr auto kSpinTime = std::chrono::microseconds(50);  // longer than a caller takes from launch to launch
-
-constexpr size_t aligned(size_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
-
-// A launch in the ring; its arguments follow. Without a kernel it fills the ring's end, where no launch had
-// room.
-struct LaunchRecord {
-  Kernel* kernel;
-  uint32_t bytes;  // with the arguments
-  uint32_t arguments;
-  Range range;
-};
-
-// An argument; its value follows, unless it is local memory.
-struct Argument {
-  uint32_t size;
-  uint8_t has_value, is_buffer;
-};
 
 struct Submitters {
   std::mutex mutex;
@@ -58,7 +38,7 @@ bool has_enqueue_thread(const Device& device) {
   return wanted.empty() ? !device.host_memory : wanted == "1";
 }
 
-Submitter::Submitter(Queue& queue) : queue_(queue) {
+Submitter::Submitter(Queue& queue) : LaunchSink(Kind::kRing), queue_(queue) {
   std::lock_guard<std::mutex> lock(submitters().mutex);
   submitters().all.push_back(this);
 }
@@ -70,34 +50,32 @@ bool Submitter::is_profiled() const noexcept {
 // --- Callers
 // ----------------------------------------------------------------------------------------------------------
 
-Submitter::Launch::Launch(Submitter& submitter, Kernel& kernel, const Range& range)
-    : submitter_(submitter),
-      lock_(submitter.writers_),
-      start_(submitter.reserve()),
-      bytes_(aligned(sizeof(LaunchRecord))),
-      fits_(start_ != nullptr) {
-  if (fits_) new (start_) LaunchRecord{&kernel, 0, 0, range};
-}
-
-void Submitter::Launch::add(const void* value, size_t size, bool is_buffer) {
-  const size_t bytes = aligned(sizeof(Argument)) + (value ? aligned(size) : 0);
+void LaunchWriter::add(const void* value, size_t size, bool is_buffer) {
+  const size_t bytes = record_aligned(sizeof(RecordedArgument)) + (value ? record_aligned(size) : 0);
   if (!fits_ || bytes_ + bytes > kMostBytes) [[unlikely]] {
     fits_ = false;
     return;
   }
   std::byte* const at = start_ + bytes_;
-  new (at) Argument{static_cast<uint32_t>(size), value != nullptr, is_buffer};
-  if (value) std::memcpy(at + aligned(sizeof(Argument)), value, size);
+  new (at) RecordedArgument{static_cast<uint32_t>(size), value != nullptr, is_buffer};
+  if (value) std::memcpy(at + record_aligned(sizeof(RecordedArgument)), value, size);
   bytes_ += bytes;
   arguments_++;
 }
 
-bool Submitter::Launch::finish() {
+const LaunchRecord* LaunchWriter::written() {
   if (!fits_) [[unlikely]]
-    return false;
+    return nullptr;
   LaunchRecord& record = *reinterpret_cast<LaunchRecord*>(start_);
   record.bytes = static_cast<uint32_t>(bytes_), record.arguments = arguments_;
-  submitter_.publish(bytes_);
+  return &record;
+}
+
+bool Submitter::Launch::finish() {
+  const LaunchRecord* const record = written();
+  if (!record) [[unlikely]]
+    return false;
+  submitter_.publish(record->bytes);
   return true;
 }
 
@@ -128,7 +106,7 @@ std::byte* Submitter::reserve() {
   size_t at = written_.load(std::memory_order_relaxed) % kRingBytes;
   if (const size_t rest = kRingBytes - at; rest < kMostBytes) {
     LaunchRecord& end = *reinterpret_cast<LaunchRecord*>(ring_.get() + at);
-    end.kernel = nullptr, end.bytes = static_cast<uint32_t>(rest);  // both fit in what is left, kAlign
+    end.kernel = nullptr, end.bytes = static_cast<uint32_t>(rest);  // both fit in what is left, kRecordAlign
     publish(rest);
     wait_for_room();
     at = 0;
@@ -182,18 +160,9 @@ void Submitter::submit(const std::byte* at) noexcept {
     // be loaded one by one between its kernels: all that are asked for are loaded first.
     if (!record.kernel->is_made()) [[unlikely]]
       wait_for_builders();
-    at += aligned(sizeof(LaunchRecord));
     record.kernel->launch_now(queue_, record.range, [&](Kernel::Arguments& list) {
-      for (uint32_t i = 0; i < record.arguments; i++) {
-        const Argument& argument = *reinterpret_cast<const Argument*>(at);
-        at += aligned(sizeof(Argument));
-        if (argument.has_value) {
-          list.set(at, argument.size, argument.is_buffer);
-          at += aligned(argument.size);
-        } else {
-          list.set(nullptr, argument.size, false);
-        }
-      }
+      for_each_argument(
+          record, [&](const void* value, size_t size, bool is_buffer) { list.set(value, size, is_buffer); });
     });
   } catch (...) {
     std::lock_guard<std::mutex> lock(error_mutex_);

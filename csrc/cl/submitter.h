@@ -8,12 +8,11 @@
 #include <memory>
 #include <mutex>
 
+#include "cl/launch_record.h"
+
 namespace dlb::cl {
 
 struct Device;
-class Kernel;
-struct Queue;
-struct Range;
 
 // Whether the device's streams have a thread that launches (DLBACKEND_ENQUEUE_THREAD). A device that
 // computes on the host's cores needs these itself.
@@ -26,7 +25,7 @@ bool has_enqueue_thread(const Device& device);
 // A launch that the driver refuses is reported late: raise_late_error(), which synchronising calls call,
 // throws what the launch would have thrown. Later launches do not throw it: their callers would take the
 // error for their own.
-class Submitter {
+class Submitter final : public LaunchSink {
  public:
   // The first launch starts the thread.
   explicit Submitter(Queue& queue);
@@ -49,22 +48,19 @@ class Submitter {
   bool takes_unmade() const { return !stopped_.load(std::memory_order_relaxed) && !is_profiled(); }
 
   // A launch while it is written down; other callers wait. Nothing is launched unless finish() is called.
-  class Launch {
+  class Launch : public LaunchWriter {
    public:
     // Waits while the ring is full.
-    Launch(Submitter& submitter, Kernel& kernel, const Range& range);
-    // The next argument; a null value stands for that many bytes of local memory.
-    void add(const void* value, size_t size, bool is_buffer);
+    Launch(Submitter& submitter, Kernel& kernel, const Range& range)
+        : Launch(submitter, kernel, range, std::unique_lock(submitter.writers_)) {}
     // Submits. False, and nothing is submitted, where the arguments had no room or there is no thread.
     bool finish();
 
    private:
+    Launch(Submitter& submitter, Kernel& kernel, const Range& range, std::unique_lock<std::mutex> lock)
+        : LaunchWriter(submitter.reserve(), kernel, range), submitter_(submitter), lock_(std::move(lock)) {}
     Submitter& submitter_;
     const std::unique_lock<std::mutex> lock_;
-    std::byte* const start_;
-    size_t bytes_;
-    uint32_t arguments_ = 0;
-    bool fits_;
   };
 
   // Returns when the driver has all launches that were written down before.
@@ -88,7 +84,7 @@ class Submitter {
  private:
   static constexpr uint32_t kLaunchesByCaller = 8;   // after a wait
   static constexpr size_t kRingBytes = 1024 * 1024;  // some 3,000 launches, an iteration of most networks
-  static constexpr size_t kMostBytes = 8 * 1024;     // of a launch; drivers take 4 KiB of arguments
+  static constexpr size_t kMostBytes = LaunchWriter::kMostBytes;
   static constexpr uint32_t kMostAtOnce = 64;  // launches for which the lock of those who submit is held
 
   bool is_profiled() const noexcept;

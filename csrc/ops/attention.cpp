@@ -15,6 +15,7 @@
 #include "primitives/attention/problem.h"
 #include "runtime/element.h"
 #include "runtime/generator.h"
+#include "runtime/graph.h"
 #include "runtime/tensor.h"
 #include "solver/execute.h"
 
@@ -148,6 +149,26 @@ const Tensor& no_seed() {
   return *tensor;
 }
 
+// A number that is drawn, for the backward pass. Where the stream is captured, replays set it anew.
+Tensor kept_word(const cl::LiveWord& word, const Stream& stream) {
+  const Tensor kept = at::scalar_tensor(static_cast<int64_t>(word.value), at::kLong);
+  if (Graph* const graph = stream.graph()) [[unlikely]] {
+    graph->keep(std::make_shared<Tensor>(kept));
+    graph->set_in_replays(reinterpret_cast<uint64_t*>(kept.mutable_data_ptr<int64_t>()), word);
+  }
+  return kept;
+}
+
+// The number as kernels are given it. Where the stream is captured, replays read it anew.
+cl::LiveWord word_of(const Tensor& kept, const Stream& stream) {
+  const auto* number = reinterpret_cast<const uint64_t*>(kept.const_data_ptr<int64_t>());
+  Graph* const graph = stream.graph();
+  if (!graph) [[likely]]
+    return {*number};
+  graph->keep(std::make_shared<Tensor>(kept));
+  return {0, number};
+}
+
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
 Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -159,16 +180,18 @@ Forward attention_forward(const Tensor& query, const Tensor& key, const Tensor& 
   Tensor out = result_like(query), lse = at::empty({p.batch, p.heads, p.queries, 2}, call.floats());
   set_strides(p.out, out);
   call.o.out = buffer_of(out), call.o.lse = buffer_of(lse);
-  Tensor seed, offset;  // on the host, where the backward pass reads them without waiting for the device
+  // On the host, where the backward pass reads them without waiting for the device, and replays write them.
+  Tensor seed, offset;
+  Stream& stream = current_stream(p.device);
   if (p.dropout) {
     const int64_t draws = p.batch * p.heads * p.queries * ((p.keys + 3) / 4);
-    std::tie(call.o.seed, call.o.counter) = reserve_philox(std::nullopt, static_cast<uint64_t>(draws));
-    seed = at::scalar_tensor(static_cast<int64_t>(call.o.seed), at::kLong);
-    offset = at::scalar_tensor(static_cast<int64_t>(call.o.counter), at::kLong);
+    const PhiloxDraw draw = reserve_philox(std::nullopt, static_cast<uint64_t>(draws));
+    seed = kept_word(draw.seed, stream), offset = kept_word(draw.counter, stream);
+    call.o.seed = word_of(seed, stream), call.o.counter = word_of(offset, stream);
   } else {
     seed = offset = no_seed();
   }
-  attention::run(p, call.o, current_stream(p.device));
+  attention::run(p, call.o, stream);
   // The slot of cum_seq_q, which is for nested batches, takes the log-sum-exps with what rounding took from
   // them to the backward pass.
   return {out, lse.select(3, 0), lse, {}, p.queries, p.keys, seed, offset, {}};
@@ -197,11 +220,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
     scores = at::empty({p.batch, p.heads, p.queries, p.keys}, call.floats());
     o.scores = buffer_of(scores);
   }
-  if (p.dropout) {
-    o.seed = static_cast<uint64_t>(seed.item<int64_t>());
-    o.counter = static_cast<uint64_t>(offset.item<int64_t>());
-  }
   Stream& stream = current_stream(p.device);
+  if (p.dropout) {
+    o.seed = word_of(seed, stream), o.counter = word_of(offset, stream);
+  }
   int64_t result_strides[3];
   set_strides(result_strides, result);
   attention::run_delta(p, buffer_of(result), result_strides, o, stream);

@@ -14,6 +14,7 @@
 #include "cl/recording.h"
 #include "ops/common/pointwise.h"
 #include "ops/transpose.h"
+#include "runtime/graph.h"
 #include "runtime/host_allocator.h"
 #include "runtime/new_tensor.h"
 #include "runtime/transfer.h"
@@ -101,7 +102,9 @@ void host_to_device(const at::Tensor& source, const at::Tensor& destination, boo
   if (same_layout_dense(source, destination)) {
     if (cl::Recording::current()) return;
     copy_to_device(mem_of(destination), source.const_data_ptr(), dense_bytes(source), stream, non_blocking);
-    if (non_blocking && is_pinned(source.const_data_ptr()))
+    if (Graph* const graph = stream.graph()) [[unlikely]]
+      graph->keep(std::make_shared<at::Tensor>(source));
+    else if (non_blocking && is_pinned(source.const_data_ptr()))
       host_allocator()->record_event(const_cast<void*>(source.const_data_ptr()),
                                      source.storage().data_ptr().get_context(), stream.unwrap());
     return;
@@ -118,7 +121,9 @@ void device_to_host(const at::Tensor& source, const at::Tensor& destination, boo
   if (same_layout_dense(source, destination)) {
     void* to = destination.mutable_data_ptr();
     copy_to_host(to, mem_of(source), dense_bytes(source), stream, non_blocking);
-    if (non_blocking && is_pinned(to))
+    if (Graph* const graph = stream.graph()) [[unlikely]]
+      graph->keep(std::make_shared<at::Tensor>(destination));
+    else if (non_blocking && is_pinned(to))
       host_allocator()->record_event(to, destination.storage().data_ptr().get_context(), stream.unwrap());
     return;
   }

@@ -16,6 +16,7 @@
 #include "cl/recording.h"
 #include "runtime/address_map.h"
 #include "runtime/device_cache.h"
+#include "runtime/graph.h"
 #include "runtime/stream.h"
 
 namespace dlb {
@@ -50,6 +51,8 @@ class OclAllocator final : public c10::DeviceAllocator {
     if (bytes == 0 || cl::Recording::current()) return;
     const MemRef to = resolve(destination), from = resolve(source);
     Stream& stream = current_stream(device_of_pointer(destination));
+    if (Graph* const graph = stream.graph()) [[unlikely]]
+      return graph->tape().add_copy(from.mem, from.offset, to.mem, to.offset, bytes);
     cl::Command command(stream.use(), cl::CommandKind::kCopy, "Memcpy DtoD", bytes);
     DLB_CL(clEnqueueCopyBuffer, command.queue(), from.mem, to.mem, from.offset, to.offset, bytes, 0, nullptr,
            command.event());
@@ -64,6 +67,7 @@ class OclAllocator final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
     if (data.get_deleter() != &free_block) return;
     auto* block = static_cast<Block*>(data.get_context());
+    if (stream_of(stream).graph()) return;  // a capture has one order, whatever its streams
     cache_of(block->segment->device).record_stream(block, stream.id());
   }
 
@@ -90,15 +94,37 @@ c10::DeviceAllocator* allocator() {
   return &g_allocator;
 }
 
-c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device) {
+namespace {
+
+c10::DataPtr allocate_in(size_t bytes, c10::DeviceIndex device, bool beside_graph) {
   if (device < 0) device = current_device();
   const c10::Device where(kDeviceType, device);
   if (bytes == 0) {
     device_of(device);  // throws for a device that does not exist, also where no memory is wanted
     return {nullptr, nullptr, &c10::detail::deleteNothing, where};
   }
-  Block* block = cache_of(device).allocate(bytes, current_stream(device).id());
+  const Stream& stream = current_stream(device);
+  const Graph* const graph = stream.graph();
+  const uint64_t pool = graph && !beside_graph ? graph->pool_key() : 0;
+  Block* block = cache_of(device).allocate(bytes, stream.id(), pool);
   return {block->pointer, block, &free_block, where};
+}
+
+}  // namespace
+
+c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device) {
+  return allocate_in(bytes, device, false);
+}
+
+c10::DataPtr allocate_beside_graph(size_t bytes, c10::DeviceIndex device) {
+  return allocate_in(bytes, device, true);
+}
+
+void keep_pool(c10::DeviceIndex device, uint64_t pool) {
+  cache_of(device).keep_pool(pool);
+}
+void give_up_pool(c10::DeviceIndex device, uint64_t pool) {
+  cache_of(device).give_up_pool(pool);
 }
 
 std::shared_ptr<void> attached(const c10::DataPtr& data, std::shared_ptr<void> (*make)()) {

@@ -27,8 +27,16 @@ struct MemRef {
 // CL_DEVICE_MAX_MEM_ALLOC_SIZE.
 c10::DeviceAllocator* allocator();
 
-// Allocates on that device, ordered by its current stream.
+// Allocates on that device, ordered by its current stream; in the pool of the graph that the stream is
+// captured into, if any.
 c10::DataPtr allocate_bytes(size_t bytes, c10::DeviceIndex device);
+
+// As allocate_bytes(), but never in the pool of a graph that is captured: for what outlives it.
+c10::DataPtr allocate_beside_graph(size_t bytes, c10::DeviceIndex device);
+
+// The memory of a graph's pool is kept on the device until it was given up as often.
+void keep_pool(c10::DeviceIndex device, uint64_t pool);
+void give_up_pool(c10::DeviceIndex device, uint64_t pool);
 
 // Resizes a storage of ours to so many bytes, and keeps what fits of its contents. Throws c10::Error for a
 // storage that is not resizable.

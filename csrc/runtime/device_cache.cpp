@@ -65,18 +65,18 @@ size_t DeviceCache::allocated() const {
   return static_cast<size_t>(stats_.allocated_bytes[kAggregate].current);
 }
 
-Block* DeviceCache::allocate(size_t requested, c10::StreamId stream) {
+Block* DeviceCache::allocate(size_t requested, c10::StreamId stream, uint64_t pool) {
   const size_t size = round_up(std::max<size_t>(requested, 1), kRound);
   std::unique_lock<std::mutex> lock(mutex_);
   if (!pending_.empty()) process_events(false);
-  Block* block = find(size, stream);
-  if (!block) block = make_segment(size, stream);
+  Block* block = find(size, stream, pool);
+  if (!block) block = make_segment(size, stream, pool);
   if (!block) {  // the driver may give memory once it has back what is cached
     stats_.num_alloc_retries++;
     process_events(true);
-    release_cached();
+    release_cached([](const Block*) { return true; });
     wait_for_device(index_);  // the driver keeps what was released until the commands that use it end
-    block = make_segment(size, stream);
+    block = make_segment(size, stream, pool);
   }
   if (!block) {
     stats_.num_ooms++;
@@ -110,6 +110,7 @@ void DeviceCache::free(Block* block) {
   report_to_profiler(block, -static_cast<int64_t>(block->size));
   if (!block->other_streams.empty() && !cl::in_bad_fork()) {
     for (c10::StreamId id : std::exchange(block->other_streams, {})) {
+      if (stream_of(index_, id).graph()) continue;  // nothing runs there now
       block->pending_events++;
       try {
         pending_.emplace_back(Event::record_new(stream_of(index_, id)), block);
@@ -117,7 +118,7 @@ void DeviceCache::free(Block* block) {
         cl::log_dropped("freeing memory that another stream uses");
       }
     }
-    return;
+    if (block->pending_events > 0) return;
   }
   deactivate(block);
 }
@@ -139,7 +140,7 @@ void DeviceCache::empty_cache() {
   synchronize_device(index_);
   std::lock_guard<std::mutex> lock(mutex_);
   process_events(true);
-  release_cached();
+  release_cached([](const Block*) { return true; });
 }
 
 DeviceCache::DeviceStats DeviceCache::stats() {
@@ -157,16 +158,17 @@ std::pair<size_t, size_t> DeviceCache::memory_info() {
   return {device_.global_mem - std::min<size_t>(device_.global_mem, reserved_), device_.global_mem};
 }
 
-Block* DeviceCache::find(size_t size, c10::StreamId stream) {
+Block* DeviceCache::find(size_t size, c10::StreamId stream, uint64_t pool) {
   const bool small = size <= kSmallLimit;
-  Pool& pool = small ? small_ : large_;
+  Pool& blocks = small ? small_ : large_;
   Block key;
   key.size = size;
   key.stream = stream;
-  auto it = pool.lower_bound(&key);
-  if (it == pool.end() || (*it)->stream != stream) return nullptr;
+  key.pool = pool;
+  auto it = blocks.lower_bound(&key);
+  if (it == blocks.end() || (*it)->stream != stream || (*it)->pool != pool) return nullptr;
   Block* block = *it;
-  pool.erase(it);
+  blocks.erase(it);
   if (block->previous || block->next) {
     decrease(stats_.inactive_split, block->small, 1);
     decrease(stats_.inactive_split_bytes, block->small, block->size);
@@ -174,7 +176,7 @@ Block* DeviceCache::find(size_t size, c10::StreamId stream) {
   return block;
 }
 
-Block* DeviceCache::make_segment(size_t size, c10::StreamId stream) {
+Block* DeviceCache::make_segment(size_t size, c10::StreamId stream, uint64_t pool) {
   const bool small = size <= kSmallLimit;
   size_t bytes = small ? kSmallSegment : std::max(kLargeSegment, round_up(size, kLargeRound));
   const size_t left = limit_ - std::min(limit_, reserved_);
@@ -190,6 +192,7 @@ Block* DeviceCache::make_segment(size_t size, c10::StreamId stream) {
   block->pointer = segment->base;
   block->size = bytes;
   block->stream = stream;
+  block->pool = pool;
   block->small = small;
   reserved_ += bytes;
   stats_.num_device_alloc++;
@@ -223,6 +226,7 @@ void DeviceCache::split(Block* block, size_t size) {
   remaining->pointer = block->pointer + size;
   remaining->size = rest;
   remaining->stream = block->stream;
+  remaining->pool = block->pool;
   remaining->small = block->small;
   remaining->previous = block;
   remaining->next = block->next;
@@ -260,7 +264,21 @@ void DeviceCache::deactivate(Block* block) {
     remove_free(block);
     absorb_next(block);
   }
+  const bool whole = !block->previous && !block->next;
+  if (whole && block->pool != 0 && !is_kept(block)) return release(block);
   insert_free(block);
+}
+
+void DeviceCache::keep_pool(uint64_t pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  pools_[pool]++;
+}
+
+void DeviceCache::give_up_pool(uint64_t pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (--pools_[pool] > 0) return;
+  pools_.erase(pool);
+  release_cached([&](const Block* block) { return block->pool == pool; });
 }
 
 void DeviceCache::process_events(bool wait) {
@@ -276,11 +294,12 @@ void DeviceCache::process_events(bool wait) {
   }
 }
 
-void DeviceCache::release_cached() {
+template <class Wanted>
+void DeviceCache::release_cached(Wanted wanted) {
   for (Pool* pool : {&small_, &large_})
     for (auto it = pool->begin(); it != pool->end();) {
       Block* block = *it;
-      if (block->previous || block->next) {
+      if (block->previous || block->next || is_kept(block) || !wanted(block)) {
         ++it;
         continue;
       }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Block {
   size_t size = 0;       // bytes
   size_t requested = 0;  // bytes that the caller asked for
   c10::StreamId stream = 0;
+  uint64_t pool = 0;  // 0: none of a graph
   bool small = false;
   bool allocated = false;
   int pending_events = 0;
@@ -43,7 +45,13 @@ class DeviceCache {
 
   // A block of at least so many bytes for that stream. Where none is free and the driver gives none, releases
   // what is cached, waits for the device and tries again; then throws c10::OutOfMemoryError.
-  Block* allocate(size_t requested, c10::StreamId stream);
+  // The memory of a graph's pool is given to that pool alone.
+  Block* allocate(size_t requested, c10::StreamId stream, uint64_t pool = 0);
+
+  // A graph keeps the memory of a pool until it gives it up. When no graph does any more, what is free of it
+  // is released, and the rest when it is freed.
+  void keep_pool(uint64_t pool);
+  void give_up_pool(uint64_t pool);
 
   // Gives a block back. It is not given out again before the other streams that used it have done the work
   // they have now.
@@ -78,6 +86,7 @@ class DeviceCache {
  private:
   struct BySize {
     bool operator()(const Block* a, const Block* b) const {
+      if (a->pool != b->pool) return a->pool < b->pool;
       if (a->stream != b->stream) return a->stream < b->stream;
       if (a->size != b->size) return a->size < b->size;
       return a->pointer < b->pointer;
@@ -86,15 +95,17 @@ class DeviceCache {
   using Pool = std::set<Block*, BySize>;
 
   Pool& pool_of(const Block* block) { return block->small ? small_ : large_; }
-  Block* find(size_t size, c10::StreamId stream);
-  Block* make_segment(size_t size, c10::StreamId stream);
+  bool is_kept(const Block* block) const { return block->pool != 0 && pools_.contains(block->pool); }
+  Block* find(size_t size, c10::StreamId stream, uint64_t pool);
+  Block* make_segment(size_t size, c10::StreamId stream, uint64_t pool);
   cl_mem create_buffer(size_t bytes);
   void split(Block* block, size_t size);
   void insert_free(Block* block);
   void remove_free(Block* block);
   void deactivate(Block* block);
   void process_events(bool wait);
-  void release_cached();
+  template <class Wanted>
+  void release_cached(Wanted wanted);
   void release(Block* block);
   size_t allocated() const;
   void report_to_profiler(const Block* block, int64_t change) const;
@@ -104,6 +115,7 @@ class DeviceCache {
   const c10::DeviceIndex index_;
   std::mutex mutex_;
   Pool small_, large_;
+  std::unordered_map<uint64_t, size_t> pools_;  // those that graphs keep, and how many do
   std::vector<std::pair<std::shared_ptr<Event>, Block*>> pending_;
   Stream* own_stream_ = nullptr;  // made with the first segment, and never destroyed
   size_t reserved_ = 0;

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/graph.h"
 #include "runtime/stream.h"
 
 namespace dlb {
@@ -25,12 +26,30 @@ c10::DeviceType OclGenerator::device_type() {
   return kDeviceType;
 }
 
+void OclGenerator::refuse_in_capture(const char* call) const {
+  TORCH_CHECK(captures_ == 0, "Cannot call ", call,
+              " of an ocl generator that is used in a capture: each replay of the graph draws what the state "
+              "says then. Do it before the capture or between replays.");
+}
+
+uint64_t OclGenerator::get_offset() const {
+  refuse_in_capture("get_offset()");
+  return offset_;
+}
+
+uint64_t OclGenerator::current_seed() const {
+  refuse_in_capture("current_seed()");
+  return seed_;
+}
+
 void OclGenerator::set_current_seed(uint64_t seed) {
+  refuse_in_capture("set_current_seed()");
   seed_ = seed;
   offset_ = 0;
 }
 
 void OclGenerator::set_offset(uint64_t offset) {
+  refuse_in_capture("set_offset()");
   offset_ = offset;
 }
 
@@ -40,6 +59,7 @@ uint64_t OclGenerator::seed() {
 }
 
 void OclGenerator::set_state(const c10::TensorImpl& state) {
+  refuse_in_capture("set_state()");
   at::detail::check_rng_state(state);
   TORCH_CHECK(state.numel() == static_cast<int64_t>(kStateBytes), "RNG state must have ", kStateBytes,
               " bytes");
@@ -50,6 +70,7 @@ void OclGenerator::set_state(const c10::TensorImpl& state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OclGenerator::get_state() const {
+  refuse_in_capture("get_state()");
   at::Tensor state =
       at::empty({static_cast<int64_t>(kStateBytes)}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   const uint64_t words[2] = {seed_, offset_};
@@ -82,7 +103,7 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   return (*generators)[static_cast<size_t>(device)];
 }
 
-std::pair<uint64_t, uint64_t> reserve_philox(const std::optional<at::Generator>& given, uint64_t count) {
+PhiloxDraw reserve_philox(const std::optional<at::Generator>& given, uint64_t count) {
   const at::Generator& chosen = given && given->defined() ? *given : default_generator(current_device());
   TORCH_CHECK(chosen.device().type() == kDeviceType, "Expected a 'ocl' device type for generator but found '",
               chosen.device().type(), "'");
@@ -90,8 +111,11 @@ std::pair<uint64_t, uint64_t> reserve_philox(const std::optional<at::Generator>&
   TORCH_CHECK(chosen.device() == here, "Expected a '", here, "' generator device but found '",
               chosen.device(), "'");
   auto* generator = chosen.get<OclGenerator>();
+  if (Graph* const graph = current_stream(here.index()).graph()) [[unlikely]]
+    return graph->draw(chosen, count);
   std::lock_guard<std::mutex> lock(generator->mutex_);
-  return generator->reserve(count);
+  const auto [seed, offset] = generator->reserve(count);
+  return {{seed}, {offset}};
 }
 
 }  // namespace dlb

@@ -2,6 +2,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
+#include <torch/headeronly/version.h>
 
 #include "runtime/allocator.h"
 #include "runtime/autograd_threads.h"
@@ -64,8 +65,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     const c10::StreamId previous = exchange_current_stream(stream.device_index(), stream.id());
     return stream_of(stream.device_index(), previous).unwrap();
   }
-  bool queryStream(const c10::Stream& stream) const override { return stream_of(stream).query(); }
-  void synchronizeStream(const c10::Stream& stream) const override { stream_of(stream).synchronize(); }
+#if TORCH_VERSION_MINOR >= 13
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return stream_of(stream).graph() != nullptr;
+  }
+#endif
+  bool queryStream(const c10::Stream& stream) const override {
+    return stream_of(stream).query();
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    stream_of(stream).synchronize();
+  }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     synchronize_device(device < 0 ? current_device() : device);
   }
@@ -78,11 +88,15 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event) as_event(event)->block(stream_of(stream));
   }
-  bool queryEvent(void* event) const override { return !event || as_event(event)->query(); }
+  bool queryEvent(void* event) const override {
+    return !event || as_event(event)->query();
+  }
   void synchronizeEvent(void* event) const override {
     if (event) as_event(event)->synchronize();
   }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete as_event(event); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete as_event(event);
+  }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start && end, "Both events must be recorded before calculating elapsed time.");
     return as_event(start)->elapsed_ms(*as_event(end));

@@ -99,7 +99,7 @@ struct PinnedImpl final : Base {
   }
   bool query_event(c10::Event& event) override { return !cl::in_bad_fork() && event.query(); }
   c10::Stream get_current_stream() const override { return current_stream().unwrap(); }
-  bool stream_is_capturing(c10::Stream) const override { return false; }
+  bool stream_is_capturing(c10::Stream stream) const override { return stream_of(stream).graph() != nullptr; }
 };
 
 void free_pinned(void* context);

@@ -15,6 +15,7 @@
 #include "cl/log.h"
 #include "cl/settings.h"
 #include "runtime/device_error.h"
+#include "runtime/graph.h"
 
 namespace dlb {
 namespace {
@@ -68,12 +69,23 @@ Stream::Stream(cl::Device& device, c10::StreamId id) : device_(device), id_(id) 
   queue_.device = &device;
   queue_.handle = plain_ = make_queue(device, 0);
   if (id != kInternal && cl::has_enqueue_thread(device)) queue_.submitter = new cl::Submitter(queue_);
+  queue_.sink = queue_.submitter;
   if (cl::can_defer_builds(device)) cl::start_compile_processes(device);
 }
 
 c10::Stream Stream::unwrap() const {
   return c10::Stream(c10::Stream::UNSAFE,
                      c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device_.index)), id_);
+}
+
+void Stream::capture_into(Graph* graph, cl::Tape* tape) {
+  drain();
+  graph_ = graph;
+  queue_.sink = tape ? static_cast<cl::LaunchSink*>(tape) : queue_.submitter;
+}
+
+void Stream::refuse_capture(const char* what) const {
+  graph()->refuse(what);
 }
 
 void Stream::check_wait(cl_int status, const char* call) {
@@ -85,6 +97,7 @@ void Stream::check_wait(cl_int status, const char* call) {
 }
 
 void Stream::wait() {
+  refuse_wait();
   drain();
   const uint64_t enqueued_before = enqueued();
   check_wait(cl::api().clFinish(queue_.handle), "clFinish");
@@ -97,6 +110,7 @@ void Stream::synchronize() {
 }
 
 bool Stream::query() {
+  refuse_wait();
   if (queue_.submitter && !queue_.submitter->is_drained()) return false;
   const uint64_t now = enqueued();
   if (now == finished_.load(std::memory_order_relaxed)) return true;
@@ -118,6 +132,8 @@ bool Stream::query() {
 }
 
 cl_mem Stream::error_buffer() {
+  if (Graph* const captured = graph(); captured && &captured->stream() != this) [[unlikely]]
+    return captured->stream().error_buffer();
   if (!error_buffer_) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!error_buffer_) {
@@ -130,6 +146,10 @@ cl_mem Stream::error_buffer() {
     }
   }
   return error_buffer_;
+}
+
+cl_mem Stream::error_buffer_for_replay() {
+  return ErrorBuffer(*this).mem();
 }
 
 void Stream::raise_device_error() {
@@ -261,14 +281,16 @@ c10::StreamId exchange_current_stream(c10::DeviceIndex device, c10::StreamId id)
 namespace {
 
 // Calls a member of all streams of a device, also when one throws, and rethrows the first exception at the
-// end, so that nothing is still running when the caller sees it.
-void wait_for_streams(c10::DeviceIndex device, void (Stream::*wait)()) {
+// end, so that nothing is still running when the caller sees it. Leaves out streams that are captured, in
+// which nothing runs, but not the one that is `refused`.
+void wait_for_streams(c10::DeviceIndex device, void (Stream::*wait)(), const Stream* refused) {
   if (device < 0) device = t_device;
   device_of(device);
   std::exception_ptr first;
   for (auto& slot : streams_of(device).streams) {
     try {
-      if (Stream* stream = slot.load(std::memory_order_acquire)) (stream->*wait)();
+      if (Stream* stream = slot.load(std::memory_order_acquire))
+        if (!stream->graph() || stream == refused) (stream->*wait)();
     } catch (...) {
       if (!first) first = std::current_exception();
     }
@@ -279,10 +301,10 @@ void wait_for_streams(c10::DeviceIndex device, void (Stream::*wait)()) {
 }  // namespace
 
 void synchronize_device(c10::DeviceIndex device) {
-  wait_for_streams(device, &Stream::synchronize);
+  wait_for_streams(device, &Stream::synchronize, &current_stream(device));
 }
 void wait_for_device(c10::DeviceIndex device) {
-  wait_for_streams(device, &Stream::wait);
+  wait_for_streams(device, &Stream::wait, nullptr);
 }
 
 bool start_logs() {
@@ -344,7 +366,7 @@ void finish_all_queues() noexcept {
     for (auto& slot : streams.streams)
       if (Stream* stream = slot.load(std::memory_order_acquire)) {
         // clFinish might never return: a daemon thread may go on enqueueing.
-        const cl_command_queue queue = stream->handle();
+        const cl_command_queue queue = stream->handle_now();
         cl_event marker = nullptr;
         cl_int status = cl::api().clEnqueueMarkerWithWaitList(queue, 0, nullptr, &marker);
         if (status == CL_SUCCESS) {

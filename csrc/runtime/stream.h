@@ -14,6 +14,11 @@
 
 namespace dlb {
 
+class Graph;  // runtime/graph.h
+namespace cl {
+class Tape;  // cl/tape.h
+}
+
 constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 
 // One in-order queue of a device. Made on first use, lives as long as the process.
@@ -30,6 +35,8 @@ class Stream {
   // The queue for enqueueing another command with cl::Command, behind all launches up to now. Uses are
   // counted, so that query() knows when nothing was enqueued since the last wait.
   cl::Queue& use() {
+    if (graph()) [[unlikely]]
+      refuse_capture("a command that is neither a kernel nor a copy");
     drain();
     uses_.fetch_add(1, std::memory_order_relaxed);
     return queue_;
@@ -40,6 +47,16 @@ class Stream {
   cl::Device& device() const { return device_; }
   c10::StreamId id() const { return id_; }
   c10::Stream unwrap() const;
+
+  // The graph that takes what is enqueued to the stream, while it is captured (runtime/graph.h); else null.
+  Graph* graph() const { return graph_.load(std::memory_order_acquire); }
+  // From now on work goes to that graph and its tape; null for both: to the queue again.
+  void capture_into(Graph* graph, cl::Tape* tape);
+  // The driver's queue, for a blocking command that is run now and is no part of a graph that is captured.
+  cl_command_queue handle_now() {
+    drain();
+    return queue_.handle;
+  }
 
   // Returns when the driver has all that was launched before.
   void drain() noexcept {
@@ -65,6 +82,9 @@ class Stream {
   // Throws for the status of a waiting call that failed. The message names the kernels that ran last.
   void check_wait(cl_int status, const char* call);
 
+  // The buffer that a replay's kernels report errors to, which the next synchronising call will read.
+  cl_mem error_buffer_for_replay();
+
   // Makes event timestamps available on this queue for good; waits for the work in flight the first time.
   void enable_profiling();
 
@@ -83,6 +103,12 @@ class Stream {
 
  private:
   friend class ErrorBuffer;
+  [[noreturn]] void refuse_capture(const char* what) const;
+  // Throws, and makes the capture invalid, while the stream is captured.
+  void refuse_wait() const {
+    if (graph()) [[unlikely]]
+      refuse_capture("a wait for the device");
+  }
   cl_mem error_buffer();
   void move_to(cl_command_queue next);
   void use_profiling_queue();
@@ -90,6 +116,7 @@ class Stream {
   const c10::StreamId id_;
   cl::Queue queue_;
   std::mutex mutex_;
+  std::atomic<Graph*> graph_{nullptr};
   cl_mem error_buffer_ = nullptr;
   std::atomic<bool> error_pending_{false};
   // Guarded by mutex_.

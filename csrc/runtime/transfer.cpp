@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cl/recording.h"
+#include "runtime/graph.h"
 #include "runtime/host_allocator.h"
 
 namespace dlb {
@@ -49,6 +50,13 @@ void read_and_wait(void* pinned, MemRef from, size_t bytes, Stream& stream) {
 
 void copy_to_device(MemRef to, const void* source, size_t bytes, Stream& stream, bool non_blocking) {
   if (bytes == 0) return;
+  if (Graph* const graph = stream.graph()) [[unlikely]] {
+    if (!non_blocking || !is_pinned(source))
+      graph->refuse(
+          "a copy from memory of the host that is pageable or shall be waited for, such as torch.tensor(..., "
+          "device=\"ocl\")");
+    return graph->tape().add_write(source, to.mem, to.offset, bytes);
+  }
   if (non_blocking && is_pinned(source)) return write_later(to, source, bytes, stream);
   if (bytes > kStagingLimit) {
     wait_without_lock(stream);
@@ -64,6 +72,11 @@ void copy_to_host(void* destination, MemRef from, size_t bytes, Stream& stream, 
   if (bytes == 0) return;
   TORCH_CHECK(!cl::Recording::current(),
               "what happens next depends on data, and none is computed while recording");
+  if (Graph* const graph = stream.graph()) [[unlikely]] {
+    if (!non_blocking || !is_pinned(destination))
+      graph->refuse("a read by the host, such as .item(), .cpu() or a condition on a tensor");
+    return graph->tape().add_read(from.mem, from.offset, destination, bytes);
+  }
   const bool host_memory = stream.device().host_memory;
   const bool pinned = (non_blocking || !host_memory) && is_pinned(destination);
   if (non_blocking && pinned)
@@ -78,6 +91,12 @@ void copy_to_host(void* destination, MemRef from, size_t bytes, Stream& stream, 
   wait_without_lock(stream);
   stream.check_wait(read(destination, from, bytes, stream, true), "clEnqueueReadBuffer");
   stream.raise_device_error();
+}
+
+void write_beside_graph(MemRef to, const void* source, size_t bytes, Stream& stream) {
+  stream.check_wait(cl::api().clEnqueueWriteBuffer(stream.handle_now(), to.mem, CL_TRUE, to.offset, bytes,
+                                                   source, 0, nullptr, nullptr),
+                    "clEnqueueWriteBuffer");
 }
 
 void copy_between_devices(MemRef to, Stream& to_stream, MemRef from, Stream& from_stream, size_t bytes) {

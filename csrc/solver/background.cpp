@@ -125,7 +125,9 @@ Worker& worker() {
 void wait_for_enqueued(const cl::Device& device) {
   cl_event event = nullptr;
   {
-    const cl::Command command(stream_of(static_cast<c10::DeviceIndex>(device.index), 0).use());
+    Stream& stream = stream_of(static_cast<c10::DeviceIndex>(device.index), 0);
+    if (stream.graph()) return;  // it takes part in a capture, and nothing runs there
+    const cl::Command command(stream.use());
     if (cl::api().clEnqueueMarkerWithWaitList(command.queue(), 0, nullptr, &event) != CL_SUCCESS) return;
   }
   cl::api().clWaitForEvents(1, &event);

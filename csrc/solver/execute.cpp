@@ -9,6 +9,7 @@
 #include "cl/kernel.h"
 #include "cl/queue.h"
 #include "cl/recording.h"
+#include "runtime/graph.h"
 #include "solver/candidates.h"
 #include "solver/choice.h"
 #include "solver/prepared.h"
@@ -34,8 +35,22 @@ void run_with_workspace(const Solution& solution, const Problem& problem, const 
   solution.invoker->run_any(stream, operands, resolve(workspace, workspace.get()));
 }
 
+// In a capture weights are prepared in each replay, because they may change between two.
+void capture_with_prepared(const Solution& solution, const Problem& problem, const Operands& operands,
+                           Stream& stream) {
+  const c10::DataPtr memory =
+      allocate_bytes(solution.prepared, static_cast<c10::DeviceIndex>(problem.device));
+  const MemRef to = resolve(memory, memory.get());
+  solution.invoker->prepare_any(stream, operands, to);
+  StoredOperands ready(operands, problem.op->operand_bytes());
+  ready->prepared = {to.mem, static_cast<int64_t>(to.offset)};
+  run_with_workspace(solution, problem, *ready, stream);
+}
+
 void run_solution(const Solution& solution, const Problem& problem, const Operands& operands,
                   Stream& stream) {
+  if (solution.prepared > 0 && stream.graph())
+    return capture_with_prepared(solution, problem, operands, stream);
   if (solution.prepared > 0)
     return run_with_workspace(solution, problem, *with_prepared(problem, solution, operands, stream), stream);
   run_with_workspace(solution, problem, operands, stream);
@@ -59,6 +74,8 @@ ChoicePtr choice_for(const Problem& problem, const Operands& operands, Stream& s
   cl::Device& device = stream.device();
   if (deterministic_now()) [[unlikely]]
     return choose_deterministic(problem, device);
+  if (stream.graph()) [[unlikely]]
+    return choose_for_capture(problem, device);
   ChoicePtr choice = known_choice(problem);
   if (!choice) [[unlikely]]
     choice = choose(problem, device);
@@ -110,7 +127,7 @@ void run_choice(const Choice& choice, const Problem& problem, const Operands& op
   const Solution& solution = note_run(choice, reusable_only);
   const RunScope scope(problem, solution, stream);
   try {
-    if (verbosity() >= 2) [[unlikely]]
+    if (verbosity() >= 2 && !stream.graph()) [[unlikely]]
       run_timed(solution, problem, operands, stream);
     else
       run_solution(solution, problem, operands, stream);
@@ -149,7 +166,7 @@ bool run_beyond_reference(const Problem& problem, const Operands& operands, Stre
 }
 
 bool run_settled(const Problem& problem, Stream& stream, c10::function_ref<bool(const Solution&)> enqueue) {
-  if (cl::Recording::current() || deterministic_now() || verbosity() >= 2) return false;
+  if (cl::Recording::current() || deterministic_now() || verbosity() >= 2 || stream.graph()) return false;
   const ChoicePtr choice = known_choice(problem);
   if (!choice || choice->search || choice->runs_to_search.load(std::memory_order_relaxed) > 0) return false;
   const Solution& solution = note_run(*choice, prefers_reusable(*problem.op));

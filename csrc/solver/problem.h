@@ -75,7 +75,7 @@ class Copied {
   alignas(8) std::byte bytes_[kMost];
 };
 
-constexpr size_t kMostProblemBytes = 448, kMostOperandBytes = 256;
+constexpr size_t kMostProblemBytes = 448, kMostOperandBytes = 288;
 
 class StoredProblem : public Copied<Problem, kMostProblemBytes> {
  public:

@@ -382,6 +382,23 @@ ChoicePtr choose(const Problem& problem, cl::Device& device) {
   return made;
 }
 
+ChoicePtr choose_for_capture(const Problem& problem, cl::Device& device) {
+  ChoicePtr choice = known_choice(problem);
+  if (!choice) choice = choose(problem, device);
+  const bool capturable = choice->taken->solver->is_capturable() && choice->reusable->solver->is_capturable();
+  if (capturable && !choice->makeshift && !is_passing(*choice->taken->solver, problem)) return choice;
+  ChoicePtr settled = choose_from_store(problem, device, key(problem));
+  if (!settled || !settled->taken->solver->is_capturable() || !settled->reusable->solver->is_capturable()) {
+    auto ranking = ranking_for(problem, device);
+    std::erase_if(ranking, [](const RankedSolver& ranked) { return !ranked.solver->is_capturable(); });
+    const SolutionPtr best = choose_by_estimate(problem, device, ranking);
+    settled = make_choice(best, best);
+    if (capturable) settled->runs_to_search = run_to_search(problem, device, *best);
+  }
+  if (capturable) replace_choice(problem, choice, settled);
+  return settled;
+}
+
 ChoicePtr choose_deterministic(const Problem& problem, cl::Device& device) {
   if (ChoicePtr known = known_deterministic_choice(problem)) return known;
   const uint32_t generation = choice_generation();

@@ -11,6 +11,12 @@
 
 namespace dlb::solver {
 
+// What a graph that is captured runs of a problem, from now on in all its replays: the choice as it stands,
+// also where a search has not ended; but where that only stands in for what is being built, or cannot be
+// captured, what the store knows or the lowest estimate is built and checked here and now. Throws as
+// choose().
+ChoicePtr choose_for_capture(const Problem& problem, cl::Device& device);
+
 // Chooses and remembers. One thread chooses for a problem; others that meet it meanwhile wait for that.
 // Throws c10::Error with every solver's reason where none can be taken.
 ChoicePtr choose(const Problem& problem, cl::Device& device);

@@ -67,6 +67,9 @@ class AnySolver {
   // few programs that compile in a tenth of a second, and many times as fast as the reference.
   virtual bool stands_in() const { return false; }
 
+  // Whether what it enqueues can be part of a graph (runtime/graph.h): kernels of ours and nothing else.
+  virtual bool is_capturable() const { return true; }
+
   virtual Applicability can_solve(const Problem& problem, const cl::Device& device) const = 0;
   virtual uint64_t workspace_for(const Problem&, const cl::Device&, const Config&) const = 0;
   virtual uint64_t prepared_for(const Problem&, const cl::Device&, const Config&) const = 0;

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "codegen/registry.h"
+#include "runtime/graph.h"
 #include "runtime/kernel_cache.h"
 #include "runtime/transfer.h"
 
@@ -247,10 +248,66 @@ uint64_t multi_tensor_share(const cl::Device& device, uint64_t total) {
   return ((total + items - 1) / items + 63) / 64 * 64;
 }
 
+namespace {
+
+// What a part's launch is given but for where its table and values lie.
+TableLaunch launch_of(const Part& part, const Stream& stream) {
+  const bool by_chunk = stream.device().cls == cl::DeviceClass::kGpu;
+  TableLaunch to;
+  to.segments = part.segments;
+  std::fill(to.segments.begin() + static_cast<std::ptrdiff_t>(part.segment_count), to.segments.end(),
+            part.segments[0]);
+  to.params = {part.start.back(), 0, 0, 0, static_cast<uint32_t>(part.tensors.size()), 0};
+  to.params.per_item = by_chunk ? 1 : multi_tensor_share(stream.device(), part.start.back());
+  to.start = &part.start;
+  return to;
+}
+
+// The per-tensor values of a part, list after list, as bytes.
+std::vector<unsigned char> values_of(const Part& part, const std::vector<ScalarArg>& values, size_t tensors,
+                                     size_t value_lists) {
+  std::vector<unsigned char> bytes;
+  for (size_t list = 0; list < value_lists; ++list)
+    for (uint32_t tensor : part.tensors) {
+      const ScalarArg& value = values[list * tensors + tensor];
+      const auto* from = reinterpret_cast<const unsigned char*>(&value);
+      bytes.insert(bytes.end(), from, from + value.size);
+    }
+  return bytes;
+}
+
+// Of a graph that is captured: each launch has its table and values in memory of the graph's own.
+bool capture_tables(const std::vector<Part>& parts, const TensorLists& lists, Stream& stream,
+                    const std::vector<ScalarArg>& values, size_t value_lists,
+                    const std::function<void(TableLaunch&)>& launch) {
+  if (overlaps(parts, lists)) return false;
+  Graph& graph = *stream.graph();
+  for (const Part& part : parts) {
+    TableLaunch to = launch_of(part, stream);
+    std::vector<uint64_t> words = part.table(lists);
+    if (value_lists > 0) {
+      const auto bytes = values_of(part, values, lists.lists[0].tensors.size(), value_lists);
+      to.params.lists = words.size();
+      words.resize(words.size() + (bytes.size() + 7) / 8);
+      std::memcpy(words.data() + to.params.lists, bytes.data(), bytes.size());
+    }
+    const cl::Tape::Place place = graph.hold(words.data(), words.size() * 8);
+    to.ring = place.mem;
+    to.params.table = place.offset / 8;
+    to.params.lists += to.params.table;
+    launch(to);
+  }
+  return true;
+}
+
+}  // namespace
+
 bool for_each_table(const TensorLists& lists, Stream& stream, const std::vector<ScalarArg>& values,
                     size_t value_lists, const std::function<void(TableLaunch&)>& launch) {
   const bool by_chunk = stream.device().cls == cl::DeviceClass::kGpu;
   const std::vector<Part> parts = make_parts(lists, by_chunk);
+  if (stream.graph()) [[unlikely]]
+    return capture_tables(parts, lists, stream, values, value_lists, launch);
   const size_t tensors = lists.lists[0].tensors.size();
   TableRing& ring = ring_of(stream);
   std::lock_guard<std::mutex> lock(ring.mutex);
@@ -264,24 +321,10 @@ bool for_each_table(const TensorLists& lists, Stream& stream, const std::vector<
   const auto is_held = [&](const Ready& r) { return ring.find(r.table, r.hash).has_value(); };
   if (!std::all_of(ready.begin(), ready.end(), is_held) && overlaps(parts, lists)) return false;
 
-  std::vector<unsigned char> bytes;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const Part& part = parts[i];
-    TableLaunch to;
-    to.segments = part.segments;
-    std::fill(to.segments.begin() + static_cast<std::ptrdiff_t>(part.segment_count), to.segments.end(),
-              part.segments[0]);
-    to.params = {part.start.back(), 0, 0, 0, static_cast<uint32_t>(part.tensors.size()), 0};
-    to.params.per_item = by_chunk ? 1 : multi_tensor_share(stream.device(), part.start.back());
-    to.start = &part.start;
+    TableLaunch to = launch_of(parts[i], stream);
     if (value_lists > 0) {
-      bytes.clear();
-      for (size_t list = 0; list < value_lists; ++list)
-        for (uint32_t tensor : part.tensors) {
-          const ScalarArg& value = values[list * tensors + tensor];
-          const auto* from = reinterpret_cast<const unsigned char*>(&value);
-          bytes.insert(bytes.end(), from, from + value.size);
-        }
+      const auto bytes = values_of(parts[i], values, tensors, value_lists);
       to.params.lists = ring.word_of(ring.place(bytes.data(), bytes.size()));
     }
     const auto held = ring.find(ready[i].table, ready[i].hash);

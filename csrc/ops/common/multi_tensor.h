@@ -29,7 +29,7 @@ struct TensorLists {
 // The arguments that a launch needs beside its own; valid within the call that gets it.
 struct TableLaunch {
   std::array<cl_mem, codegen::kMaxSegments> segments{};  // all set
-  cl_mem ring = nullptr;
+  cl_mem ring = nullptr;                                 // with the table and the values
   codegen::MultiTensorParams params{};
   const std::vector<uint64_t>* start =
       nullptr;  // where each tensor's work begins, in the units of params.total

@@ -14,18 +14,19 @@ params::AttentionView view_of(Buffer buffer, const int64_t* strides) {
 
 }  // namespace
 
-params::AttentionParams params_of(const AttentionProblem& p, const AttentionOperands& o) {
+Params params_of(const AttentionProblem& p, const AttentionOperands& o) {
   static_assert(int{params::ATTENTION_BIAS} == int{kSameType} &&
                 int{params::ATTENTION_FLOAT_BIAS} == int{kFloat});
   const auto i32 = [](int64_t size) { return static_cast<int32_t>(size); };
-  params::AttentionParams a{};
+  Params a{};
   a.q = view_of(o.q, p.q), a.k = view_of(o.k, p.k), a.v = view_of(o.v, p.v);
   a.out = view_of(p.is_backward() ? o.grad_out : o.out, p.out);
   a.bias = view_of(o.bias, p.s_bias), a.bias_key = p.s_bias[3];
   a.grad_q = view_of(o.grad_q, p.grad_q), a.grad_k = view_of(o.grad_k, p.grad_k);
   a.grad_v = view_of(o.grad_v, p.grad_v);
   a.lse = o.lse.offset, a.delta = o.delta.offset, a.scores = o.scores.offset;
-  a.seed = o.seed, a.counter = o.counter;
+  a.seed = o.seed.value, a.counter = o.counter.value;
+  a.seed_source = o.seed.source, a.counter_source = o.counter.source;
   a.heads = i32(p.heads), a.group = i32(p.heads / p.kv_heads);
   a.queries = i32(p.queries), a.keys = i32(p.keys), a.dim = i32(p.dim);
   a.causal = i32(p.causal), a.bias_kind = i32(p.bias), a.has_scores = i32(p.has_scores);
@@ -52,7 +53,7 @@ std::unique_ptr<Invoker<AttentionProblem>> invoker_of(const AttentionProblem& p,
 std::unique_ptr<Invoker<AttentionProblem>> invoker_of(const AttentionProblem& p,
                                                       const BackwardLaunch& launch) {
   return make_invoker<AttentionProblem>([p, launch](Stream& stream, const AttentionOperands& o, MemRef) {
-    const params::AttentionParams params = params_of(p, o);
+    const Params params = params_of(p, o);
     launch.run_dq(o, params, stream);
     launch.run_dkv(o, params, stream);
   });
@@ -80,7 +81,7 @@ void run(const AttentionProblem& problem, const AttentionOperands& operands, Str
 
 void run_delta(const AttentionProblem& p, Buffer result, const int64_t* result_strides,
                const AttentionOperands& operands, Stream& stream) {
-  params::AttentionParams params = params_of(p, operands);
+  Params params = params_of(p, operands);
   params.q = view_of(result, result_strides);
   const cl::Range range = rows_range(stream.device(), p.queries, p.heads, p.batch);
   fetch_kernel(stream.device(), {"common/gpu_tile.clh", "attention/delta.cl"}, "attention_delta",

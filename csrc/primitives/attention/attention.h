@@ -1,5 +1,8 @@
 // Code that the solvers of attention share: their lists, and how kernels are given a problem.
 #pragma once
+#include <array>
+#include <cstddef>
+
 #include "cl/kernel.h"
 #include "kernels/attention/params.h"
 #include "primitives/attention/problem.h"
@@ -23,8 +26,17 @@ const Solver<AttentionProblem>* gpu_flash_backward();
 const Solver<AttentionProblem>* reference();
 const Solver<AttentionProblem>* reference_backward();
 
-// The argument of all kernels.
-params::AttentionParams params_of(const AttentionProblem& p, const AttentionOperands& o);
+// The argument of all kernels, with where the replays of a graph get the numbers of dropout from.
+struct Params : params::AttentionParams {
+  const uint64_t* seed_source = nullptr;
+  const uint64_t* counter_source = nullptr;
+  const params::AttentionParams& plain() const { return *this; }
+  std::array<cl::LivePart, 2> live_parts() const {
+    return {cl::LivePart{offsetof(params::AttentionParams, seed), seed_source},
+            cl::LivePart{offsetof(params::AttentionParams, counter), counter_source}};
+  }
+};
+Params params_of(const AttentionProblem& p, const AttentionOperands& o);
 
 // The bias's buffer, or another where there is none.
 inline cl_mem bias_of(const AttentionOperands& o) {
@@ -34,7 +46,7 @@ inline cl_mem bias_of(const AttentionOperands& o) {
 // Launches a forward kernel: (q, k, v, bias, out, lse, params, more...).
 template <class... More>
 void launch_forward(cl::Kernel& kernel, const cl::Range& range, const AttentionOperands& o,
-                    const params::AttentionParams& params, Stream& stream, const More&... more) {
+                    const Params& params, Stream& stream, const More&... more) {
   kernel.launch(stream.queue(), range, o.q.mem, o.k.mem, o.v.mem, bias_of(o), o.out.mem, o.lse.mem, params,
                 more...);
 }
@@ -50,15 +62,13 @@ struct BackwardLaunch {
   cl::Range dq_range, dkv_range;
 
   template <class... More>
-  void run_dq(const AttentionOperands& o, const params::AttentionParams& params, Stream& stream,
-              const More&... more) const {
+  void run_dq(const AttentionOperands& o, const Params& params, Stream& stream, const More&... more) const {
     const cl_mem scores = o.scores.mem ? o.scores.mem : o.grad_q.mem;
     dq.launch(stream.queue(), dq_range, o.q.mem, o.k.mem, o.v.mem, bias_of(o), o.grad_out.mem, o.lse.mem,
               o.delta.mem, o.grad_q.mem, scores, params, more...);
   }
   template <class... More>
-  void run_dkv(const AttentionOperands& o, const params::AttentionParams& params, Stream& stream,
-               const More&... more) const {
+  void run_dkv(const AttentionOperands& o, const Params& params, Stream& stream, const More&... more) const {
     dkv.launch(stream.queue(), dkv_range, o.q.mem, o.k.mem, o.v.mem, bias_of(o), o.grad_out.mem, o.lse.mem,
                o.delta.mem, o.grad_k.mem, o.grad_v.mem, params, more...);
   }

@@ -170,7 +170,7 @@ std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, c
   const cl::Local dkv_scratch{static_cast<size_t>(4 * dkv_floats(p, dkv))};
   return make_invoker<AttentionProblem>(
       [p, launch, dq, dkv, dq_scratch, dkv_scratch](Stream& stream, const AttentionOperands& o, MemRef) {
-        const params::AttentionParams params = params_of(p, o);
+        const Params params = params_of(p, o);
         launch.run_dq(o, params, stream, dq.q, dq.k, dq_scratch);
         launch.run_dkv(o, params, stream, dkv.q, dkv.k, dkv_scratch);
       });

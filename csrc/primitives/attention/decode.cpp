@@ -107,7 +107,7 @@ std::unique_ptr<Invoker<AttentionProblem>> invoker(const AttentionProblem& p, cl
   cl::Kernel& combine = combine_kernel(p, device);
   return make_invoker<AttentionProblem>(
       [=, &kernel, &combine](Stream& stream, const AttentionOperands& o, MemRef workspace) {
-        params::AttentionParams params = params_of(p, o);
+        Params params = params_of(p, o);
         params.parts = static_cast<int32_t>(parts), params.part = part;
         const auto offset = static_cast<int64_t>(workspace.offset / sizeof(float));
         kernel.launch(stream.queue(), range, o.q.mem, o.k.mem, o.v.mem, bias_of(o), workspace.mem, offset,

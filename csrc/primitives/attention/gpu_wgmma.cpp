@@ -207,7 +207,7 @@ std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, c
                             launches.dq.range, launches.dkv.range};
   return wgmma_invoker(p, device,
                        [p, both, launches](Stream& stream, const AttentionOperands& o, MemRef workspace) {
-                         const params::AttentionParams params = params_of(p, o);
+                         const Params params = params_of(p, o);
                          params::AttentionWgmma arguments = launches.dq.arguments;
                          arguments.maps = static_cast<int64_t>(workspace.offset);
                          both.run_dq(o, params, stream, workspace.mem, arguments);

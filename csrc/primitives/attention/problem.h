@@ -1,5 +1,6 @@
 // Scaled dot product attention: softmax(scale * q k^T + bias) v, and its gradients.
 #pragma once
+#include "cl/launch_record.h"
 #include "solver/op.h"
 
 namespace dlb::attention {
@@ -11,7 +12,7 @@ struct AttentionOperands : solver::Operands {
   Buffer q, k, v, bias, out, lse, grad_out, delta, grad_q, grad_k, grad_v, scores;
   float scale = 0.125f;
   float keep = 1;  // of dropout, with which the problem says that there is one
-  uint64_t seed = 0, counter = 0;
+  cl::LiveWord seed, counter;
 };
 
 // The bias, by how it is stored.

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "kernels/fft/params.h"
+#include "runtime/graph.h"
 #include "runtime/transfer.h"
 
 namespace dlb::fft {
@@ -139,9 +140,12 @@ std::shared_ptr<const Table> upload(const Values& values, Stream& stream) {
            nullptr, nullptr);
     return table;
   }
-  table->memory = allocate_bytes(bytes, static_cast<c10::DeviceIndex>(stream.device().index));
+  table->memory = allocate_beside_graph(bytes, static_cast<c10::DeviceIndex>(stream.device().index));
   const MemRef at = resolve(table->memory, table->memory.get());
-  copy_to_device(at, data.data(), bytes, stream, false);
+  if (stream.graph()) [[unlikely]]
+    write_beside_graph(at, data.data(), bytes, stream);
+  else
+    copy_to_device(at, data.data(), bytes, stream, false);
   table->buffer = {at.mem, static_cast<int64_t>(at.offset / sizeof(Real))};
   return table;
 }
@@ -178,7 +182,7 @@ class Tables {
   // Waits for the streams that may still read what is given up, which happens to few programs.
   void make_room(size_t bytes) {
     while (!list_.empty() && (list_.size() >= kMostTables || bytes_ + bytes > kMostBytes)) {
-      list_.back().stream->synchronize();
+      if (!list_.back().stream->graph()) list_.back().stream->synchronize();
       bytes_ -= list_.back().bytes;
       list_.pop_back();
     }
@@ -193,7 +197,10 @@ class Tables {
 
 std::shared_ptr<const Table> table_of(const TableKey& key, Stream& stream) {
   static auto* tables = new Tables;
-  return tables->get(key, stream);
+  std::shared_ptr<const Table> table = tables->get(key, stream);
+  if (Graph* const graph = stream.graph()) [[unlikely]]
+    graph->keep(table);
+  return table;
 }
 
 uint64_t radices_of(int64_t n) {

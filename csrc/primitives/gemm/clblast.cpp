@@ -147,6 +147,7 @@ class ClblastInvoker final : public GemmInvoker {
 class Clblast final : public GemmSolver {
  public:
   const char* name() const override { return "clblast"; }
+  bool is_capturable() const override { return false; }
   Applicability applicable(const GemmProblem& problem, const cl::Device& device) const override {
     if (!library().loaded)
       return Applicability::no(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dlbackend.ocl import kernels, memory, random, streams
+from dlbackend.ocl import graphs, kernels, memory, random, streams
 from dlbackend.ocl.device import (  # noqa: F401 (PyTorch calls the underscored ones)
     _exchange_device,
     _is_compiled,
@@ -29,11 +29,17 @@ from dlbackend.ocl.device import (  # noqa: F401 (PyTorch calls the underscored 
     init,
     is_available,
     is_bf16_supported,
-    is_current_stream_capturing,
     is_initialized,
     is_tf32_supported,
     set_device,
     synchronize,
+)
+from dlbackend.ocl.graphs import (
+    OclGraph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+    make_graphed_callables,
 )
 from dlbackend.ocl.kernels import Kernel, KernelLibrary, LocalMemory, compile_kernel, compile_library
 from dlbackend.ocl.memory import (
@@ -93,6 +99,7 @@ __all__ = [
     "Kernel",
     "KernelLibrary",
     "LocalMemory",
+    "OclGraph",
     "Stream",
     "StreamContext",
     "can_device_access_peer",
@@ -112,6 +119,9 @@ __all__ = [
     "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
+    "graph",
+    "graph_pool_handle",
+    "graphs",
     "init",
     "initial_seed",
     "is_available",
@@ -120,6 +130,7 @@ __all__ = [
     "is_initialized",
     "is_tf32_supported",
     "kernels",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",

@@ -191,11 +191,6 @@ def is_tf32_supported() -> bool:
     return is_available() and get_device_properties().has_tensor_cores
 
 
-def is_current_stream_capturing() -> bool:
-    """False: there are no graphs to capture."""
-    return False
-
-
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
     """False: OpenCL devices do not reach each other's memory. RuntimeError for a device that does not exist."""
     for each in (device, peer_device):
