@@ -18,6 +18,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from dlbackend.compile.fuse import fuse
+from dlbackend.compile.replay import Replayed
 
 __all__ = ["backend"]
 
@@ -26,14 +27,28 @@ def _compile(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     return make_boxed_func(fuse(module).forward)
 
 
-_aot = aot_autograd(
-    fw_compiler=_compile,
-    bw_compiler=_compile,
-    partition_fn=min_cut_rematerialization_partition,
-    keep_inference_input_mutations=True,
-)
+def _compile_for_replay(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    replayed = Replayed(module, lambda: _compile(module, inputs))
+    return replayed
 
 
-def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-    """The backend "ocl" of torch.compile. Options and modes of other backends are taken and change nothing."""
-    return _aot(module, inputs)
+def _aot(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    return aot_autograd(
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+
+
+_eager, _replayed = _aot(_compile), _aot(_compile_for_replay)
+
+
+def backend(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], mode: str | None = None, **_: Any
+) -> Callable[..., Any]:
+    """The backend "ocl" of torch.compile. With mode="reduce-overhead" graphs are replayed (dlbackend.compile.replay).
+    Options and other modes are taken and change nothing.
+    """
+    compiled: Callable[..., Any] = (_replayed if mode == "reduce-overhead" else _eager)(module, inputs)
+    return compiled

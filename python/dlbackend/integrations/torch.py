@@ -170,7 +170,8 @@ def by_rows(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
             if any(map(is_on_ocl, inputs)) or any(map(is_on_ocl, values)):
                 from dlbackend.compile import backend
 
-                return backend(model, inputs)
+                replays = (kwargs.get("config_patches") or {}).get("triton.cudagraphs")  # as modes of inductor say it
+                return backend(model, inputs, mode="reduce-overhead" if replays else None)
         return compile_fx(model, inputs, *args, **kwargs)
 
     return wrapper
