@@ -465,6 +465,12 @@ def _language_cases() -> list[Case]:
     return [Case(name, "language", build) for name, build in rows]
 
 
+def _graph_cases() -> list[Case]:
+    from benchmarks import graph_cases  # it imports torch
+
+    return graph_cases.cases()
+
+
 SUITES: dict[str, Callable[[], list[Case]]] = {
     "host": _host_cases,
     "pointwise": _pointwise_cases,
@@ -480,6 +486,7 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "nets-bf16": partial(_net_cases, "bf16"),
     "nets-autocast": partial(_net_cases, "autocast"),
     "language": _language_cases,
+    "graphs": _graph_cases,
 }
 
 

@@ -109,6 +109,13 @@ def test_an_op_from_a_kernel() -> None:
     assert max(map(float, found.values())) < 1e-5
 
 
+def test_a_graph_trains_as_eager_mode_does() -> None:
+    done = run_python(str(EXAMPLES / "graph.py"), "--steps", "20")
+    found = dict(re.findall(r"(\w+): [\d.]+ ms a step, last loss ([\d.]+)", done.stdout))
+    assert found.keys() == {"eager", "graph"}, done.stderr
+    assert found["eager"] == found["graph"]
+
+
 def test_mean_and_variance_by_a_template() -> None:
     done = run_python(str(EXAMPLES / "template_mean_var.py"), "--shape", "3", "5", "7", "9")
     found = re.search(r"largest error ([\d.e-]+); [\d.]+ GB/s", done.stdout)
