@@ -37,3 +37,13 @@ _aot = aot_autograd(
 def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
     """The backend "ocl" of torch.compile. Options and modes of other backends are taken and change nothing."""
     return _aot(module, inputs)
+
+
+def default_backend(
+    compile_fx: Callable[..., Any], module: torch.fx.GraphModule, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """What torch.compile does with a graph on ocl by default: Inductor, by its own `compile_fx`."""
+    from dlbackend.compile.inductor import register
+
+    register()
+    return compile_fx(module, inputs)

@@ -168,9 +168,9 @@ def by_rows(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
         if from_torch_compile:
             values = (node.meta.get("example_value") for node in model.graph.nodes)
             if any(map(is_on_ocl, inputs)) or any(map(is_on_ocl, values)):
-                from dlbackend.compile import backend
+                from dlbackend.compile import default_backend
 
-                return backend(model, inputs)
+                return default_backend(compile_fx, model, inputs)
         return compile_fx(model, inputs, *args, **kwargs)
 
     return wrapper

@@ -1,0 +1,176 @@
+"""PyTorch's Inductor for ocl: kernels in OpenCL C, generated from its graphs.
+
+Nothing of it is imported before torch.compile is called (dlbackend.integrations.torch).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._inductor.codegen.common import (
+    DeviceOpOverrides,
+    register_backend_for_device,
+    register_device_op_overrides,
+)
+from torch._inductor import custom_graph_pass
+
+from dlbackend import _C
+
+_Properties = namedtuple(
+    "_Properties",
+    "name type index multi_processor_count max_threads_per_multi_processor warp_size major regs_per_multiprocessor",
+)
+
+
+@functools.cache
+def _properties(index: int) -> _Properties:
+    properties = _C.device_properties(index)
+    units = int(properties.compute_units)
+    threads = 8 if properties.kernel_class == "cpu" else 2048
+    return _Properties(properties.name, "ocl", index, units, threads, 32, None, None)
+
+
+def _index(device: Any) -> int:
+    if device is None:
+        return int(torch.ocl.current_device())
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return int(torch.ocl.current_device()) if index is None else index
+
+
+class OclInterface(DeviceInterface):
+    """What Dynamo and Inductor ask of the device."""
+
+    device = torch.ocl.device  # type: ignore[assignment]
+    Event = torch.Event  # type: ignore[assignment,misc]
+    Stream = torch.Stream  # type: ignore[assignment,misc]
+
+    class Worker:
+        """For processes that compile."""
+
+        set_device = staticmethod(torch.ocl.set_device)
+        current_device = staticmethod(torch.ocl.current_device)
+
+        @staticmethod
+        def get_device_properties(device: Any = None) -> _Properties:
+            """As OclInterface.get_device_properties()."""
+            return _properties(_index(device))
+
+    current_device = staticmethod(torch.ocl.current_device)
+    set_device = staticmethod(torch.ocl.set_device)
+    device_count = staticmethod(torch.ocl.device_count)
+    is_available = staticmethod(torch.ocl.is_available)
+    synchronize = staticmethod(torch.ocl.synchronize)
+    current_stream = staticmethod(torch.ocl.current_stream)
+    set_stream = staticmethod(torch.ocl.set_stream)
+    stream = staticmethod(torch.ocl.stream)
+    memory_allocated = staticmethod(torch.ocl.memory_allocated)
+
+    @staticmethod
+    def exchange_device(device: int) -> int:
+        """Sets the current device and returns the former."""
+        former = int(torch.ocl.current_device())
+        if device >= 0:
+            torch.ocl.set_device(device)
+        return former
+
+    maybe_exchange_device = exchange_device
+
+    @staticmethod
+    def get_raw_stream(device_idx: int) -> int:
+        """Streams have no handle that generated code takes: kernels run on the current one."""
+        return 0
+
+    @classmethod
+    def get_device_properties(cls, device: Any = None) -> _Properties:
+        """Sizes by which reductions are split."""
+        return _properties(_index(device))
+
+    @staticmethod
+    def get_compute_capability(device: Any = None) -> str:
+        """Drivers have no such number."""
+        return ""
+
+    @staticmethod
+    def is_bf16_supported(including_emulation: bool = False) -> bool:
+        """Kernels compute in float32 and round."""
+        return True
+
+    @classmethod
+    def is_dtype_supported(cls, dtype: torch.dtype, including_emulation: bool = False) -> bool:
+        """All but double precision where the device has none."""
+        return dtype not in (torch.float64, torch.complex128) or bool(_C.device_properties(_index(None)).has_fp64)
+
+    @staticmethod
+    def is_triton_capable(device: Any = None) -> bool:
+        """Triton has no OpenCL."""
+        return False
+
+    @staticmethod
+    def raise_if_triton_unavailable(device: Any = None) -> None:
+        """Raises: there is no Triton for ocl."""
+        raise RuntimeError("Triton generates no code for ocl")
+
+
+class OclOpOverrides(DeviceOpOverrides):
+    """Statements of a graph's code that name the device."""
+
+    def import_get_raw_stream_as(self, name: str) -> str:
+        """A function of a device's stream."""
+        return f"def {name}(_):\n    return 0"
+
+    def set_device(self, device_idx: int) -> str:
+        """Sets the current device."""
+        return f"torch.ocl.set_device({device_idx})"
+
+    def synchronize(self) -> str:
+        """Waits for the device."""
+        return "torch.ocl.synchronize()"
+
+    def device_guard(self, device_idx: int) -> str:
+        """A context with that device."""
+        return f"torch.ocl.device({device_idx})"
+
+
+class GraphPass(getattr(custom_graph_pass, "CustomGraphModulePass", custom_graph_pass.CustomGraphPass)):  # type: ignore[misc]
+    """Puts the device and its driver, and this package, into the keys of Inductor's caches of graphs."""
+
+    def __call__(self, graph: Any) -> None:
+        """Changes nothing."""
+
+    def uuid(self) -> Any:
+        """Equal for processes that generate the same code."""
+        return _identity()
+
+
+@functools.cache
+def _identity() -> str:
+    made = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
+        made.update(path.read_bytes())
+    for index in range(torch.ocl.device_count()):
+        p = _C.device_properties(index)
+        made.update(repr((p.name, p.version, p.driver_version, p.kernel_class, p.has_fp64, p.compute_units)).encode())
+    made.update(repr(_C.op_table()).encode())
+    return made.hexdigest()
+
+
+@functools.cache
+def register() -> None:
+    """Makes the device known to Dynamo and Inductor. Done once in a process, by the first graph on the device."""
+    from dlbackend.compile.inductor.patches import patch
+    from dlbackend.compile.inductor.scheduling import OpenCLScheduling, OpenCLWrapper
+
+    register_interface_for_device("ocl", OclInterface)
+    for index in range(torch.ocl.device_count()):
+        register_interface_for_device(f"ocl:{index}", OclInterface)
+    register_device_op_overrides("ocl", OclOpOverrides())
+    register_backend_for_device("ocl", OpenCLScheduling, OpenCLWrapper, device_custom_pass=GraphPass())
+    patch()
