@@ -43,7 +43,7 @@ def default_backend(
     compile_fx: Callable[..., Any], module: torch.fx.GraphModule, inputs: Sequence[Any]
 ) -> Callable[..., Any]:
     """What torch.compile does with a graph on ocl by default: Inductor, by its own `compile_fx`."""
-    from dlbackend.compile.inductor import register
+    from dlbackend.compile.inductor import compile_graph
 
-    register()
-    return compile_fx(module, inputs)
+    made: Callable[..., Any] = compile_graph(compile_fx, module, inputs)
+    return made

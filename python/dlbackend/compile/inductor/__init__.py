@@ -5,22 +5,27 @@ Nothing of it is imported before torch.compile is called (dlbackend.integrations
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
+import warnings
 from collections import namedtuple
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._inductor import custom_graph_pass
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     register_backend_for_device,
     register_device_op_overrides,
 )
-from torch._inductor import custom_graph_pass
 
 from dlbackend import _C
+from dlbackend.compile.inductor.runtime import KernelDoesNotBuild
 
 _Properties = namedtuple(
     "_Properties",
@@ -174,3 +179,53 @@ def register() -> None:
     register_device_op_overrides("ocl", OclOpOverrides())
     register_backend_for_device("ocl", OpenCLScheduling, OpenCLWrapper, device_custom_pass=GraphPass())
     patch()
+
+
+def code_generator(name: str) -> Any:
+    """What Inductor looks for as torch.ocl's attributes where it meets the device before torch.compile does."""
+    from dlbackend.compile.inductor.scheduling import OpenCLScheduling, OpenCLWrapper
+
+    register()
+    return {"Scheduling": OpenCLScheduling, "PythonWrapperCodegen": OpenCLWrapper}.get(name)
+
+
+# Inductor would make every net channels last, for which our convolutions have no preference that pays for the change.
+_CONFIG = {"layout_optimization": False}
+_warned = False
+
+
+def _warn(error: Exception) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(f"{error}\nThis graph runs without torch.compile, as do others for which this happens.", stacklevel=2)
+
+
+def _guarded(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Inductor's compilation of a forward or backward graph, in whose place the graph is run op by op where a kernel
+    does not build. Where torch._dynamo.config.suppress_errors is set, Dynamo is told of it instead.
+    """
+
+    @functools.wraps(compile_inner)
+    def compile_or_run(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+        plain = torch.fx.GraphModule(module, copy.copy(module.graph))
+        try:
+            return compile_inner(module, inputs, **kwargs)
+        except Exception as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, KernelDoesNotBuild):
+                cause = cause.__cause__ or getattr(cause, "inner_exception", None)
+            if not isinstance(cause, KernelDoesNotBuild) or torch._dynamo.config.suppress_errors:
+                raise
+            _warn(cause)
+            return make_boxed_func(plain.forward)
+
+    return compile_or_run
+
+
+def compile_graph(compile_fx: Callable[..., Any], module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    """A graph of torch.compile's, by Inductor."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    register()
+    return compile_fx(module, inputs, inner_compile=_guarded(compile_fx_inner), config_patches=_CONFIG)

@@ -39,6 +39,7 @@ NAME = "KERNEL_NAME"  # stands for the kernel's name until it has one
 LANES = 64  # results that a CPU computes side by side
 GROUP = 256  # work-items of a GPU's work-group
 SHORT = 64  # elements of a reduction that one work-item of a GPU takes
+HELD = 4096  # elements of a reduction whose values one loop may keep for the next
 
 
 class Form(enum.Enum):
@@ -71,6 +72,8 @@ class Segment:
     lines: list[str]
     accumulators: list[Accumulator] = field(default_factory=list)
     results: list[tuple[CSEVariable, str]] = field(default_factory=list)  # of the accumulators, behind the loop
+    takes: list[str] = field(default_factory=list)  # variables of earlier loops that it reads from arrays
+    gives: list[str] = field(default_factory=list)  # its own that later ones do
 
     def text(self) -> str:
         """All of it, to look for names."""
@@ -91,6 +94,9 @@ class TypedCSE(CSE[Any, Any]):
         if isinstance(expr, str) and made.dtype is None:
             made.dtype = torch.float32
         return made
+
+
+_DEFINITION = re.compile(r"(?:const )?(\w+) (tmp\w*)(?: (=)|(;))")
 
 
 def _reads(text: str) -> set[str]:
@@ -126,6 +132,9 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         self.entries: dict[str, tuple[IterationRangesEntry, sympy.Expr]] = {}
         self.places: list[sympy.Expr] = []  # that are read or written in loops
         self.count_of_accumulators = 0
+        reduced = [t.numel for t in self.range_trees if t.is_reduction]
+        # Whether a loop may take values from those before it, by Body._carried(), in place of computing them anew.
+        self.holds = len(reduced) == 1 and _is_known(reduced[0]) and int(reduced[0]) <= HELD
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
         """The type of a variable."""
@@ -232,7 +241,8 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         if self.inside_reduction:
             if lines or self.accumulators:
                 self.segments.append(Segment(True, lines, self.accumulators, self.results))
-            self.cse.invalidate(self.kept)
+            if not self.holds:
+                self.cse.invalidate(self.kept)
             if self.after:
                 self.segments.append(Segment(False, list(self.after)))
                 self.after.clear()
@@ -391,11 +401,92 @@ class Body:
         self.kind = kernel.index_dtype
         self.results = next((t for t in kernel.range_trees if not t.is_reduction), None)
         self.reduced = next((t for t in kernel.range_trees if t.is_reduction), None)
+        self.held: dict[str, str] = {}  # values of loops that later ones take from arrays, and their types
+        if kernel.holds:
+            self._carry()
         used = _reads("\n".join(s.text() for s in kernel.segments))
         self.entries = {n: e for n, e in kernel.entries.items() if n in used}
 
+    # Values that outlive their loop.
+
+    def _blocks(self, segment: Segment) -> dict[str, list[str]]:
+        """The lines that define each variable of a segment; those of a masked one are several."""
+        blocks: dict[str, list[str]] = {}
+        lines = iter(segment.lines)
+        for line in lines:
+            found = _DEFINITION.match(line.strip())
+            if found is None:
+                continue
+            block = [line]
+            if found[4]:  # a masked one, up to the line that ends it
+                for more in lines:
+                    block.append(more)
+                    if more.strip().startswith(f"}} else {found[2]} ="):
+                        break
+            blocks[found[2]] = block
+        return blocks
+
+    def _carry(self) -> None:
+        """Gives loops what they read of earlier ones: cheap values are computed anew, the others come from arrays."""
+        defined: dict[str, list[str]] = {}  # by loops, in their order
+        outside, overwritten = set[str](), set[str]()
+        arrays = self.kernel.form in (Form.RUNS, Form.GROUPS)
+        for segment in self.kernel.segments:
+            own = self._blocks(segment)
+            pending = [n for n in sorted(_reads(segment.text())) if n in defined and n not in own]
+            takes, again = set[str](), set[str]()
+            while pending:
+                name = pending.pop()
+                if name in again or name in takes or name in outside:
+                    continue
+                text = "\n".join(defined[name])
+                dear = arrays and ("dlb_value_" in text or "dlb_r" in text or len(defined[name]) > 1)
+                if segment.is_loop and (dear or any(f"{array}[" in text for array in overwritten)):
+                    takes.add(name)
+                else:
+                    again.add(name)
+                    pending += [n for n in _reads(text) if n in defined and n not in own]
+            copies = [line for n, block in defined.items() if n in again for line in block]
+            self.held |= {n: _DEFINITION.match(defined[n][0].strip())[1] for n in takes}  # type: ignore[index]
+            segment.takes, segment.lines = sorted(takes), copies + segment.lines
+            if segment.is_loop:
+                defined |= {n: block for n, block in own.items() if n not in defined}
+                overwritten |= set(re.findall(r"\b(\w*out_ptr\d+)\[[^=\n]*\] = ", "\n".join(segment.lines)))
+            else:
+                outside |= again | set(own)
+        for segment in self.kernel.segments:
+            segment.gives = sorted(n for n in self._blocks(segment) if n in self.held and n not in segment.takes)
+
+    def _place_of_held(self, name: str) -> str:
+        assert self.reduced is not None
+        index = f"{self.reduced.prefix}held"
+        if self.kernel.form is Form.LANES:
+            index = f"{index} * {LANES} + lane"
+        return f"{name}_held[{index}]"
+
+    def _with_held(self, segment: Segment, lines: list[str]) -> list[str]:
+        """A loop's lines, with values taken from arrays in front and put into them behind."""
+        takes = [f"const {self.held[n]} {n} = {self._place_of_held(n)};" for n in segment.takes]
+        gives = [f"{self._place_of_held(n)} = {n};" for n in segment.gives]
+        return [*takes, *lines, *gives]
+
+    def arrays(self) -> list[str]:
+        """Declarations of the arrays."""
+        if not self.held:
+            return []
+        assert self.reduced is not None
+        count = int(self.reduced.numel)
+        if self.kernel.form is Form.GROUPS:
+            count = -(-count // self.kernel.group_size())
+        if self.kernel.form is Form.LANES:
+            count *= LANES
+        return [f"{t} {n}_held[{count}];" for n, t in self.held.items()]
+
     def text(self) -> list[str]:
         """Its lines."""
+        return [*self.arrays(), *self._text()]
+
+    def _text(self) -> list[str]:
         return {
             Form.RUNS: self._runs,
             Form.LANES: self._lanes,
@@ -471,9 +562,12 @@ class Body:
         kind, prefix, count = self.kind, root.prefix, self.size(root)
         nest = self.nest(root, names)
         if nest is None:
-            body = [*self.indices(root, names), *lines]
+            held = [f"const {kind} {prefix}held = {prefix}index;"] if self.held else []
+            body = [*held, *self.indices(root, names), *lines]
             return [*self.vector_hint(), f"for ({kind} {prefix}index = 0; {prefix}index < {count}; ++{prefix}index) {{", *body, "}"]
         length, outer, inner = nest
+        if self.held:
+            inner = [f"const {kind} {prefix}held = {prefix}row * ({length}) + {prefix}inside;", *inner]
         return [
             f"for ({kind} {prefix}row = 0; {prefix}row < {count} / ({length}); ++{prefix}row) {{",
             *outer,
@@ -499,7 +593,7 @@ class Body:
 
     def _loop(self, segment: Segment, names: set[str]) -> list[str]:
         steps = [a.text(a.reduction.step) for a in segment.accumulators]
-        body = [*segment.lines, *steps]
+        body = self._with_held(segment, [*segment.lines, *steps])
         assert self.reduced is not None
         if self.kernel.form is Form.GROUPS:
             return self._strided(names, body) + self._combined(segment)
@@ -579,7 +673,8 @@ class Body:
         assert root is not None
         p = root.prefix
         head = f"for ({kind} {p}index = item; {p}index < {self.size(root)}; {p}index += {self.kernel.group_size()}) {{"
-        return [head, *self.indices(root, names), *body, "}"]
+        held = [f"const {kind} {p}held = {p}index / {self.kernel.group_size()};"] if self.held else []
+        return [head, *held, *self.indices(root, names), *body, "}"]
 
     def _combined(self, segment: Segment) -> list[str]:
         """What each work-item has accumulated, combined in local memory, so that all of them have it."""
@@ -652,8 +747,7 @@ class Body:
             *index,
             *before,
             *[f"{f.type} {n} = {n}_of[lane];" for n, f in fields],
-            *segment.lines,
-            *steps,
+            *self._with_held(segment, [*segment.lines, *steps]),
             *[f"{n}_of[lane] = {n};" for n, _ in fields],
         ]
         lines += self._over_rows(names, self._per_lane(body))
@@ -668,6 +762,7 @@ class Body:
         p = root.prefix
         return [
             f"for ({kind} {p}index = 0; {p}index < {self.size(root)}; ++{p}index) {{",
+            *([f"const {kind} {p}held = {p}index;"] if self.held else []),
             *self.indices(root, names),
             *lines,
             "}",

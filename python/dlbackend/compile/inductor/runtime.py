@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+_empty_strided = torch.empty_strided
+_DEVICES = [torch.device("ocl", index) for index in range(64)]
 REPORT = "Please report it with this text and the output of `python -m dlbackend info`."
 
 
@@ -28,7 +30,7 @@ def _build(name: str, device: int, chain: str, source: str) -> Callable[..., Non
     except (RuntimeError, ValueError) as error:
         raise KernelDoesNotBuild(
             f"A kernel that torch.compile generated does not build on ocl:{device}. {REPORT}\n"
-            f"It computes:\n{chain}\n{error}\nIts source:\n{source}"
+            f"It computes:\n{chain}\n{error}\nThe kernel:\n{source[source.rindex('kernel void') :]}"
         ) from error
     return kernel._launch
 
@@ -42,7 +44,7 @@ def start_building(name: str, device: int, chain: str, source: str) -> Any:
 
 def empty_strided_ocl(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: int) -> torch.Tensor:
     """A tensor that is not initialised."""
-    return torch.empty_strided(size, stride, dtype=dtype, device=torch.device("ocl", device))
+    return _empty_strided(size, stride, dtype=dtype, device=_DEVICES[device])
 
 
 def run_length(count: int, least: int, parts: int, step: int) -> int:
