@@ -26,6 +26,7 @@ from torch._inductor.codegen.common import (
 
 from dlbackend import _C
 from dlbackend.compile.inductor.runtime import KernelDoesNotBuild
+from dlbackend.compile.products import take_narrow_matrices
 
 _Properties = namedtuple(
     "_Properties",
@@ -145,10 +146,13 @@ class OclOpOverrides(DeviceOpOverrides):
 
 
 class GraphPass(getattr(custom_graph_pass, "CustomGraphModulePass", custom_graph_pass.CustomGraphPass)):  # type: ignore[misc]
-    """Puts the device and its driver, and this package, into the keys of Inductor's caches of graphs."""
+    """What is done to graphs on the device before they are lowered. Its uuid puts the device and its driver, and this
+    package, into the keys of Inductor's caches of graphs.
+    """
 
-    def __call__(self, graph: Any) -> None:
-        """Changes nothing."""
+    def __call__(self, module: Any) -> None:
+        """Products take matrices of 8 bits as they are."""
+        take_narrow_matrices(module if isinstance(module, torch.fx.Graph) else module.graph)
 
     def uuid(self) -> Any:
         """Equal for processes that generate the same code."""
@@ -198,7 +202,9 @@ def _warn(error: Exception) -> None:
     global _warned
     if not _warned:
         _warned = True
-        warnings.warn(f"{error}\nThis graph runs without torch.compile, as do others for which this happens.", stacklevel=2)
+        warnings.warn(
+            f"{error}\nThis graph runs without torch.compile, as do others for which this happens.", stacklevel=2
+        )
 
 
 def _guarded(compile_inner: Callable[..., Any]) -> Callable[..., Any]:

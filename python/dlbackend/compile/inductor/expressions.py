@@ -209,8 +209,11 @@ class OpenCLPrinter(ExprPrinter):
     def _print_Piecewise(self, expr: sympy.Expr) -> str:
         text = "0"
         for value, condition in reversed(expr.args):
-            text = self.doprint(value) if condition == True else (  # noqa: E712  sympy's true
-                f"({self.doprint(condition)} ? {self.doprint(value)} : {text})"
+            text = (
+                self.doprint(value)
+                if condition == True
+                # noqa: E712  sympy's true
+                else (f"({self.doprint(condition)} ? {self.doprint(value)} : {text})")
             )
         return f"({text})"
 

@@ -165,7 +165,9 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         array, dtype = self.args.input(name), V.graph.get_dtype(name)
         self.note(dtype)
         if is_number_on_cpu(name):
-            return self.cse.generate(self.loads, f"({compute_type(dtype)})({array})", dtype=compute_dtype(dtype), shape=())
+            return self.cse.generate(
+                self.loads, f"({compute_type(dtype)})({array})", dtype=compute_dtype(dtype), shape=()
+            )
         place = self._place(index)
         element = loaded(f"{array}[{place}]", dtype)
         return self.cse.generate(self.loads, element, dtype=compute_dtype(dtype), shape=())
@@ -233,11 +235,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
 
     def codegen_body(self) -> None:
         """Ends a segment."""
-        lines = [
-            line
-            for buffer in (self.loads, self.compute, self.stores)
-            for line in buffer._lines
-        ]
+        lines = [line for buffer in (self.loads, self.compute, self.stores) for line in buffer._lines]
         if self.inside_reduction:
             if lines or self.accumulators:
                 self.segments.append(Segment(True, lines, self.accumulators, self.results))
@@ -265,7 +263,9 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         self.form = self._choose_form()
         body = Body(self).text()
         names, _, arguments, _ = self.args.python_argdefs()
-        parameters = [self._parameter(str(n), a) for n, a in zip([n.full_name() for n in names], arguments, strict=True)]
+        parameters = [
+            self._parameter(str(n), a) for n, a in zip([n.full_name() for n in names], arguments, strict=True)
+        ]
         kind = self.index_dtype
         parameters += [f"const {kind} {t.prefix}numel" for t in self.range_trees if not _is_known(t.numel)]
         if self.form in (Form.RUNS, Form.LANES):
@@ -345,7 +345,9 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         for workspace in self.args.workspace_args:
             wrapper.generate_workspace_allocation(workspace)
         _, values, _, _ = self.args.python_argdefs()
-        arguments = [f"{v}.item()" if is_number_on_cpu(v) else v if isinstance(v, str) else self.pexpr(v) for v in values]
+        arguments = [
+            f"{v}.item()" if is_number_on_cpu(v) else v if isinstance(v, str) else self.pexpr(v) for v in values
+        ]
         arguments += [wrapper.codegen_python_sizevar(t.numel) for t in self.range_trees if not _is_known(t.numel)]
         size, group, per_item = self._sizes(wrapper)
         arguments += [per_item] if per_item is not None else []
@@ -363,9 +365,11 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         if self.form is Form.GROUPS:
             return f"{group} * ({text})" if not _is_known(count) else str(group * int(count)), group, None
         if self.form is Form.ITEMS:
-            return f"-(-({text}) // {group}) * {group}" if not _is_known(count) else str(
-                -(-int(count) // group) * group
-            ), group, None
+            return (
+                f"-(-({text}) // {group}) * {group}" if not _is_known(count) else str(-(-int(count) // group) * group),
+                group,
+                None,
+            )
         work = V.graph.sizevars.optimization_hint(
             sympy.Mul(*(t.numel for t in self.range_trees if t.is_reduction)), fallback=256
         )
@@ -517,7 +521,11 @@ class Body:
         """
         own = {n: e for n, e in self.entries.items() if e[0].root is root and n in names}
         sizes = V.graph.sizevars
-        inner = [e.length for e, _ in own.values() if e.divisor == 1 and not sizes.statically_known_equals(e.length, root.numel)]
+        inner = [
+            e.length
+            for e, _ in own.values()
+            if e.divisor == 1 and not sizes.statically_known_equals(e.length, root.numel)
+        ]
         if not inner:
             return None
         length = min(inner, key=lambda s: sizes.optimization_hint(s, fallback=2**30))
@@ -564,7 +572,12 @@ class Body:
         if nest is None:
             held = [f"const {kind} {prefix}held = {prefix}index;"] if self.held else []
             body = [*held, *self.indices(root, names), *lines]
-            return [*self.vector_hint(), f"for ({kind} {prefix}index = 0; {prefix}index < {count}; ++{prefix}index) {{", *body, "}"]
+            return [
+                *self.vector_hint(),
+                f"for ({kind} {prefix}index = 0; {prefix}index < {count}; ++{prefix}index) {{",
+                *body,
+                "}",
+            ]
         length, outer, inner = nest
         if self.held:
             inner = [f"const {kind} {prefix}held = {prefix}row * ({length}) + {prefix}inside;", *inner]
@@ -621,7 +634,13 @@ class Body:
         nest = self.nest(root, names)
         if nest is None:
             body = [*self.indices(root, names), *lines]
-            return [*bounds, *self.vector_hint(), f"for ({kind} xindex = first; xindex < last; ++xindex) {{", *body, "}"]
+            return [
+                *bounds,
+                *self.vector_hint(),
+                f"for ({kind} xindex = first; xindex < last; ++xindex) {{",
+                *body,
+                "}",
+            ]
         length, outer, inner = nest
         return [
             *bounds,
@@ -666,7 +685,10 @@ class Body:
     @staticmethod
     def _by_first(lines: list[str]) -> list[str]:
         """Lines with their stores by the group's first work-item."""
-        return [f"if (item == 0) {{ {line.strip()} }}" if re.match(r"\s*(in_)?out_ptr\d+\[|\s*dlb_atomic", line) else line for line in lines]
+        return [
+            f"if (item == 0) {{ {line.strip()} }}" if re.match(r"\s*(in_)?out_ptr\d+\[|\s*dlb_atomic", line) else line
+            for line in lines
+        ]
 
     def _strided(self, names: set[str], body: list[str]) -> list[str]:
         root, kind = self.reduced, self.kind
@@ -691,7 +713,10 @@ class Body:
                 "barrier(CLK_LOCAL_MEM_FENCE);",
                 f"for (int step = {self.kernel.group_size() // 2}; step > 0; step >>= 1) {{",
                 "if (item < step) {",
-                *[f"const {f.type} {t} = {p}[item + step];" for f, t, p in zip(a.reduction.fields, there, places, strict=True)],
+                *[
+                    f"const {f.type} {t} = {p}[item + step];"
+                    for f, t, p in zip(a.reduction.fields, there, places, strict=True)
+                ],
                 a.text(a.reduction.combine, there),
                 *[f"{p} = {n};" for p, n in zip(here, a.names, strict=True)],
                 "}",
@@ -714,14 +739,22 @@ class Body:
             f"const {kind} end = first + per_item < {count} ? first + per_item : {count};",
         ]
         kept = self._crossing()
-        fields = [(n, f) for s in self.kernel.segments for a in s.accumulators for n, f in zip(a.names, a.reduction.fields, strict=True)]
+        fields = [
+            (n, f)
+            for s in self.kernel.segments
+            for a in s.accumulators
+            for n, f in zip(a.names, a.reduction.fields, strict=True)
+        ]
         lines += [f"{t} {n}_of[{LANES}];" for n, t in kept.items()] + [f"{f.type} {n}_of[{LANES}];" for n, f in fields]
         index = ["const {k} xindex = start + lane;".format(k=kind), *self.indices(root, names)]
         if nest is not None:
             index = ["const {k} xinside = from + lane;".format(k=kind), *inner]
         lines += [f"for ({kind} start = first; start < end;) {{"]
         if nest is not None:
-            lines += [f"const {kind} xrow = start / ({length}), from = start - xrow * ({length}), left = {length} - from;", *outer]
+            lines += [
+                f"const {kind} xrow = start / ({length}), from = start - xrow * ({length}), left = {length} - from;",
+                *outer,
+            ]
             lines += [f"const {kind} most = end - start < left ? end - start : left;"]
         else:
             lines += [f"const {kind} most = end - start;"]
@@ -787,4 +820,3 @@ class Body:
                 if match[2] in later:
                     found[match[2]] = match[1]
         return found
-
