@@ -59,15 +59,15 @@ inline __attribute__((always_inline)) float dlb_uniform(uint bits) {
   const int x = (int)bits;
   return (float)(x < 0 ? -x - 1 : x) * 4.6566127342e-10f;
 }
-inline float dlb_rand(long seed, long offset) { return dlb_uniform(dlb_philox(seed, offset).x); }
-inline long dlb_randint64(long seed, long offset, long low, long high) {
+inline __attribute__((always_inline)) float dlb_rand(long seed, long offset) { return dlb_uniform(dlb_philox(seed, offset).x); }
+inline __attribute__((always_inline)) long dlb_randint64(long seed, long offset, long low, long high) {
   const uint4 bits = dlb_philox(seed, offset);
   const ulong number = (ulong)bits.x | (ulong)bits.y << 32;
   return (long)(number % (ulong)(high - low)) + low;
 }
 """
 _RANDN = """
-inline float dlb_randn(long seed, long offset) {
+inline __attribute__((always_inline)) float dlb_randn(long seed, long offset) {
   const uint4 bits = dlb_philox(seed, offset);
   const float u = fmax(dlb_uniform(bits.x), 1.0e-7f), angle = 6.283185307179586f * dlb_uniform(bits.y);
   return sqrt(-2.0f * dlb_value_log_f32(u)) * dlb_value_cos_f32(angle);
@@ -155,9 +155,7 @@ def helpers_source(names: Iterable[str]) -> str:
         elif what == "ordered":
             text += _ORDERED
         elif what == "random":
-            text += _RANDOM
-        elif what == "randn":
-            text += _RANDN
+            text += _RANDN if kind == "normal" else _RANDOM
         elif what == "polygamma":
             text += _fill(_POLYGAMMA, N=kind, T="double" if kind == "f64" else "float")
         elif what == "atomic":

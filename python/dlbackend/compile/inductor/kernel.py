@@ -404,7 +404,8 @@ class Body:
         self.kernel = kernel
         self.kind = kernel.index_dtype
         self.results = next((t for t in kernel.range_trees if not t.is_reduction), None)
-        self.reduced = next((t for t in kernel.range_trees if t.is_reduction), None)
+        reduces = kernel.features.is_reduction()
+        self.reduced = next((t for t in kernel.range_trees if t.is_reduction), None) if reduces else None
         self.held: dict[str, str] = {}  # values of loops that later ones take from arrays, and their types
         if kernel.holds:
             self._carry()

@@ -274,7 +274,7 @@ class OpenCLOverrides(OpOverrides):
     @staticmethod
     def randn(seed: Value, offset: Value) -> str:
         """Normal, by Box and Muller from two numbers of one Philox block."""
-        V.kernel.helpers |= {"random", "randn"}
+        V.kernel.helpers |= {"random", "random_normal"}
         V.kernel.rows |= {("log", "f32"), ("cos", "f32")}
         return f"dlb_randn({as_text(seed, torch.int64)}, {as_text(offset, torch.int64)})"
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from torch._inductor import choices, scheduler, utils
+from torch._inductor import choices, compile_fx, scheduler, utils
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.virtualized import V
 from torch._subclasses import fake_impls
@@ -62,6 +62,16 @@ def _allocation(original: Any) -> Any:
         return text if size == wanted else f"{text}.as_strided({wanted}, {steps})"
 
     return make_allocation
+
+
+def _unaligned(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_input_idxs_to_check(inputs: Any, static_input_idxs: Any) -> list[int]:
+        # Triton's kernels read 16 bytes at a time; ours take tensors wherever they begin, without a copy.
+        found = original(inputs, static_input_idxs)
+        return [i for i in found if inputs[i].device.type != "ocl"]
+
+    return get_input_idxs_to_check
 
 
 def split_factor(device: torch.device, length: int, count: int, inner: bool) -> int:
@@ -125,6 +135,7 @@ def patch() -> None:
     choices.InductorChoices.reduction_split_factor = staticmethod(  # type: ignore[method-assign]
         _split(choices.InductorChoices.reduction_split_factor)
     )
+    compile_fx.get_input_idxs_to_check = _unaligned(compile_fx.get_input_idxs_to_check)
     wrapper = PythonWrapperCodegen
     wrapper._generate_kernel_call_helper = _kernel_call(wrapper._generate_kernel_call_helper)  # type: ignore[method-assign]
     wrapper.make_allocation = _allocation(wrapper.make_allocation)  # type: ignore[method-assign]
