@@ -1,7 +1,7 @@
 """torch.compile on the device: chains of elementwise calls in one launch, values and gradients as in eager mode."""
 
-import functools
 import copy
+import functools
 
 import pytest
 import torch

@@ -40,7 +40,8 @@ def check(function, *arguments, dtype=torch.float32, rtol=None, **options):
     if isinstance(expected, torch.Tensor):
         expected, actual, plain = (expected,), (actual,), (plain,)
     for e, a, p in zip(expected, actual, plain, strict=True):
-        assert a.dtype == p.dtype and a.shape == p.shape and (a.stride() == p.stride() or not a.numel())
+        assert (a.dtype, a.shape) == (p.dtype, p.shape)
+        assert a.stride() == p.stride() or not a.numel()
         tolerance = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}.get(a.dtype, 1e-10)
         tolerance = tolerance if rtol is None else rtol
         torch.testing.assert_close(a.cpu().double(), e.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
@@ -100,11 +101,10 @@ def test_integers_and_bools_are_exact():
 
     def function(x, y, mask):
         narrow = x.to(torch.int8)
-        return (
-            (x // y, x % y, torch.fmod(x, y), x << 2, x >> 1, x ^ y, ~x, x.clamp(-3, 4), -x, x.abs())
-            + (narrow + narrow, narrow.to(torch.uint8) * 3, x / y, (x > 3) & mask, mask.sum(0), ~mask)
-            + (x.sum(0), x[:, :3].prod(1), x.amax(1), x.argmin(0), mask.any(1), mask.all(0), x.min(1)[0])
-        )
+        quotients = (x // y, x % y, torch.fmod(x, y), x << 2, x >> 1, x ^ y, ~x, x.clamp(-3, 4), -x, x.abs())
+        others = (narrow + narrow, narrow.to(torch.uint8) * 3, x / y, (x > 3) & mask, mask.sum(0), ~mask)
+        reduced = (x.sum(0), x[:, :3].prod(1), x.amax(1), x.argmin(0), mask.any(1), mask.all(0), x.min(1)[0])
+        return *quotients, *others, *reduced
 
     arguments = (x, y, x > 0)
     actual = torch.compile(function, fullgraph=True)(*(a.to(DEVICE) for a in arguments))
@@ -120,7 +120,7 @@ def test_ops_are_the_rows_of_eager_mode(name):
     x = torch.rand(1000, device=DEVICE) * 3 + 0.1
     op = getattr(torch, name)
     arguments = (x, x.flip(0)) if name in ("atan2", "pow") else (x,)
-    compiled = torch.compile(lambda *a: op(*a), fullgraph=True)(*arguments)
+    compiled = torch.compile(op, fullgraph=True)(*arguments)
     assert torch.equal(compiled, op(*arguments))
 
 
@@ -160,7 +160,7 @@ def test_reductions_of_all_shapes(shape):
 
 
 def test_values_that_outlive_their_loop():
-    """What one loop computes and the next needs is kept or computed anew, and buffers that it overwrites are not read."""
+    """What one loop computes and the next needs is kept or computed anew."""
     x, w = torch.randn(50, 96), torch.randn(96)
 
     def function(x, w):

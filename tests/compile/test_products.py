@@ -1,6 +1,7 @@
 """Products and convolutions of compiled graphs with the rows behind them in one call."""
 
 import functools
+
 import pytest
 import torch
 import torch.nn.functional as F

@@ -226,7 +226,7 @@ def product_of(node: Node) -> Product | None:
 
 
 def take_narrow_matrices(graph: torch.fx.Graph) -> None:
-    """Lets products of the graph take matrices of 8 bits as they are (narrow_source), where they took converted ones."""
+    """Lets products of the graph take matrices of 8 bits as they are (narrow_source), not converted."""
     for node in list(graph.nodes):
         product = product_of(node) if node.op == "call_function" and node.target in _PLACES else None
         if product is None or not (narrow := narrow_arguments(node)):

@@ -12,7 +12,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
@@ -24,7 +24,7 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 
-from dlbackend import _C
+from dlbackend import _C, ocl
 from dlbackend.compile.inductor.runtime import KernelDoesNotBuild
 from dlbackend.compile.products import take_narrow_matrices
 
@@ -44,47 +44,47 @@ def _properties(index: int) -> _Properties:
 
 def _index(device: Any) -> int:
     if device is None:
-        return int(torch.ocl.current_device())
+        return int(ocl.current_device())
     if isinstance(device, int):
         return device
     index = torch.device(device).index
-    return int(torch.ocl.current_device()) if index is None else index
+    return int(ocl.current_device()) if index is None else index
 
 
 class OclInterface(DeviceInterface):
     """What Dynamo and Inductor ask of the device."""
 
-    device = torch.ocl.device  # type: ignore[assignment]
-    Event = torch.Event  # type: ignore[assignment,misc]
-    Stream = torch.Stream  # type: ignore[assignment,misc]
+    device = ocl.device
+    Event = torch.Event
+    Stream = torch.Stream
 
     class Worker:
         """For processes that compile."""
 
-        set_device = staticmethod(torch.ocl.set_device)
-        current_device = staticmethod(torch.ocl.current_device)
+        set_device = staticmethod(ocl.set_device)
+        current_device = staticmethod(ocl.current_device)
 
         @staticmethod
         def get_device_properties(device: Any = None) -> _Properties:
             """As OclInterface.get_device_properties()."""
             return _properties(_index(device))
 
-    current_device = staticmethod(torch.ocl.current_device)
-    set_device = staticmethod(torch.ocl.set_device)
-    device_count = staticmethod(torch.ocl.device_count)
-    is_available = staticmethod(torch.ocl.is_available)
-    synchronize = staticmethod(torch.ocl.synchronize)
-    current_stream = staticmethod(torch.ocl.current_stream)
-    set_stream = staticmethod(torch.ocl.set_stream)
-    stream = staticmethod(torch.ocl.stream)
-    memory_allocated = staticmethod(torch.ocl.memory_allocated)
+    current_device = staticmethod(ocl.current_device)
+    set_device = staticmethod(ocl.set_device)
+    device_count = staticmethod(ocl.device_count)
+    is_available = staticmethod(ocl.is_available)
+    synchronize = staticmethod(ocl.synchronize)
+    current_stream = staticmethod(ocl.current_stream)
+    set_stream = staticmethod(ocl.set_stream)
+    stream = staticmethod(ocl.stream)
+    memory_allocated = staticmethod(ocl.memory_allocated)
 
     @staticmethod
     def exchange_device(device: int) -> int:
         """Sets the current device and returns the former."""
-        former = int(torch.ocl.current_device())
+        former = int(ocl.current_device())
         if device >= 0:
-            torch.ocl.set_device(device)
+            ocl.set_device(device)
         return former
 
     maybe_exchange_device = exchange_device
@@ -164,7 +164,7 @@ def _identity() -> str:
     made = hashlib.sha256()
     for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
         made.update(path.read_bytes())
-    for index in range(torch.ocl.device_count()):
+    for index in range(ocl.device_count()):
         p = _C.device_properties(index)
         made.update(repr((p.name, p.version, p.driver_version, p.kernel_class, p.has_fp64, p.compute_units)).encode())
     made.update(repr(_C.op_table()).encode())
@@ -178,11 +178,25 @@ def register() -> None:
     from dlbackend.compile.inductor.scheduling import OpenCLScheduling, OpenCLWrapper
 
     register_interface_for_device("ocl", OclInterface)
-    for index in range(torch.ocl.device_count()):
+    for index in range(ocl.device_count()):
         register_interface_for_device(f"ocl:{index}", OclInterface)
     register_device_op_overrides("ocl", OclOpOverrides())
-    register_backend_for_device("ocl", OpenCLScheduling, OpenCLWrapper, device_custom_pass=GraphPass())
+    register_backend_for_device("ocl", OpenCLScheduling, OpenCLWrapper, NoCppWrapper, device_custom_pass=GraphPass())
     patch()
+
+
+class NoCppWrapper:
+    """Raises NotImplementedError, with what to do instead, where AOTInductor would begin to generate code."""
+
+    supports_caching = False
+
+    @staticmethod
+    def create(*_: Any, **__: Any) -> NoReturn:
+        """As PythonWrapperCodegen.create(), the first thing that Inductor calls."""
+        raise NotImplementedError(
+            "AOTInductor generates no code for ocl, as its C++ does not know the device. Use torch.compile(model), or "
+            "load the model and run it without a compiler."
+        )
 
 
 def code_generator(name: str) -> Any:
@@ -190,7 +204,8 @@ def code_generator(name: str) -> Any:
     from dlbackend.compile.inductor.scheduling import OpenCLScheduling, OpenCLWrapper
 
     register()
-    return {"Scheduling": OpenCLScheduling, "PythonWrapperCodegen": OpenCLWrapper}.get(name)
+    known = {"Scheduling": OpenCLScheduling, "PythonWrapperCodegen": OpenCLWrapper, "CppWrapperCodegen": NoCppWrapper}
+    return known.get(name)
 
 
 # Inductor would make every net channels last, for which our convolutions have no preference that pays for the change.

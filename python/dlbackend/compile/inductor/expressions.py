@@ -106,13 +106,13 @@ def rounded(value: str, dtype: torch.dtype) -> str:
     return loaded(stored(value, torch.float32, dtype), dtype)
 
 
-def literal(value: complex, dtype: torch.dtype) -> str:
+def literal(value: float, dtype: torch.dtype) -> str:
     """A number as a constant of the dtype's compute type."""
     dtype = compute_dtype(dtype)
     if dtype == torch.bool:
         return "1" if value else "0"
     if not dtype.is_floating_point:
-        number = int(value) if value == value else 0  # noqa: PLR0124  NaN has no integer
+        number = int(value) if value == value else 0
         if dtype == torch.uint64:
             return f"{number & (2 * _MASK + 1)}UL"
         if number == -_MASK - 1:
@@ -211,8 +211,7 @@ class OpenCLPrinter(ExprPrinter):
         for value, condition in reversed(expr.args):
             text = (
                 self.doprint(value)
-                if condition == True
-                # noqa: E712  sympy's true
+                if condition is sympy.true
                 else (f"({self.doprint(condition)} ? {self.doprint(value)} : {text})")
             )
         return f"({text})"

@@ -59,7 +59,9 @@ inline __attribute__((always_inline)) float dlb_uniform(uint bits) {
   const int x = (int)bits;
   return (float)(x < 0 ? -x - 1 : x) * 4.6566127342e-10f;
 }
-inline __attribute__((always_inline)) float dlb_rand(long seed, long offset) { return dlb_uniform(dlb_philox(seed, offset).x); }
+inline __attribute__((always_inline)) float dlb_rand(long seed, long offset) {
+  return dlb_uniform(dlb_philox(seed, offset).x);
+}
 inline __attribute__((always_inline)) long dlb_randint64(long seed, long offset, long low, long high) {
   const uint4 bits = dlb_philox(seed, offset);
   const ulong number = (ulong)bits.x | (ulong)bits.y << 32;

@@ -106,7 +106,7 @@ def _reads(text: str) -> set[str]:
 class OpenCLKernel(SIMDKernel[CSEVariable]):
     """A kernel of the scheduler's nodes."""
 
-    overrides = OpenCLOverrides  # type: ignore[assignment]
+    overrides = OpenCLOverrides
     suffix = ";"
     newvar_prefix = ""
     sexpr = staticmethod(to_opencl)
@@ -132,7 +132,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         self.entries: dict[str, tuple[IterationRangesEntry, sympy.Expr]] = {}
         self.places: list[sympy.Expr] = []  # that are read or written in loops
         self.count_of_accumulators = 0
-        reduced = [t.numel for t in self.range_trees if t.is_reduction]
+        reduced = [t.numel for t in self.range_trees if is_reduced(t)]
         # Whether a loop may take values from those before it, by Body._carried(), in place of computing them anew.
         self.holds = len(reduced) == 1 and _is_known(reduced[0]) and int(reduced[0]) <= HELD
 
@@ -209,7 +209,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         if key in self.cse.reduction_cache:
             return self.cse.reduction_cache[key]
         self.note(dtype, src_dtype, compute_dtype(src_dtype), *([torch.float64] if self.has_fp64 else []))
-        root = next(t for t in self.range_trees if t.is_reduction)
+        root = next(t for t in self.range_trees if is_reduced(t))
         index = root.full_range()
         index.codegen()
         made = reduction_of(str(reduction_type), dtype, src_dtype, value, index.name)
@@ -224,7 +224,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
             self.kept.add(variable)
             found.append(variable)
         result = tuple(found) if len(found) > 1 else found[0]
-        self.cse.reduction_cache[key] = result
+        self.cse.reduction_cache[key] = result  # type: ignore[assignment]
         return result
 
     def device_assert_async(self, cond: CSEVariable, msg: str) -> None:
@@ -235,7 +235,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
 
     def codegen_body(self) -> None:
         """Ends a segment."""
-        lines = [line for buffer in (self.loads, self.compute, self.stores) for line in buffer._lines]
+        lines: list[Any] = [line for b in (self.loads, self.compute, self.stores) for line in b._lines]
         if self.inside_reduction:
             if lines or self.accumulators:
                 self.segments.append(Segment(True, lines, self.accumulators, self.results))
@@ -282,7 +282,8 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
                     made.writeline(f"{kind} restrict {given[2]} = ({kind}){given[2]}_half;")
             made.splice("\n".join(body))
         made.writeline("}")
-        return head + helpers_source(self.helpers) + made.getvalue()
+        text: str = head + helpers_source(self.helpers) + made.getvalue()
+        return text
 
     def _parameter(self, name: str, argument: Any) -> str:
         if isinstance(argument, TensorArg) and is_number_on_cpu(argument.buffer):
@@ -300,7 +301,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         return {Form.GROUPS: self._group_of_reduction(), Form.ITEMS: GROUP}.get(self.form, 1)
 
     def _group_of_reduction(self) -> int:
-        root = next((t for t in self.range_trees if t.is_reduction), None)
+        root = next((t for t in self.range_trees if is_reduced(t)), None)
         hint = V.graph.sizevars.optimization_hint(root.numel, fallback=GROUP * 4) if root else GROUP
         size = 64
         while size < GROUP and size * 4 < hint:
@@ -311,7 +312,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         if not self.features.is_reduction():
             return Form.RUNS if self.on_cpu else Form.ITEMS
         outer = self._reduces_over_rows()
-        root = next(t for t in self.range_trees if t.is_reduction)
+        root = next(t for t in self.range_trees if is_reduced(t))
         if self.on_cpu:
             hint = V.graph.sizevars.optimization_hint(self.result_count(), fallback=LANES)
             return Form.LANES if outer and hint >= 8 and not self.has_atomics else Form.RUNS
@@ -322,7 +323,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         """How many results the kernel computes."""
         count = sympy.S.One
         for tree in self.range_trees:
-            if not tree.is_reduction:
+            if not is_reduced(tree):
                 count = count * tree.numel
         return count
 
@@ -334,7 +335,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
                 entry = self.range_tree_nodes.get(symbol)
                 if entry is None or place.coeff(symbol) != 1:
                     continue
-                score += -1 if entry.is_reduction else 1
+                score += -1 if is_reduced(entry) else 1
         return score > 0
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
@@ -355,7 +356,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         device = V.graph.get_current_device_or_throw()
         wrapper.generate_kernel_call(name, launch, device=device, triton=False, arg_types=[None] * 4)
         if deallocate_ws:
-            self.deallocate_workspaces()
+            self.deallocate_workspaces()  # type: ignore[no-untyped-call]
 
     def _sizes(self, wrapper: Any) -> tuple[str, int, str | None]:
         """The number of work-items, how many form a group, and for CPUs how many results each computes."""
@@ -371,7 +372,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
                 None,
             )
         work = V.graph.sizevars.optimization_hint(
-            sympy.Mul(*(t.numel for t in self.range_trees if t.is_reduction)), fallback=256
+            sympy.Mul(*(t.numel for t in self.range_trees if is_reduced(t))), fallback=256
         )
         least = max(1, 8192 // max(1, int(work)))
         if self.form is Form.LANES:
@@ -393,6 +394,11 @@ def is_number_on_cpu(name: Any) -> bool:
     return buffer is not None and device is not None and device.type == "cpu" and not buffer.get_size()
 
 
+def is_reduced(tree: Any) -> bool:
+    """Whether an index, or a root of indices, is of what is reduced."""
+    return bool(tree.is_reduction)
+
+
 def _is_known(size: Any) -> bool:
     return isinstance(size, (int, sympy.Integer))
 
@@ -403,9 +409,9 @@ class Body:
     def __init__(self, kernel: OpenCLKernel) -> None:
         self.kernel = kernel
         self.kind = kernel.index_dtype
-        self.results = next((t for t in kernel.range_trees if not t.is_reduction), None)
+        self.results = next((t for t in kernel.range_trees if not is_reduced(t)), None)
         reduces = kernel.features.is_reduction()
-        self.reduced = next((t for t in kernel.range_trees if t.is_reduction), None) if reduces else None
+        self.reduced = next((t for t in kernel.range_trees if is_reduced(t)), None) if reduces else None
         self.held: dict[str, str] = {}  # values of loops that later ones take from arrays, and their types
         if kernel.holds:
             self._carry()
@@ -516,9 +522,9 @@ class Body:
         ]
 
     def nest(self, root: IterationRangesRoot, names: set[str]) -> tuple[str, list[str], list[str]] | None:
-        """The root's index as rows of an inner variable, so that nothing is divided in the inner loop and elements beside
-        each other are seen to be that: the length of a row, definitions for a row, and for an element. None where the
-        index is best counted as it is.
+        """The root's index as rows of an inner variable, so that nothing is divided in the inner loop and compilers see
+        which elements lie beside each other: the length of a row, definitions for a row, and for an element. None where
+        the index is best counted as it is.
         """
         own = {n: e for n, e in self.entries.items() if e[0].root is root and n in names}
         sizes = V.graph.sizevars
@@ -747,9 +753,9 @@ class Body:
             for n, f in zip(a.names, a.reduction.fields, strict=True)
         ]
         lines += [f"{t} {n}_of[{LANES}];" for n, t in kept.items()] + [f"{f.type} {n}_of[{LANES}];" for n, f in fields]
-        index = ["const {k} xindex = start + lane;".format(k=kind), *self.indices(root, names)]
+        index = [f"const {kind} xindex = start + lane;", *self.indices(root, names)]
         if nest is not None:
-            index = ["const {k} xinside = from + lane;".format(k=kind), *inner]
+            index = [f"const {kind} xinside = from + lane;", *inner]
         lines += [f"for ({kind} start = first; start < end;) {{"]
         if nest is not None:
             lines += [

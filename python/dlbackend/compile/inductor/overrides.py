@@ -1,5 +1,5 @@
-"""What Inductor's ops are in OpenCL C. Where the table of ops has a row, the op is that row's function, so that compiled
-graphs compute with the bodies of eager mode.
+"""What Inductor's ops are in OpenCL C. Where the table of ops has a row, the op is that row's function, so that
+compiled graphs compute with the bodies of eager mode.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class OpenCLOverrides(OpOverrides):
         return f"({text} != 0)" if dtype == torch.bool else f"({text})"
 
     @staticmethod
-    def constant(value: complex, dtype: torch.dtype) -> str:
+    def constant(value: float, dtype: torch.dtype) -> str:
         """A number."""
         V.kernel.note(dtype)
         return literal(value, dtype)
@@ -203,7 +203,7 @@ class OpenCLOverrides(OpOverrides):
         kind = kind if kind.is_floating_point else torch.float32
         return f"({as_text(a, kind)} / {as_text(b, kind)})"
 
-    int_truediv = div_rn = truediv
+    int_truediv = div_rn = truediv  # type: ignore[assignment]
 
     @staticmethod
     def mul_rn(a: Value, b: Value) -> str:
@@ -252,13 +252,13 @@ class OpenCLOverrides(OpOverrides):
         return mantissa, exponent
 
     @staticmethod
-    def polygamma(n: Value, x: Value) -> str:
-        """The n-th derivative of digamma, n as a value."""
-        kind = common_dtype(n, x)
+    def polygamma(x: Value, y: Value) -> str:
+        """The x-th derivative of digamma at y."""
+        kind = common_dtype(x, y)
         kind = kind if kind.is_floating_point else torch.float32
         V.kernel.helpers.add("polygamma_" + TYPE_NAMES[kind])
         V.kernel.rows |= {(row, TYPE_NAMES[kind]) for row in ("digamma", "zeta", "lgamma", "exp")}
-        return f"dlb_polygamma_{TYPE_NAMES[kind]}({as_text(n, kind)}, {as_text(x, kind)})"
+        return f"dlb_polygamma_{TYPE_NAMES[kind]}({as_text(x, kind)}, {as_text(y, kind)})"
 
     @staticmethod
     def load_seed(name: str, offset: Any) -> Any:

@@ -32,12 +32,13 @@ def _build(name: str, device: int, chain: str, source: str) -> Callable[..., Non
             f"A kernel that torch.compile generated does not build on ocl:{device}. {REPORT}\n"
             f"It computes:\n{chain}\n{error}\nThe kernel:\n{source[source.rindex('kernel void') :]}"
         ) from error
-    return kernel._launch
+    launch: Callable[..., None] = kernel._launch
+    return launch
 
 
 def start_building(name: str, device: int, chain: str, source: str) -> Any:
     """A future of the kernel's launch, a callable of arguments and sizes; `chain` says of which ops it is made."""
-    if torch._inductor.config.compile_threads <= 1:
+    if (torch._inductor.config.compile_threads or 1) <= 1:
         return _build(name, device, chain, source)
     return _builders().submit(_build, name, device, chain, source)
 

@@ -66,7 +66,7 @@ class OpenCLWrapper(PythonWrapperCodegen):
         """As PythonWrapperCodegen.create()."""
         if is_subgraph:
             return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
-        return OpenCLWrapper()
+        return OpenCLWrapper()  # type: ignore[no-untyped-call]
 
     def write_header(self) -> None:
         """Imports what graphs on ocl call."""
