@@ -4,9 +4,9 @@ whose graphs run elementwise chains in one launch each.
     model = torch.compile(model)                 # Inductor
     model = torch.compile(model, backend="ocl")  # backend()
 
-For the latter, AOTAutograd makes a forward and a backward graph of ATen calls. Chains of elementwise calls become expressions of rows
-(dlbackend.template.rows) with the values that the ops give one by one, bit for bit; everything else runs as in eager
-mode. No kernel depends on sizes, so new sizes compile no new kernels.
+For the latter, AOTAutograd makes a forward and a backward graph of ATen calls. Chains of elementwise calls become
+expressions of rows (dlbackend.template.rows) with the values that the ops give one by one, bit for bit; everything else
+runs as in eager mode. No kernel depends on sizes, so new sizes compile no new kernels.
 """
 
 from __future__ import annotations
