@@ -181,7 +181,8 @@ def register() -> None:
     for index in range(ocl.device_count()):
         register_interface_for_device(f"ocl:{index}", OclInterface)
     register_device_op_overrides("ocl", OclOpOverrides())
-    register_backend_for_device("ocl", OpenCLScheduling, OpenCLWrapper, NoCppWrapper, device_custom_pass=GraphPass())
+    no_cpp: Any = NoCppWrapper
+    register_backend_for_device("ocl", OpenCLScheduling, OpenCLWrapper, no_cpp, device_custom_pass=GraphPass())
     patch()
 
 

@@ -119,17 +119,17 @@ def literal(value: float, dtype: torch.dtype) -> str:
             return f"(-{_MASK}L - 1)"
         text = f"{number}{'L' if dtype == torch.int64 else ''}"
         return f"({text})" if number < 0 else text
-    number = float(value)
-    if math.isnan(number):
+    exact = float(value)
+    if math.isnan(exact):
         return "((double)NAN)" if dtype == torch.float64 else "NAN"
-    if math.isinf(number):
-        return ("-" if number < 0 else "") + ("((double)INFINITY)" if dtype == torch.float64 else "INFINITY")
+    if math.isinf(exact):
+        return ("-" if exact < 0 else "") + ("((double)INFINITY)" if dtype == torch.float64 else "INFINITY")
     if dtype == torch.float32:
-        number = float(torch.tensor(number, dtype=torch.float32))
-        if math.isinf(number):
-            return "-INFINITY" if number < 0 else "INFINITY"
-        return f"{number.hex()}f" if number >= 0 and math.copysign(1, number) > 0 else f"({number.hex()}f)"
-    return number.hex() if math.copysign(1, number) > 0 else f"({number.hex()})"
+        exact = float(torch.tensor(exact, dtype=torch.float32))
+        if math.isinf(exact):
+            return "-INFINITY" if exact < 0 else "INFINITY"
+        return f"{exact.hex()}f" if exact >= 0 and math.copysign(1, exact) > 0 else f"({exact.hex()}f)"
+    return exact.hex() if math.copysign(1, exact) > 0 else f"({exact.hex()})"
 
 
 class OpenCLPrinter(ExprPrinter):

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from dlbackend.ocl import compile_kernel
+
 _empty_strided = torch.empty_strided
 _DEVICES = [torch.device("ocl", index) for index in range(64)]
 REPORT = "Please report it with this text and the output of `python -m dlbackend info`."
@@ -26,7 +28,7 @@ def _builders() -> concurrent.futures.ThreadPoolExecutor:
 
 def _build(name: str, device: int, chain: str, source: str) -> Callable[..., None]:
     try:
-        kernel = torch.ocl.compile_kernel(source, name, device=device)
+        kernel = compile_kernel(source, name, device=device)
     except (RuntimeError, ValueError) as error:
         raise KernelDoesNotBuild(
             f"A kernel that torch.compile generated does not build on ocl:{device}. {REPORT}\n"
