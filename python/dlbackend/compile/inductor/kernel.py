@@ -36,7 +36,7 @@ from dlbackend.compile.inductor.overrides import OpenCLOverrides, as_text
 from dlbackend.compile.inductor.reductions import Reduction, reduction_of
 
 NAME = "KERNEL_NAME"  # stands for the kernel's name until it has one
-LANES = 64  # results that a CPU computes side by side
+LANES = 256  # results that a CPU computes side by side
 GROUP = 256  # work-items of a GPU's work-group
 SHORT = 64  # elements of a reduction that one work-item of a GPU takes
 HELD = 4096  # elements of a reduction whose values one loop may keep for the next
@@ -528,11 +528,12 @@ class Body:
         """
         own = {n: e for n, e in self.entries.items() if e[0].root is root and n in names}
         sizes = V.graph.sizevars
+        entries = [e for e, _ in own.values()]
+        # Where one variable begins anew, or the next one moves.
         inner = [
-            e.length
-            for e, _ in own.values()
-            if e.divisor == 1 and not sizes.statically_known_equals(e.length, root.numel)
+            e.length for e in entries if e.divisor == 1 and not sizes.statically_known_equals(e.length, root.numel)
         ]
+        inner += [e.divisor for e in entries if e.divisor != 1]
         if not inner:
             return None
         length = min(inner, key=lambda s: sizes.optimization_hint(s, fallback=2**30))
@@ -572,6 +573,22 @@ class Body:
             return []
         return [f"#pragma clang loop vectorize({'enable' if self.kernel.has_masks else 'assume_safety'})"]
 
+    @staticmethod
+    def _split(lines: list[str], inside: list[str]) -> tuple[list[str], list[str]]:
+        """Definitions that are the same for all of an inner loop, whose own are `inside`, and the other lines."""
+        varying = {found[1] for line in inside if (found := re.match(r"const \w+ (\w+) =", line))}
+        varying |= {"xinside", "xindex"} | {f"{p}{w}" for p in ("r0_", "r1_") for w in ("inside", "index", "held")}
+        fixed, others, depth = [], [], 0
+        for line in lines:
+            found = _DEFINITION.match(line.strip())
+            if depth == 0 and found is not None and found[3] and not varying & _reads(line):
+                fixed.append(line)
+            else:
+                others.append(line)
+                varying |= {found[2]} if found is not None else set()
+            depth += line.count("{") - line.count("}")
+        return fixed, others
+
     def over(self, root: IterationRangesRoot, names: set[str], lines: list[str]) -> list[str]:
         """A loop over all of a root's indices."""
         kind, prefix, count = self.kind, root.prefix, self.size(root)
@@ -588,9 +605,11 @@ class Body:
         length, outer, inner = nest
         if self.held:
             inner = [f"const {kind} {prefix}held = {prefix}row * ({length}) + {prefix}inside;", *inner]
+        fixed, lines = self._split(lines, inner)
         return [
             f"for ({kind} {prefix}row = 0; {prefix}row < {count} / ({length}); ++{prefix}row) {{",
             *outer,
+            *fixed,
             *self.vector_hint(),
             f"for ({kind} {prefix}inside = 0; {prefix}inside < {length}; ++{prefix}inside) {{",
             *inner,
@@ -649,12 +668,14 @@ class Body:
                 "}",
             ]
         length, outer, inner = nest
+        fixed, lines = self._split(lines, inner)
         return [
             *bounds,
             f"for ({kind} xindex = first; xindex < last;) {{",
             f"const {kind} xrow = xindex / ({length}), from = xindex - xrow * ({length});",
             f"const {kind} rest = last - xindex, until = rest < {length} - from ? from + rest : {length};",
             *outer,
+            *fixed,
             *self.vector_hint(),
             f"for ({kind} xinside = from; xinside < until; ++xinside) {{",
             *inner,
