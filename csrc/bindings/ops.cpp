@@ -145,8 +145,7 @@ std::string op_functions(const std::vector<std::pair<std::string, std::string>>&
     if (!row || !row->pointwise || !row->pointwise->body(dlb::codegen::class_of(compute)))
       throw py::value_error("no pointwise row " + id + " computes in " + type);
     const size_t inputs = dlb::codegen::inputs_of(*row);
-    const std::string name =
-        functions.add(*row->pointwise, compute, inputs, dlb::codegen::outputs_of(*row));
+    const std::string name = functions.add(*row->pointwise, compute, inputs, dlb::codegen::outputs_of(*row));
     if (dlb::codegen::outputs_of(*row) == 1) values += value_function(*row->pointwise, compute, inputs, name);
   }
   return dlb::codegen::conversions_source(used.data(), used.size()) +
@@ -164,6 +163,7 @@ void bind_ops(py::module_& m) {
         "compute type and the element types (\"f32\"), and the math functions that the text calls.");
   m.def("op_functions", &op_functions, py::arg("rows"), py::arg("types"), py::arg("cpu"),
         "The OpenCL C that stands in front of kernels which compute in several types: conversions for the "
-        "element types, and a function dlb_op_<id>_<type> for each (id, type) of pointwise rows. A row with one "
+        "element types, and a function dlb_op_<id>_<type> for each (id, type) of pointwise rows. A row with "
+        "one "
         "result also has dlb_value_<id>_<type>, which returns it. ValueError where a row has no such body.");
 }

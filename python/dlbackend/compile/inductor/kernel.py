@@ -578,7 +578,9 @@ class Body:
         """Definitions that are the same for all of an inner loop, whose own are `inside`, and the other lines."""
         varying = {found[1] for line in inside if (found := re.match(r"const \w+ (\w+) =", line))}
         varying |= {"xinside", "xindex"} | {f"{p}{w}" for p in ("r0_", "r1_") for w in ("inside", "index", "held")}
-        fixed, others, depth = [], [], 0
+        fixed: list[str] = []
+        others: list[str] = []
+        depth = 0
         for line in lines:
             found = _DEFINITION.match(line.strip())
             if depth == 0 and found is not None and found[3] and not varying & _reads(line):
