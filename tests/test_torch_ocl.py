@@ -234,6 +234,7 @@ def test_dlpack() -> None:
     assert torch.ones(2).__dlpack_device__() == (1, 0)
 
 
-def test_inductor_says_what_works_instead() -> None:
+def test_inductor_finds_its_code_generator() -> None:
+    assert torch.ocl.Scheduling.__name__ == "OpenCLScheduling"
     with pytest.raises(NotImplementedError, match=r"Use torch\.compile\(model\)"):
-        torch.ocl.PythonWrapperCodegen.create()
+        torch.ocl.CppWrapperCodegen.create()

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "codegen/functions.h"
+#include "codegen/op_functions.h"
 #include "codegen/registry.h"
 
 namespace py = pybind11;
@@ -116,6 +117,42 @@ std::string device_functions(const std::string& text, const std::string& compute
          dlb::codegen::limit_macros(to) + dlb::codegen::functions_source(text);
 }
 
+// A function of the row that returns its first result, such as `float dlb_value_exp_f32(const float x0)`.
+std::string value_function(const dlb::codegen::PointwiseOp& op, DType compute, size_t inputs,
+                           const std::string& function) {
+  const std::string type = dlb::codegen::compute_name(compute), suffix = function.substr(7);
+  const std::string result = dlb::codegen::compute_name(dlb::codegen::result_type(op, compute));
+  std::string parameters, arguments;
+  for (size_t i = 0; i < inputs + op.scalars; ++i) {
+    const std::string name = "v" + std::to_string(i);
+    parameters += (i ? ", const " : "const ") + type + " " + name;
+    arguments += name + ", ";
+  }
+  return "DLB_INLINE " + result + " dlb_value_" + suffix + "(" + parameters + ") { " + result + " y; " +
+         (op.error ? "int bad; " : "") + function + "(" + arguments + "&y" + (op.error ? ", &bad" : "") +
+         "); return y; }\n";
+}
+
+std::string op_functions(const std::vector<std::pair<std::string, std::string>>& rows,
+                         const std::vector<std::string>& types, bool cpu) {
+  std::vector<DType> used;
+  for (const std::string& type : types) used.push_back(dtype_named(type));
+  dlb::codegen::OpFunctions functions;
+  std::string values;
+  for (const auto& [id, type] : rows) {
+    const OpRow* row = dlb::codegen::find_row(id);
+    const DType compute = dtype_named(type);
+    if (!row || !row->pointwise || !row->pointwise->body(dlb::codegen::class_of(compute)))
+      throw py::value_error("no pointwise row " + id + " computes in " + type);
+    const size_t inputs = dlb::codegen::inputs_of(*row);
+    const std::string name = functions.add(*row->pointwise, compute, inputs, dlb::codegen::outputs_of(*row));
+    if (dlb::codegen::outputs_of(*row) == 1) values += value_function(*row->pointwise, compute, inputs, name);
+  }
+  return dlb::codegen::conversions_source(used.data(), used.size()) +
+         dlb::codegen::device_macro(cpu ? dlb::cl::DeviceClass::kCpu : dlb::cl::DeviceClass::kGpu) +
+         functions.source() + values;
+}
+
 }  // namespace
 
 void bind_ops(py::module_& m) {
@@ -124,4 +161,9 @@ void bind_ops(py::module_& m) {
         py::arg("cpu"),
         "The OpenCL C that stands in front of a kernel with this text: T, REAL, C() and conversions for the "
         "compute type and the element types (\"f32\"), and the math functions that the text calls.");
+  m.def("op_functions", &op_functions, py::arg("rows"), py::arg("types"), py::arg("cpu"),
+        "The OpenCL C that stands in front of kernels which compute in several types: conversions for the "
+        "element types, and a function dlb_op_<id>_<type> for each (id, type) of pointwise rows. A row with "
+        "one "
+        "result also has dlb_value_<id>_<type>, which returns it. ValueError where a row has no such body.");
 }

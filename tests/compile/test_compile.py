@@ -1,6 +1,7 @@
 """torch.compile on the device: chains of elementwise calls in one launch, values and gradients as in eager mode."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ import dlbackend
 import dlbackend.compile
 from dlbackend.compile import rows
 from dlbackend.compile.fuse import fuse, run_rows
+
+compile_by_rows = functools.partial(torch.compile, backend=dlbackend.compile.backend)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +64,7 @@ def test_training_step(dtype, graphs):
     model = Block().to(DEVICE, dtype)
     x = torch.randn(2, 16, 64, device=DEVICE, dtype=dtype, requires_grad=True)
     parameters = list(model.parameters())
-    compiled = torch.compile(model)
+    compiled = compile_by_rows(model)
     expected, gradients = training_step(model, x, parameters)
     actual, own = training_step(compiled, x, parameters)
     assert torch.equal(actual, expected)
@@ -80,7 +83,7 @@ def test_chain_is_one_launch_whatever_the_size(background_at_rest):
         z = (x * 2 + y).relu()
         return torch.where(z > 1, z.exp(), z - y).clamp(max=9)
 
-    compiled = torch.compile(chain, dynamic=True, fullgraph=True)
+    compiled = compile_by_rows(chain, dynamic=True, fullgraph=True)
     x, y = torch.randn(40, 80, device=DEVICE), torch.randn(80, device=DEVICE)  # in whole vectors, as what follows
     assert torch.equal(compiled(x, y), chain(x, y))
     assert launches(compiled, x, y) == 1
@@ -102,7 +105,7 @@ def test_layouts_and_results_used_twice():
         torch.randn(5, 4, 3, 2, device=DEVICE).permute(3, 2, 0, 1),
         torch.randn(2, 3, 4, 10, device=DEVICE)[..., ::2],
     ):
-        for actual, expected in zip(torch.compile(function)(x), function(x), strict=True):
+        for actual, expected in zip(compile_by_rows(function)(x), function(x), strict=True):
             assert torch.equal(actual, expected)
             assert actual.stride() == expected.stride()
 
@@ -116,7 +119,7 @@ def test_calls_between_that_need_a_group_do_not_join_it():
         return (a + b).tanh() * a
 
     x, w = torch.randn(8, 8, device=DEVICE), torch.randn(8, 8, device=DEVICE)
-    torch.testing.assert_close(torch.compile(function)(x, w), function(x, w))
+    torch.testing.assert_close(compile_by_rows(function)(x, w), function(x, w))
 
 
 def test_what_reads_stays_on_its_side_of_a_write():
@@ -143,7 +146,7 @@ def test_random_numbers_keep_their_order():
     torch.manual_seed(3)
     expected = function(x)
     torch.manual_seed(3)
-    assert torch.equal(torch.compile(function)(x), expected)
+    assert torch.equal(compile_by_rows(function)(x), expected)
 
 
 def test_writes_numbers_and_float64():
@@ -153,7 +156,7 @@ def test_writes_numbers_and_float64():
 
     x, y = torch.randn(50, device=DEVICE), torch.randn(50, device=DEVICE)
     own = x.clone()
-    expected, actual = function(x, y), torch.compile(function)(own, y)
+    expected, actual = function(x, y), compile_by_rows(function)(own, y)
     assert torch.equal(own, x)
     for a, e in zip(actual, expected, strict=True):
         assert a.dtype == e.dtype
@@ -165,7 +168,7 @@ def test_batch_norm_updates_its_statistics_itself(graphs):
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))
     model, x = model.to(DEVICE), torch.randn(2, 3, 9, 9, device=DEVICE)
     other = copy.deepcopy(model)
-    compiled = torch.compile(other)
+    compiled = compile_by_rows(other)
 
     def step(model, forward):
         losses = [forward(x * k).square().mean() for k in (1, 2)]  # two passes before the gradients
@@ -180,7 +183,7 @@ def test_batch_norm_updates_its_statistics_itself(graphs):
     assert torch.ops.aten._native_batch_norm_legit_functional.default not in calls
     assert torch.ops.aten.copy_.default not in calls
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(other.eval())(x), model.eval()(x))
+        torch.testing.assert_close(compile_by_rows(other.eval())(x), model.eval()(x))
 
 
 def test_many_operands():
@@ -189,7 +192,7 @@ def test_many_operands():
     def function(*tensors):
         return sum(t * (i + 1) for i, t in enumerate(tensors))
 
-    assert torch.equal(torch.compile(function)(*inputs), function(*inputs))
+    assert torch.equal(compile_by_rows(function)(*inputs), function(*inputs))
 
 
 # Variants of ops with rows that have none themselves.
@@ -276,7 +279,7 @@ def test_an_op_of_a_users_kernel_is_one_call_of_the_graph(ops, graphs):
 
     x = torch.randn(8, 9, device=DEVICE, requires_grad=True)
     torch.library.opcheck(ops.scaled.default, (x, 2.0), test_utils=CHECKS)
-    compiled = torch.compile(function)
+    compiled = compile_by_rows(function)
     (expected,) = torch.autograd.grad(function(x), x)
     (found,) = torch.autograd.grad(compiled(x), x)
     torch.testing.assert_close(found, expected)
@@ -292,5 +295,5 @@ def test_an_op_of_a_users_kernel_that_works_in_place(ops):
 
     x = torch.randn(7, device=DEVICE)
     torch.library.opcheck(ops.add_to.default, (x.clone(), 2.0), test_utils=CHECKS)
-    torch.testing.assert_close(torch.compile(function)(x), x * 2 + 4)
+    torch.testing.assert_close(compile_by_rows(function)(x), x * 2 + 4)
     torch.testing.assert_close(function(x), x * 2 + 4)

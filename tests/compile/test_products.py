@@ -1,5 +1,7 @@
 """Products and convolutions of compiled graphs with the rows behind them in one call."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,8 @@ import dlbackend.compile
 from dlbackend.compile import products
 from dlbackend.compile.fuse import fuse, run_rows
 from dlbackend.compile.products import run_addmm, run_convolution, run_mm, run_viewed_addmm
+
+compile_by_rows = functools.partial(torch.compile, backend=dlbackend.compile.backend)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +39,7 @@ def check_training(model, x, graphs) -> None:
         return y, *torch.autograd.grad(y.float().square().mean(), parameters)
 
     want = step(model)
-    compiled = torch.compile(model)
+    compiled = compile_by_rows(model)
     for _ in range(2):  # apart, and then fused where something is built
         for a, b in zip(step(compiled), want, strict=True):
             torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5)
@@ -86,7 +90,7 @@ def test_training_of_layers_on_sequences(graphs):
     assert run_rows not in graphs[0]
     torch._dynamo.reset()
     graphs.clear()
-    compiled = torch.compile(model, dynamic=True)
+    compiled = compile_by_rows(model, dynamic=True)
     with torch.no_grad():
         for shape in ((2, 5, 20), (4, 9, 20)):
             x = torch.randn(shape, device="ocl")
@@ -149,7 +153,7 @@ def test_transposed_convolutions_stay_alone():
 
 def test_other_sizes_run_the_same_graph(graphs):
     layer = nn.Linear(16, 24).to("ocl")
-    compiled = torch.compile(lambda x: F.gelu(layer(x), approximate="tanh"), dynamic=True)
+    compiled = compile_by_rows(lambda x: F.gelu(layer(x), approximate="tanh"), dynamic=True)
     with torch.no_grad():
         for rows in (3, 17, 90):
             x = torch.randn(rows, 16, device="ocl")

@@ -33,9 +33,7 @@ FILES = """
     nn/test_multihead_attention
 """
 GRACE = 60  # seconds that pytest has to write its report after it was told to stop
-NO_INDUCTOR = (
-    "generates no code for ocl"  # what dlbackend/compile/inductor.py says to a test of torch.compile's default
-)
+NO_INDUCTOR = "generates no code for ocl"  # what dlbackend/compile/inductor says to a test of AOTInductor
 STATUS_OK, STATUS_FAILED, STATUS_NONE = 0, 1, 5  # pytest's: no test at all is fine where -k chose
 
 
@@ -80,7 +78,7 @@ def environment(jobs: int) -> dict[str, str]:
 
 
 def read_report(report: Path, file: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Outcomes and messages by id, from a JUnit report. Tests that need Inductor count as skipped."""
+    """Outcomes and messages by id, from a JUnit report. Tests that need AOTInductor count as skipped."""
     outcomes: dict[str, str] = {}
     messages: dict[str, str] = {}
     for test in ET.parse(report).iter("testcase"):

@@ -89,7 +89,7 @@ class TestSome(TestCase):
         self.assertEqual(1, 2)
 
     def test_inductor(self, device):
-        torch.ocl.PythonWrapperCodegen.create()  # as AOTInductor does
+        torch.ocl.CppWrapperCodegen.create()  # as AOTInductor does
 
     def test_crash(self, device):
         os.abort()

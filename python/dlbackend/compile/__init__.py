@@ -1,10 +1,12 @@
-"""torch.compile for ocl: graphs whose elementwise chains run in one launch each.
+"""torch.compile for ocl: by Inductor, whose kernels dlbackend.compile.inductor generates, and by a backend of our own,
+whose graphs run elementwise chains in one launch each.
 
-    model = torch.compile(model)  # the default backend hands graphs on ocl to this one
+    model = torch.compile(model)                 # Inductor
+    model = torch.compile(model, backend="ocl")  # backend()
 
-AOTAutograd makes a forward and a backward graph of ATen calls. Chains of elementwise calls become expressions of rows
-(dlbackend.template.rows) with the values that the ops give one by one, bit for bit; everything else runs as in eager
-mode. No kernel depends on sizes, so new sizes compile no new kernels.
+For the latter, AOTAutograd makes a forward and a backward graph of ATen calls. Chains of elementwise calls become
+expressions of rows (dlbackend.template.rows) with the values that the ops give one by one, bit for bit; everything else
+runs as in eager mode. No kernel depends on sizes, so new sizes compile no new kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from dlbackend.compile.fuse import fuse
 from dlbackend.compile.replay import Replayed
 
-__all__ = ["backend"]
+__all__ = ["backend", "default_backend"]
+
+INDUCTOR_OF = "2.13."  # Inductor's classes differ between minor versions
 
 
 def _compile(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -52,3 +56,17 @@ def backend(
     """
     compiled: Callable[..., Any] = (_replayed if mode == "reduce-overhead" else _eager)(module, inputs)
     return compiled
+
+
+def default_backend(
+    compile_fx: Callable[..., Any], module: torch.fx.GraphModule, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """What torch.compile does with a graph on ocl by default: Inductor, by its own `compile_fx`, with the torch that
+    dlbackend.compile.inductor is written for, else backend().
+    """
+    if not torch.__version__.startswith(INDUCTOR_OF):
+        return backend(module, inputs)
+    from dlbackend.compile.inductor import compile_graph
+
+    made: Callable[..., Any] = compile_graph(compile_fx, module, inputs)
+    return made

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from dlbackend import _C
 
@@ -126,6 +128,7 @@ _PRODUCTS: dict[Any, Product] = {
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NARROW = (torch.int8, torch.uint8)
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
+_CONVERSIONS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 TURNS = (aten.t.default, aten.permute.default, aten.transpose.int)
 _PLACES: dict[Any, tuple[int, int]] = {
     aten.mm.default: (0, 1),
@@ -165,7 +168,7 @@ def narrow_source(product: Node, argument: Any) -> list[Node] | None:
     while isinstance(argument, Node) and argument.target in TURNS:
         turns.insert(0, argument)
         argument = argument.args[0]
-    if not isinstance(argument, Node) or argument.target is not aten._to_copy.default:
+    if not isinstance(argument, Node) or argument.target not in _CONVERSIONS:
         return None
     source = argument.args[0]
     value = source.meta.get("val") if isinstance(source, Node) else None
@@ -220,3 +223,29 @@ def product_of(node: Node) -> Product | None:
         return None
     transposed = product is _CONVOLUTION and node.args[6]
     return None if transposed or not _gains(node, product) else product
+
+
+def take_narrow_matrices(graph: torch.fx.Graph) -> None:
+    """Lets products of the graph take matrices of 8 bits as they are (narrow_source), not converted."""
+    for node in list(graph.nodes):
+        product = product_of(node) if node.op == "call_function" and node.target in _PLACES else None
+        if product is None or not (narrow := narrow_arguments(node)):
+            continue
+        with graph.inserting_before(node):
+            instead = dict(zip(node.all_input_nodes, node.all_input_nodes, strict=True))
+            for argument, (source, *turns) in narrow.items():
+                value = source
+                for turn in turns:
+                    value = graph.call_function(turn.target, (value, *turn.args[1:]), turn.kwargs)  # type: ignore[arg-type]
+                    value.meta["val"] = turn.target(source.meta["val"], *turn.args[1:], **turn.kwargs)  # type: ignore[operator]
+                instead[argument] = value
+            arguments = map_arg(product.arguments(node), instead.__getitem__)
+            add, a, b, beta, alpha = arguments if product is _ADDMM else (None, *arguments, 0, 1)
+            rows = torch.ops.dlbackend.product_rows.default
+            call = graph.call_function(rows, ("y0 = x0", a, b, add, beta, alpha, []))
+            call.meta["val"] = [node.meta["val"]]
+            result = graph.call_function(operator.getitem, (call, 0))
+        result.meta = node.meta
+        node.replace_all_uses_with(result)
+        graph.erase_node(node)
+    graph.eliminate_dead_code()

@@ -168,10 +168,11 @@ def by_rows(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
         if from_torch_compile:
             values = (node.meta.get("example_value") for node in model.graph.nodes)
             if any(map(is_on_ocl, inputs)) or any(map(is_on_ocl, values)):
-                from dlbackend.compile import backend
+                from dlbackend.compile import backend, default_backend
 
-                replays = (kwargs.get("config_patches") or {}).get("triton.cudagraphs")  # as modes of inductor say it
-                return backend(model, inputs, mode="reduce-overhead" if replays else None)
+                if (kwargs.get("config_patches") or {}).get("triton.cudagraphs"):  # as modes of inductor say it
+                    return backend(model, inputs, mode="reduce-overhead")
+                return default_backend(compile_fx, model, inputs)
         return compile_fx(model, inputs, *args, **kwargs)
 
     return wrapper

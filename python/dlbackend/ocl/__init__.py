@@ -88,9 +88,9 @@ def __getattr__(name: str) -> Any:
     if name == "_initialized":
         return is_initialized()
     if name in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"):
-        from dlbackend.compile import inductor  # it imports PyTorch's inductor, which takes a second
+        from dlbackend.compile.inductor import code_generator  # imports PyTorch's inductor, which takes a second
 
-        return getattr(inductor, name)
+        return code_generator(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

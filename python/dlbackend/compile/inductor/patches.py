@@ -1,0 +1,141 @@
+"""Places where Inductor lists devices by name, which know no device from outside."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch._inductor import choices, compile_fx, scheduler, utils
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.virtualized import V
+from torch._subclasses import fake_impls
+
+from dlbackend import _C
+
+
+def _create_backend(original: Any) -> Any:
+    @functools.wraps(original)
+    def create_backend(self: Any, device: torch.device) -> Any:
+        if device.type != "ocl":
+            return original(self, device)
+        # Inductor's own asks for Triton on every GPU but Apple's.
+        from dlbackend.compile.inductor.scheduling import OpenCLScheduling
+
+        V.graph.add_device_info(device)
+        return OpenCLScheduling(self)
+
+    return create_backend
+
+
+def _kernel_call(original: Any) -> Any:
+    @functools.wraps(original)
+    def generate(self: Any, kernel_name: str, call_args: Any, *, device: Any = None, **kwargs: Any) -> None:
+        device = device or V.graph.get_current_device_or_throw()
+        if device.type == "ocl" and not kwargs.get("triton", True):
+            self.writeline(self.wrap_kernel_call(kernel_name, call_args))
+            return
+        original(self, kernel_name, call_args, device=device, **kwargs)
+
+    return generate
+
+
+def _allocation(original: Any) -> Any:
+    @functools.wraps(original)
+    def make_allocation(
+        self: Any,
+        name: str,
+        device: Any,
+        dtype: Any,
+        shape: Any,
+        stride: Any,
+        allocation_shape: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> str:
+        if device.type != "ocl":
+            made: str = original(self, name, device, dtype, shape, stride, allocation_shape, *args, **kwargs)
+            return made
+        wanted, steps = self.codegen_python_shape_tuple(shape), self.codegen_python_shape_tuple(stride)
+        size = wanted if allocation_shape is None else self.codegen_python_shape_tuple(allocation_shape)
+        text = f"{name} = empty_strided_ocl({size}, {steps}, {dtype}, {device.index or 0})"
+        return text if size == wanted else f"{text}.as_strided({wanted}, {steps})"
+
+    return make_allocation
+
+
+def _unaligned(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_input_idxs_to_check(inputs: Any, static_input_idxs: Any) -> list[int]:
+        # Triton's kernels read 16 bytes at a time; ours take tensors wherever they begin, without a copy.
+        found = original(inputs, static_input_idxs)
+        return [i for i in found if inputs[i].device.type != "ocl"]
+
+    return get_input_idxs_to_check
+
+
+def split_factor(device: torch.device, length: int, count: int, inner: bool) -> int:
+    """Into how many parts to split the reduction of `length` elements into each of `count` results, so that there is
+    work for all of the device. `inner`: elements of one result lie beside each other.
+    """
+    properties = _C.device_properties(device.index or 0)
+    units = int(properties.compute_units)
+    if properties.kernel_class == "cpu":
+        wanted, least = (1, 1) if count >= units else (-(-4 * units // count), 16384)
+    elif inner:
+        wanted, least = (1, 1) if count >= 2 * units else (-(-8 * units // count), 2048)
+    else:
+        wanted, least = -(-1024 * units // count), 32
+    return max(1, min(wanted, length // least))
+
+
+def _split(original: Any) -> Any:
+    @functools.wraps(original)
+    def reduction_split_factor(device: torch.device, length: int, count: int, inner_reduction: bool) -> int:
+        if device.type != "ocl":
+            made: int = original(device, length, count, inner_reduction)
+            return made
+        return split_factor(device, length, count, inner_reduction)
+
+    return reduction_split_factor
+
+
+def fake_attention(
+    fake_mode: Any,
+    func: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Any = None,
+    dropout_p: float = 0.0,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """The layouts of what ocl's attention returns (csrc/ops/attention.cpp): log-sum-exps lie beside what rounding took
+    from them, and both go to the backward pass in the place of cum_seq_q.
+    """
+    if query.device.type != "ocl" or query.dim() != 4:
+        return NotImplemented
+    with fake_mode:
+        result = torch.empty_like(query)
+        if result.stride(3) != 1:
+            result = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        pairs = torch.empty((*query.shape[:3], 2), dtype=torch.float, device=query.device)
+        seed, offset = (torch.empty((), dtype=torch.long) for _ in range(2))
+    return (result, pairs.select(3, 0), pairs, None, query.shape[2], key.shape[2], seed, offset, None)
+
+
+def patch() -> None:
+    """Applies them."""
+    attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+    fake_impls.op_implementations_checks.append((lambda func: func is attention, fake_attention))
+    if "ocl" not in utils.GPU_TYPES:
+        utils.GPU_TYPES.append("ocl")
+    scheduler.Scheduler.create_backend = _create_backend(scheduler.Scheduler.create_backend)  # type: ignore[method-assign]
+    choices.InductorChoices.reduction_split_factor = staticmethod(  # type: ignore[method-assign]
+        _split(choices.InductorChoices.reduction_split_factor)
+    )
+    compile_fx.get_input_idxs_to_check = _unaligned(compile_fx.get_input_idxs_to_check)
+    wrapper = PythonWrapperCodegen
+    wrapper._generate_kernel_call_helper = _kernel_call(wrapper._generate_kernel_call_helper)  # type: ignore[method-assign]
+    wrapper.make_allocation = _allocation(wrapper.make_allocation)  # type: ignore[method-assign]

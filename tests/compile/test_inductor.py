@@ -1,0 +1,366 @@
+"""torch.compile's default backend on the device: kernels that Inductor generates, against float64 on the CPU."""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from common import DEVICE
+from torch import nn
+
+import dlbackend
+from dlbackend.compile.inductor import expressions, overrides, runtime
+
+# A kernel that does not build would otherwise go unseen.
+pytestmark = pytest.mark.filterwarnings("error:.*runs without torch.compile")
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def to_double(value):
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.detach().double() if is_float else value
+
+
+def check(function, *arguments, dtype=torch.float32, rtol=None, **options):
+    """Values of a compiled function on the device against those of float64 on the CPU, as close as eager mode's are."""
+    given = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments]
+    on_device = [a.to(DEVICE) if isinstance(a, torch.Tensor) else a for a in given]
+    expected = function(*map(to_double, given))
+    actual = torch.compile(function, fullgraph=True, **options)(*on_device)
+    plain = function(*on_device)
+    if isinstance(expected, torch.Tensor):
+        expected, actual, plain = (expected,), (actual,), (plain,)
+    for e, a, p in zip(expected, actual, plain, strict=True):
+        assert (a.dtype, a.shape) == (p.dtype, p.shape)
+        assert a.stride() == p.stride() or not a.numel()
+        tolerance = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}.get(a.dtype, 1e-10)
+        tolerance = tolerance if rtol is None else rtol
+        torch.testing.assert_close(a.cpu().double(), e.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def gradients(function, arguments, parameters):
+    result = function(*arguments)
+    wanted = [a for a in arguments if a.requires_grad] + list(parameters)
+    return [result.detach(), *torch.autograd.grad(result.float().square().mean(), wanted)]
+
+
+def check_training(model, *arguments, tolerance=1e-4):
+    """Results and gradients of a module, compiled and not."""
+    model = model.to(DEVICE)
+    given = [a.to(DEVICE).requires_grad_(a.is_floating_point()) for a in arguments]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    expected = gradients(model, given, parameters)
+    for a, e in zip(gradients(torch.compile(model, fullgraph=True), given, parameters), expected, strict=True):
+        torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance)
+
+
+def launches(function, *arguments):
+    function(*arguments)
+    torch.ocl.synchronize()
+    before = dlbackend._C.kernel_stats()["launches"]
+    function(*arguments)
+    torch.ocl.synchronize()
+    return dlbackend._C.kernel_stats()["launches"] - before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_pointwise_and_reductions_of_floats(dtype):
+    x = torch.randn(33, 70)
+
+    def function(x):
+        y = (x * 2 + 1).relu() - x.sin()
+        return y, y.sum(1), x.softmax(-1), x.amax(0), torch.var_mean(x, 1)[0], F.layer_norm(x, (70,))
+
+    check(function, x, dtype=dtype)
+
+
+def test_special_values():
+    values = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-42, 3.0, -2.5]
+    x = torch.tensor(values).repeat(9, 1).contiguous()
+
+    def function(x):
+        ops = (x.max(1)[0], x.amin(0), x[:, 3:].argmax(1), torch.maximum(x, x.flip(1)), x.clamp(-1, 1), x.isnan())
+        return *ops, x.sign(), x[:, 1:3].amax(1)
+
+    expected, actual = function(x), torch.compile(function, fullgraph=True)(x.to(DEVICE))
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), e, rtol=0, atol=0, equal_nan=True)
+
+
+def test_integers_and_bools_are_exact():
+    x, y = torch.randint(-90, 90, (40, 30)), torch.randint(1, 9, (30,))
+
+    def function(x, y, mask):
+        narrow = x.to(torch.int8)
+        quotients = (x // y, x % y, torch.fmod(x, y), x << 2, x >> 1, x ^ y, ~x, x.clamp(-3, 4), -x, x.abs())
+        others = (narrow + narrow, narrow.to(torch.uint8) * 3, x / y, (x > 3) & mask, mask.sum(0), ~mask)
+        reduced = (x.sum(0), x[:, :3].prod(1), x.amax(1), x.argmin(0), mask.any(1), mask.all(0), x.min(1)[0])
+        return *quotients, *others, *reduced
+
+    arguments = (x, y, x > 0)
+    actual = torch.compile(function, fullgraph=True)(*(a.to(DEVICE) for a in arguments))
+    for a, e in zip(actual, function(*arguments), strict=True):
+        assert a.dtype == e.dtype
+        torch.testing.assert_close(a.cpu(), e)
+
+
+@pytest.mark.parametrize(
+    "name", ["exp", "tanh", "erf", "lgamma", "digamma", "log1p", "atan2", "pow", "sigmoid", "rsqrt"]
+)
+def test_ops_are_the_rows_of_eager_mode(name):
+    x = torch.rand(1000, device=DEVICE) * 3 + 0.1
+    op = getattr(torch, name)
+    arguments = (x, x.flip(0)) if name in ("atan2", "pow") else (x,)
+    compiled = torch.compile(op, fullgraph=True)(*arguments)
+    assert torch.equal(compiled, op(*arguments))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 5), (7, 5, 3), (2, 3, 4, 5)], ids=str)
+def test_layouts(shape):
+    x = torch.randn(shape)
+    strided = torch.randn(*shape[:-1], 2 * shape[-1] if shape else 1)[..., ::2] if shape else x
+
+    def function(x, y):
+        turned = x.permute(list(reversed(range(x.dim()))))
+        return (turned * 2).contiguous(), x + y.sum(), (x + y).sum() if x.dim() else x.exp(), x.flatten() - 1
+
+    check(function, x, strided)
+
+
+def test_indices():
+    x, i = torch.randn(20, 12), torch.randint(-12, 12, (20, 12))
+    rows = torch.randint(20, (50,))
+
+    def function(x, i, rows):
+        padded = F.pad(torch.cat([x, x[:, :3]], 1), (2, 1), value=0.5)
+        added = torch.zeros_like(x).index_put((rows,), x[rows], accumulate=True)
+        return padded, x.gather(1, i % 12), added, x[rows].cumsum(0), torch.where(i > 0, x, -x), x.tril(), x.flip(0)
+
+    check(function, x, i, rows)
+
+
+@pytest.mark.parametrize("shape", [(3, 4099), (4099, 3), (40, 3000), (1, 300000), (257, 65)], ids=str)
+def test_reductions_of_all_shapes(shape):
+    x = torch.randn(shape) + 0.5
+
+    def function(x):
+        centred = x - x.mean(1, keepdim=True)
+        return x.sum(0), x.sum(), centred.square().mean(1), torch.var_mean(x), x.amax(0), x.argmax(1), x.softmax(0)
+
+    check(lambda x: tuple(t for r in function(x) for t in (r if isinstance(r, tuple) else (r,))), x)
+
+
+def test_values_that_outlive_their_loop():
+    """What one loop computes and the next needs is kept or computed anew."""
+    x, w = torch.randn(50, 96), torch.randn(96)
+
+    def function(x, w):
+        e = (x * w).exp()
+        normed = e / e.sum(1, keepdim=True)
+        masked = F.pad(normed, (0, 4)) + 1
+        return normed, (normed - normed.amax(1, keepdim=True)).tanh(), masked.log_softmax(1), normed.sum(0)
+
+    check(function, x, w)
+    assert launches(torch.compile(lambda x: (x - 1).softmax(1) * 2), x.to(DEVICE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [
+        (nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.LayerNorm(48), nn.Linear(48, 8)), (torch.randn(10, 24),)),
+        (
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+            (torch.randn(2, 3, 12, 12),),
+        ),
+        (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0), (torch.randn(2, 8, 32),)),
+        (nn.Embedding(30, 16), (torch.randint(30, (4, 7)),)),
+    ],
+    ids=["mlp", "conv", "encoder", "embedding"],
+)
+def test_training(model, arguments):
+    torch.manual_seed(0)
+    check_training(model, *arguments)
+
+
+class Attention(nn.Module):
+    def forward(self, q):
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).reshape(q.shape[0], -1)
+
+
+def test_attention_and_losses():
+    check_training(Attention(), torch.randn(2, 4, 16, 32))
+    scores, targets = torch.randn(20, 50), torch.randint(50, (20,))
+    check(lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), scores, targets)
+
+
+def test_an_optimizer_in_one_launch():
+    """All parameters of one size are updated by few kernels."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(DEVICE)
+    reference = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(DEVICE)
+    reference.load_state_dict(model.state_dict())
+    x = torch.randn(5, 8, device=DEVICE)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (model, reference)]
+    compiled = torch.compile(optimizers[0].step)
+    for _ in range(3):
+        for m, step in ((model, compiled), (reference, optimizers[1].step)):
+            m.zero_grad()
+            m(x).square().sum().backward()
+            step()
+    for a, e in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
+
+
+def test_new_sizes_compile_nothing(background_at_rest):
+    compiled = torch.compile(lambda x, y: ((x + y).relu().sum(1), x.softmax(1), (x * y).amax(0)), dynamic=True)
+    for shape in ((40, 30), (50, 20)):
+        compiled(torch.randn(shape, device=DEVICE), torch.randn(shape[1], device=DEVICE))
+    torch.ocl.synchronize()
+    before = dlbackend.kernel_stats()["compiled"]
+    x, y = torch.randn(7, 901), torch.randn(901)
+    for a, e in zip(
+        compiled(x.to(DEVICE), y.to(DEVICE)), ((x + y).relu().sum(1), x.softmax(1), (x * y).amax(0)), strict=True
+    ):
+        torch.testing.assert_close(a.cpu(), e, rtol=1e-5, atol=1e-5)
+    assert dlbackend.kernel_stats()["compiled"] == before
+
+
+def philox(seed, counters):
+    """Philox 4x32-10's four numbers for each counter."""
+    a, b, c, d = (
+        np.array(v, dtype=np.uint64) for v in (counters & 0xFFFFFFFF, counters >> 32, 0 * counters, 0 * counters)
+    )
+    keys = [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]
+    for _ in range(10):
+        p, q = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        low = np.uint64(0xFFFFFFFF)
+        a, b, c, d = (
+            (q >> np.uint64(32)) ^ b ^ np.uint64(keys[0]),
+            q & low,
+            (p >> np.uint64(32)) ^ d ^ np.uint64(keys[1]),
+            p & low,
+        )
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return a, b, c, d
+
+
+def test_random_numbers():
+    prims = torch.ops.prims
+    seeds = torch.tensor([0x123456789ABCDEF, -5], device=DEVICE)
+
+    def draw(seeds):
+        seed = prims.inductor_lookup_seed(seeds, 0)
+        return prims.inductor_random([1000], seed, "rand"), prims.inductor_random([1000], seed, "randn")
+
+    uniform, normal = torch.compile(draw, fullgraph=True)(seeds)
+    bits = philox(0x123456789ABCDEF, np.arange(1000, dtype=np.uint64))
+    signed = [b.astype(np.uint32).astype(np.int32).astype(np.int64) for b in bits]
+    u = [np.where(s < 0, -s - 1, s).astype(np.float32) * np.float32(4.6566127342e-10) for s in signed]
+    np.testing.assert_array_equal(uniform.cpu().numpy(), u[0])
+    expected = np.sqrt(-2 * np.log(np.maximum(u[0], 1e-7))) * np.cos(2 * np.pi * u[1])
+    np.testing.assert_allclose(normal.cpu().numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_and_eager_random_numbers():
+    x = torch.ones(10000, device=DEVICE, requires_grad=True)
+    y = torch.compile(lambda x: F.dropout(x, 0.25))(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y.detach())
+    assert 0.72 < (y > 0).float().mean().item() < 0.78
+    with torch._inductor.config.patch(fallback_random=True):
+        torch._dynamo.reset()
+        torch.manual_seed(3)
+        compiled = torch.compile(lambda x: F.dropout(x, 0.25) + torch.rand_like(x))(x.detach())
+        torch.manual_seed(3)
+        assert torch.equal(compiled, F.dropout(x.detach(), 0.25) + torch.rand_like(x))
+
+
+def test_writes_views_and_other_devices():
+    def function(x, y, number):
+        x.add_(1)
+        y[2:].copy_(x[0, 1:3] * number)
+        return x.t(), y.sum(), x.cpu() + 1
+
+    arguments = torch.randn(3, 4), torch.zeros(4), torch.tensor(2.5)
+    given = [a.clone().to(DEVICE) for a in arguments[:2]] + [arguments[2]]
+    actual, expected = torch.compile(function)(*given), function(*arguments)
+    for a, e in zip([*actual, *given[:2]], [*expected, *arguments[:2]], strict=True):
+        torch.testing.assert_close(a.cpu(), e)
+
+
+def test_control_flow_and_modes():
+    x = torch.randn(6, 6)
+    check(lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)), x)
+    for mode in ("reduce-overhead", "max-autotune"):
+        torch._dynamo.reset()
+        check(lambda x: (x @ x.t() + 1).relu(), x, mode=mode)
+
+
+def test_autocast_and_checkpoints():
+    layer = nn.Linear(16, 16).to(DEVICE)
+
+    def function(x):
+        with torch.autocast("ocl", dtype=torch.bfloat16):
+            return torch.utils.checkpoint.checkpoint(lambda x: layer(x).relu(), x, use_reentrant=False)
+
+    x = torch.randn(4, 16, device=DEVICE, requires_grad=True)
+    y = torch.compile(function)(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, function(x), rtol=2e-2, atol=2e-2)
+    (actual,), (expected,) = (torch.autograd.grad(f(x).float().sum(), x) for f in (torch.compile(function), function))
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_kernel_that_does_not_build(monkeypatch):
+    monkeypatch.setattr(overrides.OpenCLOverrides, "tanh", staticmethod(lambda x: f"no_such_function({x})"))
+    monkeypatch.setattr(dlbackend.compile.inductor, "_warned", False)
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    x = torch.randn(5, device=DEVICE, requires_grad=True)
+    with pytest.warns(UserWarning, match=r"(?s)aten\.tanh.*no_such_function.*kernel void.*without torch\.compile"):
+        y = torch.compile(lambda x: (x * 3).tanh())(x)
+    torch.testing.assert_close(y, (x * 3).tanh())
+    torch.autograd.grad(y.sum(), x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the second says nothing
+        torch.compile(lambda x: (x * 4).tanh())(x)
+
+
+IN_ANOTHER_PROCESS = """
+import sys, torch, dlbackend
+assert "torch._inductor.compile_fx" not in sys.modules and "dlbackend.compile" not in sys.modules
+x = torch.arange(600., device="ocl").view(20, 30)
+y = torch.compile(lambda x: (x * 1.7 + 0.3).softmax(1).cumsum(0) * 0.11)(x)
+torch.ocl.synchronize()
+print(y.sum().item(), dlbackend.kernel_stats()["compiled"])
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    words = [sys.executable, "-c", IN_ANOTHER_PROCESS]
+    first, second = (subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() for _ in range(2))
+    assert first[0] == second[0]
+    assert second[1] == "0"
+
+
+@pytest.mark.parametrize("value", [1.0, -2.5, float("inf"), float("nan"), -0.0, 1e-45, 3e38, 2**63 - 1, -(2**63), True])
+def test_literals(value):
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.int32):
+        if not dtype.is_floating_point and (isinstance(value, float) or not -(2**31) < value < 2**31):
+            continue
+        text = expressions.literal(value, dtype)
+        kernel = runtime._build(
+            "put", 0, "", f"kernel void put(global {expressions.storage_type(dtype)}* y) {{ *y = {text}; }}"
+        )
+        y = torch.empty(1, dtype=dtype, device=DEVICE)
+        kernel((y,), 1, 1, None)
+        assert torch.equal(y.cpu().nan_to_num(7), torch.tensor([value], dtype=dtype).nan_to_num(7))
+        assert torch.equal(y.cpu().signbit(), torch.tensor([value], dtype=dtype).signbit())
