@@ -24,10 +24,11 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 
-from dlbackend import _C, ocl
+from dlbackend import _C
 from dlbackend.compile.inductor.runtime import KernelDoesNotBuild
 from dlbackend.compile.products import take_narrow_matrices
 
+ocl: Any = torch.get_device_module("ocl")
 _Properties = namedtuple(
     "_Properties",
     "name type index multi_processor_count max_threads_per_multi_processor warp_size major regs_per_multiprocessor",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dlbackend.ocl import compile_kernel
+from dlbackend.ocl.kernels import compile_kernel
 
 _empty_strided = torch.empty_strided
 _DEVICES = [torch.device("ocl", index) for index in range(64)]
