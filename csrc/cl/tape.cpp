@@ -60,14 +60,15 @@ void Tape::set_arguments(cl_kernel kernel, const LaunchRecord& record) {
   uint32_t position = 0;
   for_each_argument(record, [&](const void* value, size_t size, bool is_buffer) {
     set_kernel_argument(kernel, position, size, value);
-    if (is_buffer) {
+    if (value && is_buffer) {
       const cl_mem buffer = *static_cast<const cl_mem*>(value);
       if (buffer == errors_)
         error_arguments_.push_back({kernel, position});
       else if (buffer)
         keep(buffer);
     }
-    note_live(kernel, position++, value, size);
+    if (value) note_live(kernel, position, value, size);
+    position++;
   });
 }
 
@@ -135,7 +136,7 @@ Tape::Place Tape::hold(const void* data, size_t bytes, cl_command_queue queue) {
 void Tape::set_errors(cl_mem errors) {
   if (errors == errors_set_) return;
   for (const ErrorArgument& place : error_arguments_)
-    set_kernel_argument(place.kernel, place.argument, sizeof errors, &errors);
+    set_kernel_argument(place.kernel, place.argument, sizeof(cl_mem), &errors);
   errors_set_ = errors;
 }
 
