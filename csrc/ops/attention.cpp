@@ -159,8 +159,11 @@ Tensor kept_word(const cl::LiveWord& word, const Stream& stream) {
   return kept;
 }
 
-// The number as kernels are given it. Where the stream is captured, replays read it anew.
+// The number as kernels are given it. Where the stream is captured, replays read it anew. FakeTensorMode,
+// where it has to run the op, brings a number on the device.
 cl::LiveWord word_of(const Tensor& kept, const Stream& stream) {
+  if (!kept.is_cpu()) [[unlikely]]
+    return {static_cast<uint64_t>(kept.item<int64_t>())};
   const auto* number = reinterpret_cast<const uint64_t*>(kept.const_data_ptr<int64_t>());
   Graph* const graph = stream.graph();
   if (!graph) [[likely]]

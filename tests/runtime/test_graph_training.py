@@ -41,6 +41,7 @@ def test_a_training_step_equals_eager_bit_for_bit(name):
             return loss
 
         side = torch.ocl.Stream()
+        side.wait_stream(torch.ocl.current_stream())
         torch.ocl.manual_seed(1)
         with torch.ocl.stream(side):
             for _ in range(3):
