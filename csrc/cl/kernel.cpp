@@ -157,7 +157,7 @@ void Kernel::enqueue(Queue& queue, const Range& range) {
 cl_kernel Kernel::duplicate() {
   const std::unique_lock<std::mutex> lock = lock_made();
   cl_program program = nullptr;
-  DLB_CL(clGetKernelInfo, handle_.load(std::memory_order_relaxed), CL_KERNEL_PROGRAM, sizeof program,
+  DLB_CL(clGetKernelInfo, handle_.load(std::memory_order_relaxed), CL_KERNEL_PROGRAM, sizeof(cl_program),
          &program, nullptr);
   cl_int status = CL_SUCCESS;
   const cl_kernel made = api().clCreateKernel(program, name_.c_str(), &status);

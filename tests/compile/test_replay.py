@@ -11,6 +11,8 @@ from torch.nn import functional as F
 import dlbackend.compile
 from dlbackend.compile.replay import MOST_CALLS, Captured
 
+BACKEND = dlbackend.compile.backend  # by which graphs are compiled that are replayed
+
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo():
@@ -41,7 +43,7 @@ def replays(monkeypatch):
 def test_inference_is_replayed_and_equals_the_graph_that_is_not(replays):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8)).to(DEVICE).eval()
-    plain, fast = torch.compile(model), torch.compile(model, mode="reduce-overhead")
+    plain, fast = torch.compile(model, backend=BACKEND), torch.compile(model, mode="reduce-overhead")
     with torch.no_grad():
         xs = [torch.randn(4, 16, device=DEVICE) for _ in range(8)]
         results = [fast(x) for x in xs]  # all are kept, and none may change when the graph runs again
@@ -55,7 +57,7 @@ def trained(mode, steps=12, backend="inductor"):
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.3), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
     model = model.to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    compiled = torch.compile(model, mode=mode, backend=backend)
+    compiled = torch.compile(model, mode=mode, backend=backend if mode else BACKEND)
     torch.ocl.manual_seed(7)
     rng = torch.Generator().manual_seed(0)
     losses = []
@@ -69,7 +71,7 @@ def trained(mode, steps=12, backend="inductor"):
     return [loss.cpu() for loss in losses] + [p.detach().cpu() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("backend", ["inductor", dlbackend.compile.backend], ids=["default", "ocl"])
+@pytest.mark.parametrize("backend", ["inductor", BACKEND], ids=["default", "ocl"])
 def test_training_is_replayed_forward_and_backward(replays, backend):
     fast = trained("reduce-overhead", backend=backend)
     assert replays["captured"] >= 2
@@ -111,7 +113,8 @@ def test_attention_drops_the_same_in_both_passes(replays):
     def step(mode):
         torch.manual_seed(0)
         q, k, v = (torch.randn(2, 2, 24, 32, device=DEVICE, requires_grad=True) for _ in range(3))
-        f = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3) * 2, mode=mode)
+        attention = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3) * 2  # noqa: E731
+        f = torch.compile(attention, mode=mode, backend="inductor" if mode else BACKEND)
         torch.ocl.manual_seed(3)
         found = []
         for _ in range(MOST_CALLS + 2):
