@@ -32,7 +32,6 @@ Tape::~Tape() {
 }
 
 // --- Capturing
-// --------------------------------------------------------------------------------------------------------
 
 void Tape::Launch::finish() {
   const LaunchRecord* const record = written();
@@ -131,7 +130,6 @@ Tape::Place Tape::hold(const void* data, size_t bytes, cl_command_queue queue) {
 }
 
 // --- Replaying
-// --------------------------------------------------------------------------------------------------------
 
 void Tape::set_errors(cl_mem errors) {
   if (errors == errors_set_) return;

@@ -152,10 +152,9 @@ std::string Graph::describe() const {
 void Graph::refuse(const std::string& what) {
   const std::string message = "operation not permitted when stream is capturing: " + what +
                               ". Nothing runs while a graph is captured, and a replay repeats kernels and "
-                              "copies only. Do it before the "
-                              "capture or behind replay(). Copies from and to the host can be captured where "
-                              "the tensor there is pinned "
-                              "and non_blocking=True.";
+                              "copies only. Do it before the capture or behind replay(). Copies from and to "
+                              "the host can be captured where the tensor there is pinned and "
+                              "non_blocking=True.";
   if (refused_.empty()) refused_ = message;
   TORCH_CHECK(false, message);
 }

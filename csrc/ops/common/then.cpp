@@ -80,6 +80,11 @@ void Then::set_operands(solver::EpilogueOperands& operands) const {
   if (second.defined()) operands.second = buffer_of(second);
 }
 
+at::Tensor Then::product_for(const at::Tensor& result) const {
+  if (computes == result.scalar_type()) return result;
+  return at::empty_strided(result.sizes(), result.strides(), result.options().dtype(computes));
+}
+
 void Then::run_apart(const at::Tensor& product, const at::Tensor& result) const {
   c10::SmallVector<at::Tensor, 1 + solver::kMostExtras> inputs{product};
   inputs.append(extras.begin(), extras.end());

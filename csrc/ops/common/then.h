@@ -28,13 +28,25 @@ struct Then {
   const solver::Epilogue& epilogue() const { return epilogue_; }
   void set_operands(solver::EpilogueOperands& operands) const;
 
-  // Computes the rows by a launch from the product, whose place y0 takes where that is the result itself.
-  void run_apart(const at::Tensor& product, const at::Tensor& result) const;
+  // Computes `result`: by fused(), which says whether a solver took the rows, else by plain(product) and a
+  // launch of the rows. The product is the result itself where y0 has its dtype.
+  template <class Fused, class Plain>
+  void run(const at::Tensor& result, Fused&& fused, Plain&& plain) const {
+    if (epilogue_ && fused()) return;
+    const at::Tensor product = product_for(result);
+    plain(product);
+    run_apart(product, result);
+  }
 
   // The results as ops return them.
   std::vector<at::Tensor> with(const at::Tensor& result) const;
 
  private:
+  // Where x0 lies until the rows are computed in a launch of their own.
+  at::Tensor product_for(const at::Tensor& result) const;
+  // Computes the rows by a launch from the product, whose place y0 takes where that is the result itself.
+  void run_apart(const at::Tensor& product, const at::Tensor& result) const;
+
   solver::Epilogue epilogue_;
   c10::SmallVector<at::Tensor, solver::kMostExtras> placed_;  // the extras as kernels find them
 };

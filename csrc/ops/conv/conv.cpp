@@ -3,7 +3,6 @@
 // weights.
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/sum.h>
 #include <torch/library.h>
 
@@ -96,15 +95,12 @@ void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const
   ConvProblem fused = p;
   fused.epilogue = then->epilogue();
   then->set_operands(operands);
-  if (fused.epilogue && solver::run_beyond_reference(fused, operands, stream)) return;
-  if (then->computes == y.scalar_type()) {
-    solver::run(p, operands, stream);
-    return then->run_apart(y, y);
-  }
-  const Tensor sums = at::empty_strided(y.sizes(), y.strides(), y.options().dtype(then->computes));
-  operands.y = buffer_of(sums);
-  solver::run(p, operands, stream);
-  then->run_apart(sums, y);
+  then->run(
+      y, [&] { return solver::run_beyond_reference(fused, operands, stream); },
+      [&](const Tensor& sums) {
+        operands.y = buffer_of(sums);
+        solver::run(p, operands, stream);
+      });
 }
 
 // Convolutions that most networks have, each of another program than the others: channels, filter, stride

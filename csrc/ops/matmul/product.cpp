@@ -4,7 +4,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -92,17 +91,14 @@ void run_product(const solver::GemmProblem& p, solver::GemmOperands& o, const at
   solver::GemmProblem fused = p;
   fused.epilogue = then->epilogue();
   then->set_operands(o);
-  if (fused.epilogue && solver::run_beyond_reference(fused, o, stream)) return;
-  if (then->computes == out.scalar_type()) {
-    solver::run(p, o, stream);
-    return then->run_apart(out, out);
-  }
-  const at::Tensor product =
-      at::empty_strided(out.sizes(), out.strides(), out.options().dtype(then->computes));
-  if (o.d.mem == o.c.mem && o.d.offset == o.c.offset) o.d = buffer_of(product);
-  o.c = buffer_of(product);
-  solver::run(p, o, stream);
-  then->run_apart(product, out);
+  then->run(
+      out, [&] { return solver::run_beyond_reference(fused, o, stream); },
+      [&](const at::Tensor& product) {
+        const bool d_is_c = o.d.mem == o.c.mem && o.d.offset == o.c.offset;
+        o.c = buffer_of(product);
+        if (d_is_c) o.d = o.c;
+        solver::run(p, o, stream);
+      });
 }
 
 }  // namespace
