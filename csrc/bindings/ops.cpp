@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 
+#include "cl/embedded.h"
 #include "codegen/functions.h"
 #include "codegen/op_functions.h"
 #include "codegen/registry.h"
@@ -161,9 +162,11 @@ void bind_ops(py::module_& m) {
         py::arg("cpu"),
         "The OpenCL C that stands in front of a kernel with this text: T, REAL, C() and conversions for the "
         "compute type and the element types (\"f32\"), and the math functions that the text calls.");
+  m.def("kernel_file", &dlb::cl::embedded_source, py::arg("name"),
+        "The text of csrc/kernels/<name>, such as \"common/philox.clh\".");
   m.def("op_functions", &op_functions, py::arg("rows"), py::arg("types"), py::arg("cpu"),
         "The OpenCL C that stands in front of kernels which compute in several types: conversions for the "
         "element types, and a function dlb_op_<id>_<type> for each (id, type) of pointwise rows. A row with "
-        "one "
-        "result also has dlb_value_<id>_<type>, which returns it. ValueError where a row has no such body.");
+        "one result also has dlb_value_<id>_<type>, which returns it. ValueError where a row has no such "
+        "body.");
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dlbackend import _C
+
 _ALWAYS = """
 inline __attribute__((always_inline)) long dlb_floor_div(long a, long b) {
   const long q = a / b;
@@ -39,22 +41,8 @@ inline __attribute__((always_inline)) float dlb_from_ordered(int key) {
 }
 """
 
-# Philox 4x32-10 as in csrc/kernels/common/philox.clh; numbers from its bits as Inductor makes them on GPUs.
+# Numbers of the bits of csrc/kernels/common/philox.clh, as Inductor makes them on GPUs.
 _RANDOM = """
-inline __attribute__((always_inline)) uint4 dlb_philox(ulong key, ulong counter) {
-  uint a = (uint)counter, b = (uint)(counter >> 32), c = 0, d = 0;
-  uint k0 = (uint)key, k1 = (uint)(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const ulong p = (ulong)a * 0xD2511F53u, q = (ulong)c * 0xCD9E8D57u;
-    a = (uint)(q >> 32) ^ b ^ k0;
-    b = (uint)q;
-    c = (uint)(p >> 32) ^ d ^ k1;
-    d = (uint)p;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return (uint4)(a, b, c, d);
-}
 inline __attribute__((always_inline)) float dlb_uniform(uint bits) {
   const int x = (int)bits;
   return (float)(x < 0 ? -x - 1 : x) * 4.6566127342e-10f;
@@ -157,7 +145,7 @@ def helpers_source(names: Iterable[str]) -> str:
         elif what == "ordered":
             text += _ORDERED
         elif what == "random":
-            text += _RANDN if kind == "normal" else _RANDOM
+            text += _RANDN if kind == "normal" else _C.kernel_file("common/philox.clh") + _RANDOM
         elif what == "polygamma":
             text += _fill(_POLYGAMMA, N=kind, T="double" if kind == "f64" else "float")
         elif what == "atomic":
