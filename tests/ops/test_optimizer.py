@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch.testing._internal.common_optimizers import optim_db
+from torch.testing._internal.two_tensor import TwoTensor
 
 import dlbackend
 
@@ -164,6 +165,18 @@ def test_what_does_not_fit_one_launch_goes_foreach(cls, config):
                 optimizer.step()
         for p, e in zip(params, expected, strict=True):
             torch.testing.assert_close(p.detach().cpu(), e.detach(), rtol=2e-3, atol=2e-3)
+
+
+def test_tensors_of_other_classes_go_foreach(background_at_rest):
+    """They say themselves what an op does with them, which for foreach's they do, as DTensor."""
+    p = torch.nn.Parameter(TwoTensor(torch.ones(3, device=DEVICE), torch.zeros(3, device=DEVICE)))
+    optimizer = torch.optim.AdamW([p], lr=0.1, foreach=True)
+    for _ in range(2):
+        p.grad = TwoTensor(torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE))
+        before = dlbackend.kernel_stats()["launches"]
+        optimizer.step()
+    assert dlbackend.kernel_stats()["launches"] - before > 4
+    torch.testing.assert_close(p.a.cpu(), _alone(torch.optim.AdamW, {}, 2).expand(3), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("cls", FUSED)

@@ -179,8 +179,11 @@ def by_rows(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fits(params: Sequence[torch.Tensor], grads: Sequence[torch.Tensor], *states: Sequence[torch.Tensor]) -> bool:
-    """Whether the step over these lists can be one launch on ocl."""
-    if torch.compiler.is_compiling() or params[0].device.type != "ocl":
+    """Whether the step over these lists can be one launch on ocl. Tensors of other classes, such as DTensor, say
+    themselves what foreach's ops do with them.
+    """
+    plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in params)
+    if torch.compiler.is_compiling() or params[0].device.type != "ocl" or not plain:
         return False
     lists = [*states, *[[]] * (3 - len(states))]
     return bool(torch.ops.dlbackend.fits_fused_step(params, grads, *lists))
@@ -195,15 +198,14 @@ def adam_in_one_launch(foreach: Callable[..., None]) -> Callable[..., None]:
     def step(params: Any, grads: Any, averages: Any, squares: Any, largest: Any, steps: Any, **options: Any) -> None:
         numbers = (options["lr"], options["beta1"], options["beta2"])
         plain = not options["differentiable"] and not options["capturable"] and not options["has_complex"]
-        if not params or not plain or any(isinstance(number, torch.Tensor) for number in numbers):
-            return foreach(params, grads, averages, squares, largest, steps, **options)
-        largest = largest if options["amsgrad"] else []
-        if not all(each.is_cpu for each in steps) or not _fits(params, grads, averages, squares, largest):
+        plain = plain and not any(isinstance(number, torch.Tensor) for number in numbers)
+        lists = (params, grads, averages, squares, largest if options["amsgrad"] else [])
+        if not params or not plain or not all(each.is_cpu for each in steps) or not _fits(*lists):
             return foreach(params, grads, averages, squares, largest, steps, **options)
         torch._foreach_add_(steps, torch.tensor(1.0), alpha=1.0)
         function = torch._fused_adamw_ if options["decoupled_weight_decay"] else torch._fused_adam_
         words = ("lr", "beta1", "beta2", "weight_decay", "eps", "amsgrad", "maximize")
-        function(params, grads, averages, squares, largest, steps, **{word: options[word] for word in words})
+        function(*lists, steps, **{word: options[word] for word in words})
         return None
 
     return step
