@@ -325,10 +325,10 @@ def test_autocast_and_checkpoints():
     torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
 
 
+@torch._inductor.config.patch(force_disable_caches=True)  # monkeypatch deletes the entry instead of restoring it
 def test_a_kernel_that_does_not_build(monkeypatch):
     monkeypatch.setattr(overrides.OpenCLOverrides, "tanh", staticmethod(lambda x: f"no_such_function({x})"))
     monkeypatch.setattr(dlbackend.compile.inductor, "_warned", False)
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
     x = torch.randn(5, device=DEVICE, requires_grad=True)
     with pytest.warns(UserWarning, match=r"(?s)aten\.tanh.*no_such_function.*kernel void.*without torch\.compile"):
         y = torch.compile(lambda x: (x * 3).tanh())(x)
