@@ -2,7 +2,7 @@
 """Registers of the kernels in a program cache that an NVIDIA GPU filled, seen without one.
 
     pip install nvidia-cuda-nvcc-cu12
-    python scripts/nvidia_registers.py ~/.cache/dlbackend/programs --match conv_gpu
+    python scripts/nvidia_registers.py ~/.cache/dlbackend/programs --match conv_gpu_implicit
 
 NVIDIA's OpenCL driver gives programs back as PTX, and that is what the cache keeps; ptxas makes machine code of it and
 counts. A compute unit has 65536 registers of 32 bits: with the registers of a work-item they say how many work-groups

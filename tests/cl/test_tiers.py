@@ -159,16 +159,16 @@ assert torch.allclose(y, net(x, narrow, wide), atol=1e-2)
 """,
     )
     keys = [key for key in contents(tmp_path / "programs") if FIRST in key]
-    assert any(b"conv_cpu" in key for key in keys)
-    assert not any(b"winograd_cpu" in key for key in keys)
+    assert any(b"conv_cpu_implicit" in key for key in keys)
+    assert not any(b"conv_cpu_winograd" in key for key in keys)
 
 
 def test_measurements_are_of_what_is_optimised(tmp_path):
     """Where all solutions are measured before the first run, none is built in the first tier."""
     run(tmp_path, NET + "assert check()", DLBACKEND_FIND_MODE="normal")
     keys = list(contents(tmp_path / "programs"))
-    assert any(b"gemm_cpu" in key for key in keys)
-    assert not any(b"gemm_cpu" in key and FIRST in key for key in keys)
+    assert any(b"gemm_cpu_packed" in key for key in keys)
+    assert not any(b"gemm_cpu_packed" in key and FIRST in key for key in keys)
 
 
 def test_a_solver_that_is_wrong_when_it_is_optimised_never_runs_so(tmp_path):

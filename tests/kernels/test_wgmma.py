@@ -69,7 +69,7 @@ def test_products(along_rows, order, results):
     behind = results.endswith("behind")
     source = ROWS_BEHIND * behind + source_of(*COMMON, "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl")
     ptx = to_ptx(source, "-DT_BFLOAT16", "-DTILE_N=128", "-DSPLIT=0", *majors)
-    machine = Machine(ptx, "gemm_wgmma", groups=2, items=288, **order)
+    machine = Machine(ptx, "gemm_gpu_wgmma", groups=2, items=288, **order)
     operands = [place(machine, t) for t in lines]
     # of columns that the tiles reach beyond, one of the operand's is left out
     width = n - 1 if results in ("columns and an addend", "parts of odd width") else n
@@ -206,7 +206,7 @@ def empty(machine: Machine, like: torch.Tensor) -> int:
 
 
 def forward(problem: Attention, ptx: str, order: dict[str, bool]) -> None:
-    machine = Machine(ptx, "attention_wgmma", groups=2, items=384, **order)
+    machine = Machine(ptx, "attention_gpu_wgmma", groups=2, items=384, **order)
     operands = problem.place(machine)
     want = problem.results["lse"]
     out, lse = empty(machine, problem.inputs["q"]), empty(machine, torch.empty(*want.shape, 2))
@@ -226,7 +226,7 @@ def backward(problem: Attention, ptx: str, order: dict[str, bool]) -> None:
     has_scores = problem.bias is not None
     scores_like = torch.empty(*lse.shape, problem.keys)
     for kernel, results in (("dq", ("grad_q",)), ("dkv", ("grad_k", "grad_v"))):
-        machine = Machine(ptx, f"attention_wgmma_{kernel}", groups=2, items=384, **order)
+        machine = Machine(ptx, f"attention_gpu_wgmma_{kernel}", groups=2, items=384, **order)
         operands = [*problem.place(machine), place(machine, problem.grad), *(place(machine, t) for t in known)]
         addresses = {name: empty(machine, problem.inputs["q" if name == "grad_q" else "k"]) for name in results}
         scores = [empty(machine, scores_like)] if kernel == "dq" else []

@@ -25,7 +25,7 @@ inline float exponentials(local float* s, int seen, int n, local float* most, lo
   return old;
 }
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_flash(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p, int bq, int bk, local float* scratch) {
   const QueryBlock at = query_block(&p, K, V, bq);

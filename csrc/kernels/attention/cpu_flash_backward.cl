@@ -1,11 +1,11 @@
 // The gradients of attention for CPU-like devices, whose probabilities are made again from the scores and the forward
 // pass's log-sum-exp. Each kernel has a block of its own results in scratch, so that nothing is added by atomics:
-// attention_cpu_dq goes through the keys for a block of queries, attention_cpu_dkv through the queries of a group's
-// heads for a block of keys, with scores transposed so that a vector is sixteen queries of one key. attention_cpu_all
+// attention_cpu_flash_dq goes through the keys for a block of queries, attention_cpu_flash_dkv through the queries of a group's
+// heads for a block of keys, with scores transposed so that a vector is sixteen queries of one key. attention_cpu_flash_all
 // does the work of both.
 #include "attention/cpu_flash.clh"
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_dq(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_flash_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores, AttentionParams p, int bq,
     int bk, local float* scratch) {
@@ -133,7 +133,7 @@ inline void store_keys(const AttentionParams* p, const KeyBlock* x, int kn, glob
   }
 }
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_dkv(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_flash_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p, int bq,
     int bk, local float* scratch) {
@@ -150,7 +150,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_dkv(
 // All three gradients of a group of heads by one work-item, which has every score once: five products in place of the
 // two kernels' seven, where there are heads enough for all cores. Queries' gradients are summed up in `sums`, float
 // [batch, heads, queries, dim in multiples of 16], in the order of the keys.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_all(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_flash_all(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global T* grad_k, global T* grad_v,
     global float* sums, long sums_offset, AttentionParams p, int bq, int bk, local float* scratch) {

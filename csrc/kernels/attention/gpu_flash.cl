@@ -16,7 +16,7 @@ static inline float4 sum_of_lanes(float4 v, local float* scratch, int group, int
   return sum;
 }
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_flash(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p) {
   LOCAL float queries[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE], lanes[LANES * PITCH(KEPT)];

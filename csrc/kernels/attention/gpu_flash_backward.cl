@@ -1,8 +1,8 @@
-// The gradients of attention for GPU-class devices: attention_gpu_dq keeps queries, attention_gpu_dkv keys, so that each
+// The gradients of attention for GPU-class devices: attention_gpu_flash_dq keeps queries, attention_gpu_flash_dkv keys, so that each
 // sums up its own results in a fixed order.
 #include "attention/gpu_flash.clh"
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_flash_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
   LOCAL float queries[KEPT_TILE], grads[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE];
@@ -62,7 +62,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dq(
     if (group * 4 + i < qn) store_part(acc[i], p.scale, o + (group * 4 + i) * p.grad_q.row, &p, lane);
 }
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dkv(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_flash_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p) {
   LOCAL float keys[KEPT_TILE], values[KEPT_TILE], rows[STEP_TILE], probs[SCORE_TILE], scores[SCORE_TILE];

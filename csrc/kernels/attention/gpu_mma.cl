@@ -28,7 +28,7 @@ INLINE float of_four(float v, local float* quads, int item, int take_sum) {
 }
 #endif
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p) {
   local __attribute__((aligned(16))) uint keys[ROW_TILE], values[PAIR_TILE], scratch[SCRATCH];

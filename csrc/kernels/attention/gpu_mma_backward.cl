@@ -9,7 +9,7 @@
 #define AHEAD 0
 #endif
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dq(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
   local __attribute__((aligned(16))) uint keys[ROW_TILE], values[ROW_TILE];
@@ -87,7 +87,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dq(
     }
 }
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_mma_dkv(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p) {
   local __attribute__((aligned(16))) uint queries[ROW_TILE], grads[ROW_TILE];

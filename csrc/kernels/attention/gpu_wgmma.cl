@@ -241,7 +241,7 @@ INLINE void store_results(float* sums, const Rows* rows, const Block* x, global 
 }
 
 // Global size: {work-groups * ITEMS}, as many as there are compute units or blocks of queries.
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_wgmma(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p, global uchar* workspace, AttentionWgmma w) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));

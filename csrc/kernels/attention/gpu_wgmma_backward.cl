@@ -212,7 +212,7 @@ INLINE void add_keys(float* sums, const Queries* mine, uint base, const Turn* t,
 }
 
 // Global size: {work-groups * ITEMS}, as many as there are compute units or blocks of queries.
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma_dq(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_wgmma_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p,
     global uchar* workspace, AttentionWgmma w) {
@@ -370,7 +370,7 @@ INLINE void add_queries(float* dk, float* dv, const Transposed* x, uint base, co
 }
 
 // Global size: {work-groups * ITEMS}, as many as there are compute units or blocks of keys.
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_wgmma_dkv(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_wgmma_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p,
     global uchar* workspace, AttentionWgmma w) {

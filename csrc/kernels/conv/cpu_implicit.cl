@@ -54,7 +54,7 @@ PACK(local)
 
 // Weights into panels [group][block of channels][64 columns][tap][channel][column], columns padded to 16 by zeros.
 // One work-item packs 16 columns of a block of channels.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global const T* weights, long ow,
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit_pack(global const T* weights, long ow,
                                                                          global float* packed, long op, Gather p) {
   CONSTANTS(p)
   const int j = get_global_id(0) * 16, c0 = get_global_id(1) * p.channels, g = get_global_id(2);
@@ -67,7 +67,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_pack(global 
 // Forward pass, or one stride phase of the input gradient. Range: blocks of positions, blocks of columns, groups. The
 // weights were packed before, or each work-item packs those that it needs: where hardly another one needs them, that
 // saves writing them to memory and reading them again.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const T* in, long oi,
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit(global const T* in, long oi,
                                                                     global const T* weights, long ow,
                                                                     global const float* packed, long op,
                                                                     global T* out, long oo, global const T* bias,
@@ -147,7 +147,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu(global const
 // Weight gradient: partial[slice][k][(c, tap)] = sum over the slice's positions of out-gradient[k] * in[c], where p
 // gathers the forward pass's input and p.os are the strides of the output's gradient. Range: slices of the blocks of
 // positions, blocks of columns k, groups * blocks of p.channels input channels.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_weight_grad(global const T* in, long oi,
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit_weight_grad(global const T* in, long oi,
                                                                                 global const T* grad, long og,
                                                                                 global float* partial, long op,
                                                                                 Gather p, int slices, int blocks,
@@ -210,7 +210,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_weight_grad(
 
 // weights[k, c, taps] (strides ws) = sum over slices of partial[slice][k][c][tap], always in the same order. One
 // work-item takes one k.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_reduce(global const float* partial, long op,
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit_reduce(global const float* partial, long op,
                                                                            global T* weights, long ow, Gather p,
                                                                            int slices) {
   CONSTANTS(p)

@@ -129,7 +129,7 @@ inline void direct_tile(const Gather* p, int m, global const T* in, global const
 // work-item transforms the weights it needs: cheaper than to write and read t * t / 9 times as many through memory, which
 // is only read faster where it stays in cache. Tiles whose sums are not finite are computed again the direct way:
 // infinities and NaN must not spread to outputs that do not see them, nor may a transformed sum overflow.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu(global const T* in, long oi,
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_winograd(global const T* in, long oi,
                                                                         global const T* weights, long ow, global T* out,
                                                                         long oo, global const T* bias, long ob, Gather p,
                                                                         int m, local float* scratch EPILOGUE_PARAMETERS) {
@@ -219,9 +219,9 @@ inline void direct_taps(const Gather* p, global const T* in, global const T* gra
   for (int tap = 0; tap < 9; tap++) vstore16(sum[tap], tap, y);
 }
 
-// Weight gradient: partial[slice][k][(c, tap)], as conv_cpu_weight_grad() of conv/cpu_implicit.cl. Range: slices of the blocks of
+// Weight gradient: partial[slice][k][(c, tap)], as conv_cpu_implicit_weight_grad() of conv/cpu_implicit.cl. Range: slices of the blocks of
 // positions, blocks of at most 64 columns k, groups * blocks of p.channels input channels.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_cpu_weight_grad(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_winograd_weight_grad(
     global const T* in, long oi, global const T* grad, long og, global float* partial, long op, Gather p, int m,
     int slices, int blocks, local float* scratch) {
   const int slice = get_global_id(0), j0 = get_global_id(1) * p.block_cols;

@@ -73,7 +73,7 @@ static inline void load_rows(ACC window[TAP_ROWS][TAP_COLS], int r0, int r1, int
 // y = conv(x, w) + bias, within bounds, with one tap along depth. Also the input gradient where stride and multiplier are
 // 1: x = dL/dy, w walked backwards.
 // Global size: at least channels * columns.
-kernel void depthwise_windows_forward(global const T* restrict x, global const T* restrict w, global T* y,
+kernel void conv_depthwise_windows_forward(global const T* restrict x, global const T* restrict w, global T* y,
                                       global const T* restrict bias, ConvDepthwise p EPILOGUE_PARAMETERS) {
   const uint columns = columns_of(&p), i = get_global_id(0);
   if (i >= columns * p.channels) return;
@@ -139,7 +139,7 @@ static inline void add_column(ACC sum[TAPS], global const T* x, global const T* 
 // dL/dw; with splits > 1 into `partial` (splits x channels x taps, dense), which common/split_reduce.cl finishes.
 // A work-group takes DEPTHWISE_CHANNELS channels where those are neighbours, else one, and a part of the columns. Global
 // size: {ceil(channels / that) * ITEMS, splits}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void depthwise_windows_gradient(global const T* restrict x, global T* w,
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_depthwise_windows_gradient(global const T* restrict x, global T* w,
                                                                                  global const T* restrict y,
                                                                                  global ACC* partial,
                                                                                  ConvDepthwise p) {

@@ -30,7 +30,7 @@ static inline Place place_at(uint i, int channels_fast, int channels, int depth,
 // y = conv(x, w) + bias, within bounds. Also the input gradient where stride and multiplier are 1: x = dL/dy, w walked
 // backwards.
 // Global size: at least batch * channels * depth * ceil(height / RUN) * width of y.
-kernel void depthwise_forward(global const T* restrict x, global const T* restrict w, global T* y,
+kernel void conv_gpu_depthwise_forward(global const T* restrict x, global const T* restrict w, global T* y,
                               global const T* restrict bias, ConvDepthwise p EPILOGUE_PARAMETERS) {
   const int runs = (p.y_size[1] + RUN - 1) / RUN;
   const uint i = get_global_id(0);
@@ -104,7 +104,7 @@ static inline TapWalk taps_reaching(const ConvDepthwise* p, int d, int x) {
 }
 
 // dL/dx (+ bias) by gathering from y = dL/dy. Global size: at least batch * (channels / multiplier) * pixels of x.
-kernel void depthwise_input_gradient(global T* x, global const T* restrict w, global const T* restrict y,
+kernel void conv_gpu_depthwise_input_gradient(global T* x, global const T* restrict w, global const T* restrict y,
                                      global const T* restrict bias, ConvDepthwise p) {
   const uint i = get_global_id(0);
   const int x_channels = p.channels / p.multiplier;
@@ -176,7 +176,7 @@ static inline void accumulate_taps(ACC sum[DW_TAPS], global const T* x, global c
 // dL/dw; with splits > 1 into `partial` (splits x channels x taps, dense), which common/split_reduce.cl finishes.
 // A work-group takes DEPTHWISE_CHANNELS channels where those are neighbours, else one. Global size: {ceil(channels / that) * DW_ITEMS,
 // splits}.
-__attribute__((reqd_work_group_size(DW_ITEMS, 1, 1))) kernel void depthwise_weight_gradient(
+__attribute__((reqd_work_group_size(DW_ITEMS, 1, 1))) kernel void conv_gpu_depthwise_weight_gradient(
     global const T* restrict x, global T* w, global const T* restrict y, global ACC* partial, ConvDepthwise p) {
   local ACC scratch[DW_TAPS * DW_ITEMS];
   const int lanes = p.channels_fast ? DEPTHWISE_CHANNELS : 1;

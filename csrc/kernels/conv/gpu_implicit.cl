@@ -338,7 +338,7 @@ INLINE void store_partial_piece(global ACC* out, const ACC4* v, const local int*
 // a is w, or y where WGRAD; out is y, or w where WGRAD. With splits > 1 the sums go to `partial`, laid out by out's
 // strides, and common/split_reduce.cl finishes them (adds the bias, applies the bounds).
 // Global size: {tiles of rows * tiles of columns (of phase 0) * ITEMS, phases, groups * splits}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu(global const T* restrict x,
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu_implicit(global const T* restrict x,
                                                                        global const T* restrict a, global T* out,
                                                                        global const T* restrict bias,
                                                                        global ACC* partial, ConvImplicit p EPILOGUE_PARAMETERS) {

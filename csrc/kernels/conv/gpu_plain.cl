@@ -67,7 +67,7 @@ INLINE long result_at(const ConvShape* p, int channel, int column) {
 
 // Global size: {tiles of rows * tiles of columns * groups * PLAIN_ITEMS, splits}. With splits > 1 sums go to `partial`,
 // dense, [split][group][row][column].
-__attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void conv_plain(
+__attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void conv_gpu_plain(
     global const T* line, global const T* image, global T* out, global const T* bias, global ACC* partial, ConvShape p,
     ConvPlain q) {
   PLAIN_MEMORY(memory);
@@ -107,7 +107,7 @@ __attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void conv_plain(
 }
 
 // Adds the parts of weight gradients in a fixed order. Global size: at least as many as there are results.
-kernel void conv_plain_add(global const ACC* partial, global T* out, ConvShape p, ConvPlain q, int splits) {
+kernel void conv_gpu_plain_add(global const ACC* partial, global T* out, ConvShape p, ConvPlain q, int splits) {
   const long i = get_global_id(0), size = (long)p.groups * q.rows * q.columns;
   if (i >= size) return;
   ACC sum = 0;

@@ -275,7 +275,7 @@ INLINE void begin(local uchar* memory, local ConvWgmmaReach* all, const ConvWgmm
 
 // Global size: {work-groups * WGMMA_ITEMS}, as many as there are compute units or tiles. image: what is gathered; lines:
 // weights, or y of the weight gradient.
-__attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_wgmma(
+__attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_gpu_wgmma(
     global const T* image, global const T* lines, global T* out, global const T* bias, global float* workspace,
     ConvWgmma p EPILOGUE_PARAMETERS) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));

@@ -59,7 +59,7 @@ static inline void store_tile(global float* to, const float* x, long step) {
 }
 
 // Global size: at least groups * cols * red.
-kernel void winograd_weights(global const T* weights, long offset, global float* to, long to_offset, Gather p) {
+kernel void conv_gpu_winograd_weights(global const T* weights, long offset, global float* to, long to_offset, Gather p) {
   const int size = p.groups * p.cols * p.red, id = get_global_id(0);
   if (id >= size) return;
   const int red = id % p.red, rest = id / p.red, col = rest % p.cols, group = rest / p.cols;
@@ -74,7 +74,7 @@ kernel void winograd_weights(global const T* weights, long offset, global float*
 }
 
 // Global size: at least groups * red * tiles.
-kernel void winograd_input(global const T* in, long offset, global float* to, long to_offset, Gather p, WinogradTiles t) {
+kernel void conv_gpu_winograd_input(global const T* in, long offset, global float* to, long to_offset, Gather p, WinogradTiles t) {
   const int size = p.groups * p.red * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.red, t.in_channels_fast);
@@ -108,7 +108,7 @@ static inline float direct_output(const Gather* p, global const T* in, global co
 }
 
 // Global size: at least groups * cols * tiles.
-kernel void winograd_output(global const float* product, long product_offset, global const T* in, long in_offset,
+kernel void conv_gpu_winograd_output(global const float* product, long product_offset, global const T* in, long in_offset,
                             global const T* weights, long weight_offset, global T* out, long offset,
                             global const T* bias, long bias_offset, Gather p, WinogradTiles t EPILOGUE_PARAMETERS) {
   const int size = p.groups * p.cols * t.tiles, id = get_global_id(0);
@@ -149,7 +149,7 @@ kernel void winograd_output(global const float* product, long product_offset, gl
 }
 
 // The output's gradient. Global size: at least groups * cols * tiles.
-kernel void winograd_grads(global const T* grad, long offset, global float* to, long to_offset, Gather p, WinogradTiles t) {
+kernel void conv_gpu_winograd_grads(global const T* grad, long offset, global float* to, long to_offset, Gather p, WinogradTiles t) {
   const int size = p.groups * p.cols * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.cols, t.out_channels_fast);
@@ -182,7 +182,7 @@ static inline float direct_tap(const Gather* p, global const T* in, global const
 }
 
 // The weights' gradient. Global size: at least groups * cols * red.
-kernel void winograd_taps(global const float* product, long product_offset, global const T* in, long in_offset,
+kernel void conv_gpu_winograd_taps(global const float* product, long product_offset, global const T* in, long in_offset,
                           global const T* grad, long grad_offset, global T* weights, long offset, Gather p) {
   const int size = p.groups * p.cols * p.red, id = get_global_id(0);
   if (id >= size) return;

@@ -272,7 +272,7 @@ inline void store_block(local const E* sc, int np, int plane, int mn, int nn, gl
     }
 }
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_blocked(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_blocked(
     global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global C_T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn, S alpha,
     S beta, int has_d, float low, float high, int M, int N, int K, int mb, int nb, int kb, local E* scratch EPILOGUE_PARAMETERS) {

@@ -138,7 +138,7 @@ GROUP_DOT(CPU_GEMV_ROWS, group_dot)
 
 TILES(local)
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_packed(
     global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int kc,
@@ -207,7 +207,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu(
 }
 
 // Products with few rows (M <= CPU_GEMV_ROWS), bound by reading B once: one work-item computes nc columns of all rows.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemv_cpu(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_gemv(
     global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int nc, int kc,

@@ -57,7 +57,7 @@ inline void pack_loose(global const B_T* src, long si, int ni, int nj, int njp, 
 }
 
 // Range: blocks of mc rows, of nc columns, of `items` products.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_small_cpu(
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_small(
     global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
     global T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn,
     float alpha, float beta, int has_d, float low, float high, int M, int N, int K, int mc, int nc, int items, int batch,

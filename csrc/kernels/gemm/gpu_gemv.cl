@@ -1,7 +1,7 @@
 // Products with few rows for GPU-class devices, every size and stride at run time:
 //   c[b,r,n] = alpha * sum_k x[b,r,k] * a[b,n,k] + beta * d[b,r,n]      (d unread when beta is 0), within bounds
-// Bound by reading the matrix a once. Neighbouring work-items read neighbours of a along k (gemv_along_k) or along n
-// (gemv_along_n), whichever lie together; the partial sums of a work-group meet in local memory. With several parts
+// Bound by reading the matrix a once. Neighbouring work-items read neighbours of a along k (gemm_gpu_gemv_along_k) or along n
+// (gemm_gpu_gemv_along_n), whichever lie together; the partial sums of a work-group meet in local memory. With several parts
 // of k the sums go to `partial` and common/split_reduce.cl adds them, always in the same order.
 //
 // Build-time macros besides common/gpu_tile.clh's: ROWS, the rows that a work-item has accumulators for.
@@ -127,7 +127,7 @@ static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, glob
 #endif
 
 // Global size: {batch * groups of rows of a * GEMV_ITEMS, splits}; a work-group takes GEMV_ITEMS / lanes * GEMV_WIDE rows.
-__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_k(global const A_T* restrict x,
+__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gemv_along_k(global const A_T* restrict x,
                                                                            global const B_T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
                                                                            ACC alpha, ACC beta,
@@ -185,7 +185,7 @@ static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const B
 }
 
 // Global size: {batch * groups of columns * GEMV_ITEMS, splits}; a work-group takes lanes * 4 columns.
-__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemv_along_n(global const A_T* restrict x,
+__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gemv_along_n(global const A_T* restrict x,
                                                                            global const B_T* restrict a, global T* c,
                                                                            global const T* d, global ACC* partial,
                                                                            ACC alpha, ACC beta,

@@ -15,7 +15,7 @@ INLINE void load_plain(local ACC* tile, global const T* x, const GemmOperand* o,
 }
 
 // Global size: tiles of m * tiles of n * batch * PLAIN_ITEMS. `partial` is there because other kernels take it.
-__attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void gemm_plain(global const T* a, global const T* b,
+__attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void gemm_gpu_plain(global const T* a, global const T* b,
                                                                                global T* c, global const T* d,
                                                                                global ACC* partial, ACC alpha,
                                                                                ACC beta, GemmTiled p) {

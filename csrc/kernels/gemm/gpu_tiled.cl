@@ -109,7 +109,7 @@ INLINE void store_partial_piece(const ACC4* acc, const GemmTiled* p, global ACC*
 }
 
 // Global size: {tiles of m * tiles of n * batch * ITEMS, splits}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu(global const A_T* restrict a,
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu_tiled(global const A_T* restrict a,
                                                                        global const B_T* restrict b, global C_T* c,
                                                                        global const T* d, global ACC* partial,
                                                                        FACTOR alpha, FACTOR beta,

@@ -206,7 +206,7 @@ void store_again(global const T* a, global const T* b, global T* c, global const
 #endif
 
 // Global size: {work-groups * WGMMA_ITEMS}, as many as there are compute units or tiles.
-__attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_wgmma(
+__attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_gpu_wgmma(
     global const T* a, global const T* b, global T* c, global const T* d, global float* partial, float alpha,
     float beta, GemmWgmma p EPILOGUE_PARAMETERS) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));

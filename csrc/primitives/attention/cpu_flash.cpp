@@ -136,7 +136,7 @@ std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl
   const cl::Local scratch{static_cast<size_t>(4 * forward_floats(p, b))};
   const cl::Range range = cl::Range::grid(ceil_div(p.queries, b.q), p.heads, p.batch);
   cl::Kernel& kernel = fetch_kernel(device, {"common/cpu_tile.clh", "attention/cpu_flash.cl"},
-                                    "attention_cpu", cpu_tile_options(device, p.dtype));
+                                    "attention_cpu_flash", cpu_tile_options(device, p.dtype));
   return make_invoker<AttentionProblem>(
       [p, b, scratch, range, &kernel](Stream& stream, const AttentionOperands& o, MemRef) {
         launch_forward(kernel, range, o, params_of(p, o), stream, b.q, b.k, scratch);
@@ -147,7 +147,7 @@ std::unique_ptr<Invoker<AttentionProblem>> backward_in_one(const AttentionProble
                                                            const Config& config) {
   const Blocks b = fitted(p, device, config, false, all_floats);
   const cl::Local scratch{static_cast<size_t>(4 * all_floats(p, b))};
-  cl::Kernel& kernel = backward_kernel(p, device, "attention_cpu_all");
+  cl::Kernel& kernel = backward_kernel(p, device, "attention_cpu_flash_all");
   return make_invoker<AttentionProblem>(
       [p, b, scratch, &kernel](Stream& stream, const AttentionOperands& o, MemRef sums) {
         kernel.launch(stream.queue(), cl::Range::grid(p.kv_heads, p.batch, 1), o.q.mem, o.k.mem, o.v.mem,
@@ -162,8 +162,8 @@ std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, c
   if (in_one(p, device, config)) return backward_in_one(p, device, config);
   const Blocks dq = fitted(p, device, config, true, dq_floats);
   const Blocks dkv = fitted(p, device, config, false, dkv_floats);
-  const BackwardLaunch launch{backward_kernel(p, device, "attention_cpu_dq"),
-                              backward_kernel(p, device, "attention_cpu_dkv"),
+  const BackwardLaunch launch{backward_kernel(p, device, "attention_cpu_flash_dq"),
+                              backward_kernel(p, device, "attention_cpu_flash_dkv"),
                               cl::Range::grid(ceil_div(p.queries, dq.q), p.heads, p.batch),
                               cl::Range::grid(ceil_div(p.keys, dkv.k), p.kv_heads, p.batch)};
   const cl::Local dq_scratch{static_cast<size_t>(4 * dq_floats(p, dq))};

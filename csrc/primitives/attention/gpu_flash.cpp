@@ -79,7 +79,7 @@ cl::Range range_of(const Form& form, int64_t length, int64_t heads, int64_t batc
 
 std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl::Device& device,
                                                    const Config&) {
-  cl::Kernel& kernel = kernel_of(p, device, "attention_gpu");
+  cl::Kernel& kernel = kernel_of(p, device, "attention_gpu_flash");
   const cl::Range range = range_of(form_of(p), p.queries, p.heads, p.batch);
   return invoker_of(p, kernel, range);
 }
@@ -87,7 +87,7 @@ std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl
 std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, cl::Device& device,
                                                     const Config&) {
   const BackwardLaunch launch{
-      kernel_of(p, device, "attention_gpu_dq"), kernel_of(p, device, "attention_gpu_dkv"),
+      kernel_of(p, device, "attention_gpu_flash_dq"), kernel_of(p, device, "attention_gpu_flash_dkv"),
       range_of(form_of(p), p.queries, p.heads, p.batch), range_of(form_of(p), p.keys, p.kv_heads, p.batch)};
   return invoker_of(p, launch);
 }

@@ -105,7 +105,7 @@ cl::Range range_of(const MmaConfig& config, int64_t length, int64_t heads, int64
 std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl::Device& device,
                                                    const Config& chosen) {
   const MmaConfig config = config_of(p, chosen);
-  cl::Kernel& kernel = kernel_of(p, device, config, "attention_mma");
+  cl::Kernel& kernel = kernel_of(p, device, config, "attention_gpu_mma");
   return invoker_of(p, kernel, range_of(config, p.queries, p.heads, p.batch));
 }
 
@@ -113,7 +113,7 @@ std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, c
                                                     const Config& chosen) {
   const MmaConfig config = config_of(p, chosen);
   return invoker_of(
-      p, {kernel_of(p, device, config, "attention_mma_dq"), kernel_of(p, device, config, "attention_mma_dkv"),
+      p, {kernel_of(p, device, config, "attention_gpu_mma_dq"), kernel_of(p, device, config, "attention_gpu_mma_dkv"),
           range_of(config, p.queries, p.heads, p.batch), range_of(config, p.keys, p.kv_heads, p.batch)});
 }
 

@@ -168,7 +168,7 @@ std::unique_ptr<Invoker<AttentionProblem>> forward(const AttentionProblem& p, cl
                                                    const Config& chosen) {
   const auto config = chosen.as<WgmmaConfig>();
   cl::Kernel& kernel = fetch_kernel(
-      device, {"common/gpu_tile.clh", "common/wgmma.clh", "attention/gpu_wgmma.cl"}, "attention_wgmma",
+      device, {"common/gpu_tile.clh", "common/wgmma.clh", "attention/gpu_wgmma.cl"}, "attention_gpu_wgmma",
       options_of(p, config.step) + " -DOVERLAP=" + std::to_string(config.overlap));
   return wgmma_invoker(p, device,
                        [p, &kernel, launch = forward_launch(p, device)](
@@ -203,7 +203,7 @@ std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, c
                         {"common/gpu_tile.clh", "common/wgmma.clh", "attention/gpu_wgmma_backward.cl"}, name,
                         options);
   };
-  const BackwardLaunch both{kernel_of("attention_wgmma_dq"), kernel_of("attention_wgmma_dkv"),
+  const BackwardLaunch both{kernel_of("attention_gpu_wgmma_dq"), kernel_of("attention_gpu_wgmma_dkv"),
                             launches.dq.range, launches.dkv.range};
   return wgmma_invoker(p, device,
                        [p, both, launches](Stream& stream, const AttentionOperands& o, MemRef workspace) {

@@ -211,7 +211,7 @@ std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarT
       device,
       epilogue_source(epilogue, device) + constants.text() +
           kernel_text({"common/gpu_tile.clh", "common/gpu_mma.clh", "gemm/gpu_tiled.cl"}),
-      gpu_tile_options(tile, device, type) + options, "gemm_gpu");
+      gpu_tile_options(tile, device, type) + options, "gemm_gpu_tiled");
 }
 
 void launch_split_reduce(cl::Kernel& kernel, cl::Queue& queue, SplitReduce arguments, c10::ScalarType type,

@@ -117,7 +117,7 @@ inline bool in_fours(std::initializer_list<int64_t> values) {
 // cores. `options` besides the tile's.
 cl::Kernel& gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile, const char* name,
                             const Epilogue& epilogue = {}, const std::string& options = "");
-// gemm_gpu of a program for one problem, whose CONSTANTS are given.
+// gemm_gpu_tiled of a program for one problem, whose CONSTANTS are given.
 std::shared_ptr<cl::Kernel> own_gpu_gemm_kernel(cl::Device& device, c10::ScalarType type, int tile,
                                                 const Constants& constants, const Epilogue& epilogue,
                                                 const std::string& options);

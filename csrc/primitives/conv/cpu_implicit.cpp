@@ -59,7 +59,7 @@ class GatherInvoker final : public ConvInvoker {
   GatherInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : input_grad_(p.direction == ConvDirection::kInputGrad),
         epilogue_(p.epilogue),
-        pack_(conv_cpu_kernel(device, p, "conv_cpu_pack")) {
+        pack_(conv_cpu_kernel(device, p, "conv_cpu_implicit_pack")) {
     for (const Phase& phase : phases_of(p)) {
       const ImplicitPlan plan = plan_implicit(false, phase.gather, blocking_of(config), device);
       const Gather& g = plan.gather;
@@ -68,7 +68,7 @@ class GatherInvoker final : public ConvInvoker {
                 phase.output_offset,
                 cl::Range::grid(ceil_div(g.cols, 16), plan.channel_blocks, g.groups),
                 cl::Range::grid(plan.blocks, plan.col_blocks, g.groups),
-                compute_kernel(device, p, "conv_cpu", g, config)};
+                compute_kernel(device, p, "conv_cpu_implicit", g, config)};
       if (floats_before(g) == 0) step.pack.global[0] = 0;
       steps_.push_back(step);
     }
@@ -138,8 +138,8 @@ class WeightGradInvoker final : public ConvInvoker {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, const Config& config)
       : plan_(plan_implicit(true, forward_phase(p).gather, blocking_of(config), device)),
-        compute_(compute_kernel(device, p, "conv_cpu_weight_grad", plan_.gather, config)),
-        reduce_(conv_cpu_kernel(device, p, "conv_cpu_reduce")),
+        compute_(compute_kernel(device, p, "conv_cpu_implicit_weight_grad", plan_.gather, config)),
+        reduce_(conv_cpu_kernel(device, p, "conv_cpu_implicit_reduce")),
         compute_range_(
             cl::Range::grid(plan_.slices, plan_.col_blocks, plan_.gather.groups * plan_.channel_blocks)),
         reduce_range_(cl::Range::grid(p.k, 1, 1)) {}

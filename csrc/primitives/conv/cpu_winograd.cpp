@@ -190,7 +190,7 @@ class WinogradInvoker final : public ConvInvoker {
         epilogue_(p.epilogue),
         plan_(plan_of(p, m, device)),
         weight_offset_(phases_of(p).front().weight_offset),
-        kernel_(kernel_of(device, p, "winograd_cpu")) {
+        kernel_(kernel_of(device, p, "conv_cpu_winograd")) {
     const Gather& g = plan_.gather;
     range_ = cl::Range::grid(plan_.blocks, plan_.col_blocks, g.groups);
   }
@@ -229,8 +229,8 @@ class WeightGradInvoker final : public ConvInvoker {
  public:
   WeightGradInvoker(const ConvProblem& p, cl::Device& device, int m)
       : plan_(plan_of(p, m, device)),
-        compute_(kernel_of(device, p, "winograd_cpu_weight_grad")),
-        reduce_(conv_cpu_kernel(device, p, "conv_cpu_reduce")) {
+        compute_(kernel_of(device, p, "conv_cpu_winograd_weight_grad")),
+        reduce_(conv_cpu_kernel(device, p, "conv_cpu_implicit_reduce")) {
     const Gather& g = plan_.gather;
     range_ = cl::Range::grid(plan_.slices, plan_.col_blocks, g.groups * ceil_div(g.red, g.channels));
     reduce_range_.global[0] = p.k;

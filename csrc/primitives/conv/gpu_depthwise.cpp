@@ -167,17 +167,17 @@ class DepthwiseInvoker final : public ConvInvoker {
  private:
   static cl::Kernel& windows(const ConvProblem& p, cl::Device& device) {
     return fetch_with(p.epilogue, device, {"common/gpu_tile.clh", "conv/depthwise_windows.cl"},
-                      p.direction == ConvDirection::kWeightGrad ? "depthwise_windows_gradient"
-                                                                : "depthwise_windows_forward",
+                      p.direction == ConvDirection::kWeightGrad ? "conv_depthwise_windows_gradient"
+                                                                : "conv_depthwise_windows_forward",
                       gpu_options(device, p.dtype) + " -DTAP_ROWS=" + std::to_string(p.filter[1]) +
                           " -DTAP_COLS=" + std::to_string(p.filter[2]) +
                           " -DSTRIDE=" + std::to_string(p.stride[1]));
   }
 
   static const char* kernel_name(const ConvProblem& p) {
-    if (runs_forward(p)) return "depthwise_forward";
-    return p.direction == ConvDirection::kInputGrad ? "depthwise_input_gradient"
-                                                    : "depthwise_weight_gradient";
+    if (runs_forward(p)) return "conv_gpu_depthwise_forward";
+    return p.direction == ConvDirection::kInputGrad ? "conv_gpu_depthwise_input_gradient"
+                                                    : "conv_gpu_depthwise_weight_gradient";
   }
 
   const ConvDirection direction_;

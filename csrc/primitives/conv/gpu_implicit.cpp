@@ -290,7 +290,7 @@ class ImplicitInvoker final : public ConvInvoker {
         has_bias_(p.has_bias),
         epilogue_(p.epilogue),
         arguments_(arguments_of(p, roles_of(p), config.as<GpuTileConfig>().splits)),
-        kernel_(fetch_with(p.epilogue, device, kFiles, "conv_gpu",
+        kernel_(fetch_with(p.epilogue, device, kFiles, "conv_gpu_implicit",
                            options_of(roles_of(p), p, config.as<GpuTileConfig>().tile, device))) {
     const Roles r = roles_of(p);
     const GpuTile& tile = gpu_tile(config.as<GpuTileConfig>().tile);
@@ -298,7 +298,7 @@ class ImplicitInvoker final : public ConvInvoker {
     if (config.specialised)
       own_ = specialised_kernel(
           device, epilogue_source(p.epilogue, device) + constants_of(arguments_) + kernel_text(kFiles),
-          options_of(r, p, config.as<GpuTileConfig>().tile, device), "conv_gpu");
+          options_of(r, p, config.as<GpuTileConfig>().tile, device), "conv_gpu_implicit");
     range_.dims = 3;
     range_.local[0] = tile.items();
     range_.global[0] = ceil_div(r.rows, tile.m) * ceil_div(columns_of(p, r), tile.n) * tile.items();

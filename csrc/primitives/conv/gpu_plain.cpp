@@ -52,8 +52,8 @@ class PlainInvoker final : public ConvInvoker {
       : problem_(p),
         shape_(conv_shape(p)),
         splits_(splits_of(p, device)),
-        kernel_(kernel("conv_plain", p, device)),
-        add_(kernel("conv_plain_add", p, device)) {
+        kernel_(kernel("conv_gpu_plain", p, device)),
+        add_(kernel("conv_gpu_plain_add", p, device)) {
     const Product product(p);
     arguments_.rows = static_cast<int>(product.rows), arguments_.columns = static_cast<int>(product.columns);
     arguments_.depth = static_cast<int>(product.depth);

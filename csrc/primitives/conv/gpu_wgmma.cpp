@@ -113,7 +113,7 @@ class WgmmaInvoker final : public ConvInvoker {
         plan_(conv_wgmma_plan(p, config)),
         layout_(plan_, device),
         packer_(device, p.device, p.dtype),
-        kernel_(kernel(p, config, "conv_wgmma", p.epilogue)),
+        kernel_(kernel(p, config, "conv_gpu_wgmma", p.epilogue)),
         reduce_(config.splits > 1 ? &kernel(p, config, "split_reduce", transposed(p.epilogue)) : nullptr),
         range_(cl::Range::linear(Layout::groups_of(plan_, device), params::WGMMA_ITEMS)),
         form_(form_of(plan_.lines)) {

@@ -135,11 +135,11 @@ class WinogradInvoker final : public ConvInvoker {
         epilogue_(p.epilogue),
         plan_(plan_of(p, config.as<WinogradConfig>().m, config.as<WinogradConfig>().megabytes)),
         gemm_(gemm_gpu_tiled()->invoker(plan_.gemm, device, gemm_config(plan_, device))),
-        input_(kernel(p, device, config.as<WinogradConfig>().m, "winograd_input")),
+        input_(kernel(p, device, config.as<WinogradConfig>().m, "conv_gpu_winograd_input")),
         other_(kernel(p, device, config.as<WinogradConfig>().m,
-                      plan_.weight_grad ? "winograd_grads" : "winograd_weights")),
+                      plan_.weight_grad ? "conv_gpu_winograd_grads" : "conv_gpu_winograd_weights")),
         result_(kernel(p, device, config.as<WinogradConfig>().m,
-                       plan_.weight_grad ? "winograd_taps" : "winograd_output", p.epilogue)) {}
+                       plan_.weight_grad ? "conv_gpu_winograd_taps" : "conv_gpu_winograd_output", p.epilogue)) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const GpuWinogradPlan& plan = plan_;

@@ -1,4 +1,4 @@
-// Convolution solver "unfold": the image unfolded to a matrix in memory and one product of matrices per
+// Convolution solver "conv_unfold": the image unfolded to a matrix in memory and one product of matrices per
 // group, by whichever GEMM solver is best for it; all directions, any device. Chellapilla, Puri and Simard,
 // "High Performance Convolutional Neural Networks for Document Processing" (2006).
 #include <cmath>
@@ -154,7 +154,7 @@ class UnfoldInvoker final : public ConvInvoker {
     const auto own = p.x_dtype.or_else(p.dtype);
     const auto type = !fold && c10::elementSize(own) == 2 ? c10::ScalarType::Short : own;
     const std::string span = device.cls == cl::DeviceClass::kCpu ? " -DSPAN=" + std::to_string(kCpuSpan) : "";
-    return fetch_kernel(device, {"common/element.clh", "conv/unfold.cl"}, fold ? "fold" : "unfold",
+    return fetch_kernel(device, {"common/element.clh", "conv/unfold.cl"}, fold ? "conv_fold" : "conv_unfold",
                         element_option(type) + span);
   }
 
@@ -210,7 +210,7 @@ class UnfoldInvoker final : public ConvInvoker {
 
 class Unfold final : public ConvSolver {
  public:
-  const char* name() const override { return "unfold"; }
+  const char* name() const override { return "conv_unfold"; }
   bool takes_epilogue() const override { return true; }
   bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<InnerGemmConfig>(); }

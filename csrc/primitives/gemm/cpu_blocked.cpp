@@ -64,7 +64,7 @@ class BlockedInvoker final : public GemmInvoker {
         range_(
             cl::Range::grid(ceil_div(problem.m, blocks_.m), ceil_div(problem.n, blocks_.n), problem.batch)),
         kernel_(fetch_with(problem.epilogue, device, {"common/element.clh", "gemm/cpu_blocked.cl"},
-                           "gemm_blocked",
+                           "gemm_cpu_blocked",
                            cpu_tile_options(device, problem.dtype) + operand_options(problem) +
                                (problem.is_int8() ? " -DPAIRS" : ""))) {}
 

@@ -37,7 +37,7 @@ class GemvInvoker final : public CpuGemmInvoker {
  public:
   GemvInvoker(const GemmProblem& problem, cl::Device& device)
       : CpuGemmInvoker(problem, swap_sides(problem),
-                       cpu_gemm_kernel(device, problem, swap_sides(problem), "gemv_cpu")),
+                       cpu_gemm_kernel(device, problem, swap_sides(problem), "gemm_cpu_gemv")),
         columns_(block_columns(problem_, device)) {
     range_.dims = 2;
     range_.global[0] = ceil_div(problem_.n, columns_);

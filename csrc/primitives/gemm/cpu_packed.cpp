@@ -59,7 +59,7 @@ class PackedInvoker final : public CpuGemmInvoker {
  public:
   PackedInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : CpuGemmInvoker(problem, columns_are_rows(problem),
-                       cpu_gemm_kernel(device, problem, columns_are_rows(problem), "gemm_cpu")),
+                       cpu_gemm_kernel(device, problem, columns_are_rows(problem), "gemm_cpu_packed")),
         blocks_(blocks_of(problem_, device, config)) {
     range_ =
         cl::Range::grid(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n), problem_.batch);

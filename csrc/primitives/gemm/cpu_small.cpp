@@ -70,7 +70,7 @@ class SmallInvoker final : public CpuGemmInvoker {
  public:
   SmallInvoker(const GemmProblem& problem, cl::Device& device)
       : CpuGemmInvoker(problem, columns_are_rows(problem),
-                       cpu_gemm_kernel(device, problem, columns_are_rows(problem), "gemm_small_cpu")),
+                       cpu_gemm_kernel(device, problem, columns_are_rows(problem), "gemm_cpu_small")),
         blocks_(choose_blocks(problem_, device)) {
     range_ = cl::Range::grid(ceil_div(problem_.m, blocks_.m), ceil_div(problem_.n, blocks_.n),
                              ceil_div(problem_.batch, blocks_.items));

@@ -44,7 +44,7 @@ class PlainInvoker final : public GpuGemmInvoker<params::GemmTiled> {
 
   static cl::Kernel& kernel(const GemmProblem& p, cl::Device& device) {
     return fetch_kernel(device, {"common/gpu_tile.clh", "common/plain_tile.clh", "gemm/gpu_plain.cl"},
-                        "gemm_plain", gpu_options(device, p.dtype));
+                        "gemm_gpu_plain", gpu_options(device, p.dtype));
   }
 };
 

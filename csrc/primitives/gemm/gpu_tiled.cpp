@@ -83,7 +83,7 @@ class TiledInvoker final : public GpuGemmInvoker<GemmTiled> {
   TiledInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : GpuGemmInvoker(
             problem, swap_sides(problem),
-            gpu_gemm_kernel(device, tile_type(problem), config.as<GpuTileConfig>().tile, "gemm_gpu",
+            gpu_gemm_kernel(device, tile_type(problem), config.as<GpuTileConfig>().tile, "gemm_gpu_tiled",
                             oriented(problem).epilogue, operand_options(oriented(problem))),
             gpu_gemm_kernel(device, tile_type(problem), config.as<GpuTileConfig>().tile, "split_reduce",
                             oriented(problem).epilogue, operand_options(oriented(problem)))) {

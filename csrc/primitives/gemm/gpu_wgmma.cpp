@@ -188,7 +188,7 @@ WgmmaOperand operand(const Side& side) {
 class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
  public:
   WgmmaInvoker(const GemmProblem& problem, cl::Device& device, const Config& chosen)
-      : GpuGemmInvoker(problem, columns_are_rows(problem), kernel(problem, device, chosen, "gemm_wgmma"),
+      : GpuGemmInvoker(problem, columns_are_rows(problem), kernel(problem, device, chosen, "gemm_gpu_wgmma"),
                        kernel(problem, device, chosen, "split_reduce")),
         layout_(oriented(problem), device, chosen.as<WgmmaConfig>()),
         packer_(device, problem.device, problem.dtype),
