@@ -358,6 +358,7 @@ def test_memory_used_on_another_stream_is_not_given_out_before_that_is_done():
     }"""
     kernel, side = compile_kernel(text, "slow"), torch.ocl.Stream()
     x = torch.ones(4096, device=DEVICE)
+    side.wait_stream(torch.ocl.current_stream())  # x's memory may be what kernels on that stream still read
     kernel(x, 1, global_size=4096, stream=side)  # compiles machine code
     torch.ocl.synchronize()
     address = x.data_ptr()

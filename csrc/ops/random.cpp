@@ -7,9 +7,11 @@
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/max.h>
 #include <ATen/ops/multinomial_native.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/searchsorted.h>
+#include <ATen/ops/topk.h>
 
 #include <cmath>
 #include <limits>
@@ -303,11 +305,14 @@ at::Tensor& randperm_out(int64_t n, Gen generator, at::Tensor& out) {
   return out.copy_(keys.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
 }
 
-// Copies that report, at the next call that waits for the device, what is no probability.
-constexpr codegen::PointwiseOp kProbability{
-    .name = "multinomial",
-    .on_float = "bad = !(x0 >= 0 && x0 < INFINITY); y0 = x0;",
-    .error = "probability tensor contains either `inf`, `nan` or element < 0"};
+// These report, at the next call that waits for the device, what is no probability.
+constexpr const char* kNoProbability = "probability tensor contains either `inf`, `nan` or element < 0";
+constexpr codegen::PointwiseOp kProbability{.name = "multinomial",
+                                            .on_float = "bad = !(x0 >= 0 && x0 < INFINITY); y0 = x0;",
+                                            .error = kNoProbability};
+constexpr codegen::PointwiseOp kRace{.name = "multinomial_race",
+                                     .on_float = "bad = !(x0 >= 0 && x0 < INFINITY); y0 = x0 / x1;",
+                                     .error = kNoProbability};
 constexpr codegen::PointwiseOp kTotalProbability{
     .name = "multinomial_total",
     .on_float = "bad = !(x0 > 0); y0 = x0;",
@@ -320,7 +325,8 @@ at::Tensor checked(const codegen::PointwiseOp& check, const at::Tensor& values) 
 
 }  // namespace
 
-// Inverse of the cumulative distribution: where a uniform number times the total falls.
+// Several draws with replacement, by the inverse of the cumulative distribution: where a uniform number times
+// the total falls.
 void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, const int64_t samples,
                                   Gen generator) {
   const at::ScalarType type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -343,8 +349,54 @@ constexpr codegen::PointwiseOp kDropoutBackward{.name = "dropout_backward",
 
 const codegen::RegisterOps kRandomOps(codegen::RowKind::Pointwise,
                                       {{kProbability, "multinomial multinomial.out", "fixed"},
+                                       {kRace, "multinomial multinomial.out", "common"},
                                        {kTotalProbability, "multinomial multinomial.out", "fixed"},
                                        {kDropoutBackward, "native_dropout_backward", "first"}});
+
+void check_draws(const at::Tensor& self, int64_t samples, bool replacement, const at::Tensor& result) {
+  TORCH_CHECK(result.device() == self.device(), "multinomial arguments must have the same device");
+  TORCH_CHECK(self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(at::isFloatingType(self.scalar_type()),
+              "multinomial only supports floating-point dtypes for input, got: ", self.scalar_type());
+  TORCH_CHECK(result.scalar_type() == at::kLong,
+              "multinomial expects Long tensor out, got: ", result.scalar_type());
+  TORCH_CHECK(samples > 0, "cannot sample n_sample <= 0 samples");
+  const int64_t categories = self.size(-1);
+  TORCH_CHECK(replacement || samples <= categories,
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  TORCH_CHECK(categories <= int64_t{1} << 24, "number of categories cannot exceed 2^24");
+}
+
+// Draws without replacement are the places of the largest p / e, with e drawn from Exp(1) (Efraimidis and
+// Spirakis, "Weighted random sampling with a reservoir"). PyTorch's own code waits for the device twice, to
+// look for what is no probability; here the kernels report that.
+at::Tensor& multinomial_out(const at::Tensor& self, int64_t samples, bool replacement, Gen generator,
+                            at::Tensor& result) {
+  if (replacement && samples != 1)
+    return at::native::multinomial_out(self, samples, replacement, std::move(generator), result);
+  check_draws(self, samples, replacement, result);
+  at::DimVector sizes(self.sizes());
+  sizes.back() = samples;
+  at::native::resize_output(result, sizes);
+  if (result.numel() == 0) return result;
+  const c10::DeviceGuard guard(self.device());
+  const auto type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor keys = at::empty(self.sizes(), self.options().dtype(type));
+  exponential_(keys, 1, std::move(generator));
+  run_or_raise(kRace, keys, {&self, &keys});
+  at::Tensor largest = at::empty(sizes, keys.options());
+  if (samples == 1)
+    at::max_out(largest, result, keys, /*dim=*/-1, /*keepdim=*/true);
+  else
+    at::topk_out(largest, result, keys, samples);
+  checked(kTotalProbability, largest.narrow(-1, 0, 1));
+  return result;
+}
+
+at::Tensor multinomial(const at::Tensor& self, int64_t samples, bool replacement, Gen generator) {
+  at::Tensor result = at::empty({0}, self.options().dtype(at::kLong));
+  return multinomial_out(self, samples, replacement, std::move(generator), result);
+}
 
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
                                                   std::optional<bool> train) {
@@ -420,8 +472,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("random_.from", random_from);
   m.impl("random_.to", random_to);
   m.impl("randperm.generator_out", randperm_out);
-  m.impl("multinomial", at::native::multinomial);
-  m.impl("multinomial.out", at::native::multinomial_out);
+  m.impl("multinomial", multinomial);
+  m.impl("multinomial.out", multinomial_out);
   m.impl("native_dropout", native_dropout);
   m.impl("native_dropout_backward", native_dropout_backward);
 }

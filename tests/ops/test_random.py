@@ -7,7 +7,7 @@ import pytest
 import torch
 from common import on_device
 
-import dlbackend  # noqa: F401
+import dlbackend
 
 DEVICE = "ocl:0"
 COUNT = 200_001
@@ -117,6 +117,44 @@ def test_multinomial() -> None:
     rows = torch.multinomial(weights.expand(200, 4), 3)
     assert torch.equal(rows.sort(1).values.cpu(), torch.tensor([0, 1, 3]).expand(200, 3))
     assert torch.multinomial(weights.expand(5, 4), 6, replacement=True).shape == (5, 6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_one_draw_of_each_row(dtype: torch.dtype) -> None:
+    """One draw is the same with and without replacement, and nothing of it waits for the device."""
+    weights = torch.tensor([[1.0, 2.0, 0.0, 7.0]], dtype=dtype, device=DEVICE).expand(20_000, 4)
+    for replacement in (True, False):
+        drawn = torch.multinomial(weights, 1, replacement)
+        assert drawn.shape == (20_000, 1)
+        assert abs(chi_square(drawn.flatten(), torch.tensor([0.1, 0.2, 0.0, 0.7]))) < 5
+    out = torch.empty(3, dtype=torch.int64, device=DEVICE)
+    assert torch.multinomial(weights[0], 3, out=out) is out
+    assert sorted(out.tolist()) == [0, 1, 3]
+    assert torch.multinomial(weights[:0], 1).shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "samples", "message"),
+    [
+        (torch.ones(2, 2, 2), 1, "1 or 2 dim"),
+        (torch.ones(2, dtype=torch.int64), 1, "floating-point"),
+        (torch.ones(2), 0, "n_sample <= 0"),
+        (torch.ones(2), 3, "without replacement"),
+    ],
+    ids=str,
+)
+def test_multinomial_refuses_as_the_cpu(weights, samples, message):
+    for device in ("cpu", DEVICE):
+        with pytest.raises(RuntimeError, match=message):
+            torch.multinomial(weights.to(device), samples)
+
+
+def test_multinomial_takes_few_launches(background_at_rest: None) -> None:
+    weights = torch.rand(4, 50, device=DEVICE)
+    torch.multinomial(weights, 1)
+    before = dlbackend.kernel_stats()["launches"]
+    torch.multinomial(weights, 1)
+    assert dlbackend.kernel_stats()["launches"] - before <= 5
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
