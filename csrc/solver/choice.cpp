@@ -41,10 +41,10 @@ BucketChoices& bucket_choices() {
 }  // namespace
 
 ChoicePtr make_choice(SolutionPtr taken, SolutionPtr reusable, std::shared_ptr<Search> search,
-                      bool makeshift) {
+                      bool fallback) {
   auto choice = std::make_shared<Choice>();
   choice->taken = std::move(taken), choice->reusable = std::move(reusable);
-  choice->search = std::move(search), choice->makeshift = makeshift;
+  choice->search = std::move(search), choice->fallback = fallback;
   return choice;
 }
 

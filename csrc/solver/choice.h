@@ -23,13 +23,13 @@ struct Choice {
   bool from_bucket = false;
   // Taken because it was built already, or is the reference. When the problem comes again, what would have
   // been taken is built in the background, and then takes its place.
-  bool makeshift = false;
+  bool fallback = false;
   mutable std::atomic<uint32_t> last_run{0};  // in rounds, see run_round()
 };
 using ChoicePtr = std::shared_ptr<const Choice>;
 
 ChoicePtr make_choice(SolutionPtr taken, SolutionPtr reusable, std::shared_ptr<Search> search = nullptr,
-                      bool makeshift = false);
+                      bool fallback = false);
 
 // The choice of the process's find mode, or null.
 ChoicePtr known_choice(const Problem& problem);
