@@ -80,6 +80,50 @@ inline REAL2 root_of(global const REAL* t, uint power, int bits) {
     _Pragma("unroll") for (int i = 0; i < R; ++i) re[u + 8 / R * i] = a[i], im[u + 8 / R * i] = b[i]; \
   }
 
+// A work-item's numbers from those of its transform. Where that does not exist nothing is read: another's numbers may
+// change meanwhile, where a step is in place.
+static inline void load_points(global const REAL* in, const FftTiles* p, int item, bool exists, REAL* re, REAL* im) {
+  const int swap = p->flags & FFT_SWAP_IN;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    global const REAL* at = in + (item + (i << ITEMS_LOG2)) * p->in.step;
+#ifdef FFT_PAIRS
+    const REAL2 x = exists ? *(global const REAL2*)at : (REAL2)(0);
+#else
+    const REAL2 x = exists ? (REAL2)(at[0], p->in.im ? at[p->in.im] : 0) : (REAL2)(0);
+#endif
+    re[i] = swap ? x.y : x.x, im[i] = swap ? x.x : x.y;
+  }
+}
+
+// Multiplies number e of column c by the root to the power e * c.
+static inline void turn_steps(global const REAL* t, int bits, int item, uint c, REAL* re, REAL* im) {
+  const REAL2 base = root_of(t, item * c, bits), root = root_of(t, c << ITEMS_LOG2, bits);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const REAL2 product = multiply((REAL2)(re[i], im[i]), base);
+    re[i] = product.x, im[i] = product.y;
+  }
+  turn(re, im, root);
+}
+
+// Writes a work-item's numbers to those of its transform.
+static inline void store_points(global REAL* out, const FftTiles* p, int item, REAL scale, const REAL* re,
+                                const REAL* im) {
+  const int swap = p->flags & FFT_SWAP_OUT;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    global REAL* at = out + (item + (i << ITEMS_LOG2)) * p->out.step;
+    const REAL2 x = (REAL2)(swap ? im[i] : re[i], swap ? re[i] : im[i]) * scale;
+#ifdef FFT_PAIRS
+    *(global REAL2*)at = x;
+#else
+    at[0] = x.x;
+    if (p->out.im) at[p->out.im] = x.y;
+#endif
+  }
+}
+
 // The arguments are those of fft_stockham; `roots` are those of order POINTS.
 kernel void fft_registers(global const REAL* input, global REAL* output, global const REAL* roots,
                           global const REAL* unused_real, global const REAL* unused_chirp,
@@ -92,22 +136,7 @@ kernel void fft_registers(global const REAL* input, global REAL* output, global 
   roots += p.twiddle;
   int item = ITEM(id, IN_ACROSS), lane = LANE(id, IN_ACROSS);
   REAL re[8], im[8];
-  {
-    // lanes that there are not read nothing: another's numbers may change meanwhile, where a step is in place
-    const bool exists = lane < lanes;
-    global const REAL* in = input + from + lane * p.in.lane;
-    const int swap = p.flags & FFT_SWAP_IN;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      global const REAL* at = in + (item + (i << ITEMS_LOG2)) * p.in.step;
-#ifdef FFT_PAIRS
-      const REAL2 x = exists ? *(global const REAL2*)at : (REAL2)(0);
-#else
-      const REAL2 x = exists ? (REAL2)(at[0], p.in.im ? at[p.in.im] : 0) : (REAL2)(0);
-#endif
-      re[i] = swap ? x.y : x.x, im[i] = swap ? x.x : x.y;
-    }
-  }
+  load_points(input + from + lane * p.in.lane, &p, item, lane < lanes, re, im);
   FFT_FULL_PASS(0)
 #if FULL_PASSES > 1
   FFT_FULL_PASS(1)
@@ -124,30 +153,10 @@ kernel void fft_registers(global const REAL* input, global REAL* output, global 
   FFT_REST(4)
 #endif
   if (p.flags & FFT_STEPS) {
-    // number e of column c times the root to the power e * c
-    global const REAL* t = steps + p.steps;
     const uint c =
         p.flags & FFT_STEPS_OF_BATCH ? (uint)(index + p.first) % (uint)p.sizes[0] : (uint)column + min(lane, lanes - 1);
-    const REAL2 base = root_of(t, item * c, p.step_bits), root = root_of(t, c << ITEMS_LOG2, p.step_bits);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const REAL2 product = multiply((REAL2)(re[i], im[i]), base);
-      re[i] = product.x, im[i] = product.y;
-    }
-    turn(re, im, root);
+    turn_steps(steps + p.steps, p.step_bits, item, c, re, im);
   }
   if (lane >= lanes) return;
-  global REAL* out = output + to + lane * p.out.lane;
-  const int swap = p.flags & FFT_SWAP_OUT;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    global REAL* at = out + (item + (i << ITEMS_LOG2)) * p.out.step;
-    const REAL2 x = (REAL2)(swap ? im[i] : re[i], swap ? re[i] : im[i]) * scale;
-#ifdef FFT_PAIRS
-    *(global REAL2*)at = x;
-#else
-    at[0] = x.x;
-    if (p.out.im) at[p.out.im] = x.y;
-#endif
-  }
+  store_points(output + to + lane * p.out.lane, &p, item, scale, re, im);
 }

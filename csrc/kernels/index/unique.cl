@@ -54,22 +54,18 @@ kernel void dlb_count_groups(global const A_T* x, long x_offset, global const in
 // starts: where each group begins. inverse (optional): the group of each row. values (optional): each group's element, of
 // rows of one. places: where the rows were before they were put in order; they are read by it where `ordered`, and lie in
 // order already where only `placed`.
+#if DLB_CPU
 kernel void dlb_write_groups(global const A_T* x, long x_offset, global const int* places, long places_offset,
                              int ordered, uint width, uint n, uint per_run, global const int* counts,
                              long counts_offset, global long* starts, long starts_offset, global long* inverse,
                              long inverse_offset, int wants_inverse, int placed, global A_T* values, long values_offset,
                              int wants_values) {
-#if DLB_CPU
   const uint run = get_global_id(0), begin = run * per_run;
   if (begin >= n) return;
-#else
-  const uint run = get_group_id(0), begin = run * per_run;
-#endif
   const uint end = min(begin + per_run, n);
   x += x_offset, places += places_offset;
   starts += starts_offset, inverse += inverse_offset, values += values_offset;
   long group = (long)counts[counts_offset + run] - 1;
-#if DLB_CPU
   // Without branches, which would be guessed wrong: the starts of a block first.
   enum { BLOCK = 256 };
   uint found[BLOCK];
@@ -95,13 +91,21 @@ kernel void dlb_write_groups(global const A_T* x, long x_offset, global const in
     }
     group += count;
   }
+}
 #else
-  // Rows are read, and results written, by neighbouring work-items; in between a work-item has RUN_ITEMS neighbouring
-  // rows.
+// Rows are read, and results written, by neighbouring work-items; in between a work-item has RUN_ITEMS neighbouring rows.
+kernel void dlb_write_groups(global const A_T* x, long x_offset, global const int* places, long places_offset,
+                             int ordered, uint width, uint n, uint per_run, global const int* counts,
+                             long counts_offset, global long* starts, long starts_offset, global long* inverse,
+                             long inverse_offset, int wants_inverse, int placed, global A_T* values, long values_offset,
+                             int wants_values) {
   local uint sums[2 * SCAN_GROUP];
   local uchar begins[SCAN_GROUP * RUN_ITEMS];
   local ushort place[SCAN_GROUP * RUN_ITEMS];  // of the groups' first rows, then the group of each row
-  const uint item = get_local_id(0);
+  const uint item = get_local_id(0), run = get_group_id(0), begin = run * per_run, end = min(begin + per_run, n);
+  x += x_offset, places += places_offset;
+  starts += starts_offset, inverse += inverse_offset, values += values_offset;
+  const long group = counts[counts_offset + run];
 #pragma unroll 4
   for (uint k = 0; k < RUN_ITEMS; ++k) {
     const uint i = k * SCAN_GROUP + item;
@@ -116,7 +120,6 @@ kernel void dlb_write_groups(global const A_T* x, long x_offset, global const in
   for (uint k = 0; k < RUN_ITEMS; ++k)
     if (found >> k & 1) place[at++] = item * RUN_ITEMS + k;
   barrier(CLK_LOCAL_MEM_FENCE);
-  ++group;
   for (uint f = item; f < all; f += SCAN_GROUP) {
     const uint i = begin + place[f];
     starts[group + f] = i;
@@ -135,8 +138,8 @@ kernel void dlb_write_groups(global const A_T* x, long x_offset, global const in
     const uint i = k * SCAN_GROUP + item;
     if (begin + i < end) inverse[placed ? places[begin + i] : begin + i] = group + place[i] - 1;
   }
-#endif
 }
+#endif
 
 // lengths[g] = starts[g + 1] - starts[g], the last up to n.
 kernel void dlb_group_lengths(global const long* starts, long starts_offset, global long* lengths,

@@ -2,6 +2,25 @@
 #define WIDTH LU_COLUMNS
 #include "kernels/linalg/lu_rows.clh"
 
+// The place of the pivot among the work-items' candidates, a size and a place of each. All of them must call it. Arrays
+// for LINALG_GROUP candidates, and for 16.
+static inline int first_of_all(REAL most, int at, local REAL* sizes, local int* places, local REAL* some_sizes,
+                               local int* some_places) {
+  sizes[ITEM] = most, places[ITEM] = at;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (ITEM < 16) {
+    for (int other = ITEM + 16; other < LINALG_GROUP; other += 16)
+      if (COMES_BEFORE(sizes[other], places[other], most, at)) most = sizes[other], at = places[other];
+    some_sizes[ITEM] = most, some_places[ITEM] = at;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  most = some_sizes[0], at = some_places[0];
+  for (int other = 1; other < 16; ++other)
+    if (COMES_BEFORE(some_sizes[other], some_places[other], most, at))
+      most = some_sizes[other], at = some_places[other];
+  return at;
+}
+
 // Factors `count` columns of a from row and column `from` on, as LAPACK's getf2: all rows of a matrix that are left, at
 // most HELD * LINALG_GROUP, stay in registers. pivots and info as lu_panel's of lu.cl, `first` being the rows above a in
 // the whole.
@@ -35,18 +54,7 @@ __attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void lu_columns
       const REAL size = ABS1(held[r][0]);
       if (place[r] >= j && COMES_BEFORE(size, place[r], most, at)) most = size, at = place[r];
     }
-    sizes[ITEM] = most, places[ITEM] = at;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (ITEM < 16) {
-      for (int other = ITEM + 16; other < LINALG_GROUP; other += 16)
-        if (COMES_BEFORE(sizes[other], places[other], most, at)) most = sizes[other], at = places[other];
-      some_sizes[ITEM] = most, some_places[ITEM] = at;
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    most = some_sizes[0], at = some_places[0];
-    for (int other = 1; other < 16; ++other)
-      if (COMES_BEFORE(some_sizes[other], some_places[other], most, at))
-        most = some_sizes[other], at = some_places[other];
+    at = first_of_all(most, at, sizes, places, some_sizes, some_places);
 #pragma unroll
     for (int r = 0; r < HELD; ++r) {
       if (place[r] == at) {

@@ -12,6 +12,50 @@ inline void rotate(local T* x, local T* y, int n, int lane, int lanes, Rotation 
   }
 }
 
+// The columns of `left` [m, size], and with them those of `right` [n, size] where there are `vectors`, in local memory.
+// A pair of columns has `lanes` work-items. products, squares: an element and two for each work-item.
+typedef struct {
+  local T *left, *right, *products;
+  local REAL* squares;
+  local int* rotated;  // [2]; whether a sweep rotated, of sweeps with even and odd numbers
+  int ldw, ldv, size, lanes;
+} Columns;
+
+// Rotates until the columns are orthogonal to each other. Returns after how many sweeps they were: MOST_SWEEPS where they
+// may not be.
+static inline int orthogonalise(Columns c, int m, int n, int vectors) {
+  const int pair = ITEM / c.lanes, lane = ITEM % c.lanes, used = pair < c.size / 2;
+  const REAL tolerance = EPSILON * sqrt((REAL)m);
+  int sweep = 0, round = 0;
+  for (;;) {
+    const int2 columns = pair_of(used ? pair : 0, round, c.size);
+    local T* const x = c.left + columns.x * c.ldw;
+    local T* const y = c.left + columns.y * c.ldw;
+    T product = OF(0);
+    REAL alpha = 0, beta = 0;
+    for (int i = lane; i < m; i += c.lanes) {
+      const T f = x[i], g = y[i];
+      product += MUL(CONJ(f), g), alpha += NORM2(f), beta += NORM2(g);
+    }
+    c.products[ITEM] = product, c.squares[2 * ITEM] = alpha, c.squares[2 * ITEM + 1] = beta;
+    LOCAL_SYNC;
+    if (ITEM == 0 && round == 0) c.rotated[(sweep + 1) & 1] = 0;
+    product = OF(0), alpha = beta = 0;
+    for (int i = ITEM - lane; i < ITEM - lane + c.lanes; ++i)
+      product += c.products[i], alpha += c.squares[2 * i], beta += c.squares[2 * i + 1];
+    const Rotation r = find_rotation(product, alpha, beta, 0, tolerance, LEAST_SQUARE);
+    if (used && r.needed) {
+      if (lane == 0) c.rotated[sweep & 1] = 1;
+      rotate(x, y, m, lane, c.lanes, r);
+      if (vectors) rotate(c.right + columns.x * c.ldv, c.right + columns.y * c.ldv, n, lane, c.lanes, r);
+    }
+    LOCAL_SYNC;
+    if (++round < c.size - 1) continue;
+    if (!c.rotated[sweep & 1] || ++sweep == MOST_SWEEPS) return sweep;
+    round = 0;
+  }
+}
+
 // w [m, n] with m >= n, replaced by U; s [n] descending; v [n, n], w = U s V^H. Without `vectors` w and v are not
 // written. lacking: whether columns of U are zero, for want of rank. info: -4 for numbers that are not finite, n where
 // rotations did not end. A work-group a matrix, with `lanes` work-items for each pair of columns; with n rounded up to
@@ -20,7 +64,7 @@ kernel void svd_small(global T* w, const Matrix mw, global T* v, const Matrix mv
                       global int* info, const Matrix mi, global int* lacking, const Matrix ml, const int m, const int n,
                       const int vectors, const int ldw, const int ldv, const int lanes, local T* room) {
   local int rotated[2], places[JACOBI_MOST];
-  const int size = n + (n & 1), pair = ITEM / lanes, lane = ITEM % lanes, used = pair < size / 2;
+  const int size = n + (n & 1);
   local T* const left = room;
   local T* const right = left + ldw * size;
   local T* const products = right + ldv * size;
@@ -41,37 +85,11 @@ kernel void svd_small(global T* w, const Matrix mw, global T* v, const Matrix mv
     FOR_ITEMS(i, 0, n) s[i * ms.row] = NAN;
     return;
   }
-  const REAL scale = dlb_scale(most), tolerance = EPSILON * sqrt((REAL)m);
+  const REAL scale = dlb_scale(most);
   FOR_ELEMENTS(i, m, j, n, lanes) left[i + j * ldw] *= scale;
   GLOBAL_SYNC;
-  int sweep = 0, round = 0;
-  for (;;) {
-    const int2 columns = pair_of(used ? pair : 0, round, size);
-    local T* const x = left + columns.x * ldw;
-    local T* const y = left + columns.y * ldw;
-    T product = OF(0);
-    REAL alpha = 0, beta = 0;
-    for (int i = lane; i < m; i += lanes) {
-      const T f = x[i], g = y[i];
-      product += MUL(CONJ(f), g), alpha += NORM2(f), beta += NORM2(g);
-    }
-    products[ITEM] = product, squares[2 * ITEM] = alpha, squares[2 * ITEM + 1] = beta;
-    LOCAL_SYNC;
-    if (ITEM == 0 && round == 0) rotated[(sweep + 1) & 1] = 0;
-    product = OF(0), alpha = beta = 0;
-    for (int i = ITEM - lane; i < ITEM - lane + lanes; ++i)
-      product += products[i], alpha += squares[2 * i], beta += squares[2 * i + 1];
-    const Rotation r = find_rotation(product, alpha, beta, 0, tolerance, LEAST_SQUARE);
-    if (used && r.needed) {
-      if (lane == 0) rotated[sweep & 1] = 1;
-      rotate(x, y, m, lane, lanes, r);
-      if (vectors) rotate(right + columns.x * ldv, right + columns.y * ldv, n, lane, lanes, r);
-    }
-    LOCAL_SYNC;
-    if (++round < size - 1) continue;
-    if (!rotated[sweep & 1] || ++sweep == MOST_SWEEPS) break;
-    round = 0;
-  }
+  const Columns columns = {left, right, products, squares, rotated, ldw, ldv, size, lanes};
+  const int sweep = orthogonalise(columns, m, n, vectors);
   FOR_ITEMS(j, 0, n) {
     REAL sum = 0;
     for (int i = 0; i < m; ++i) sum += NORM2(left[i + j * ldw]);

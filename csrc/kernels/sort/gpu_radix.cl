@@ -101,6 +101,30 @@ kernel void dlb_radix_scan(global uint* counts, global uint* totals, global K* v
   if (blocks_joined && item == 0) VARYING(row) = JOINED(differing);
 }
 
+// Sorts a block, of which `end` elements exist, by the digit into tables->shared.numbers, and finds the elements' ranks.
+// tables->start becomes where digits begin in the row, less where they do in the block; totals, counts: of the row and
+// of the row's blocks before.
+static inline void dlb_sort_block(global const R* from, uint end, uint shift, K flip, global const uint* totals,
+                                  global const uint* counts, ushort* rank, local RankTables* tables) {
+  const uint item = get_local_id(0);
+  R number[ITEMS];
+  uchar digit[ITEMS];
+#pragma unroll
+  for (uint k = 0; k < ITEMS; ++k) {
+    const uint i = ELEMENT(k);
+    // Elements behind the row's end come after all others.
+    number[k] = i < end ? from[i] : 0;
+    digit[k] = i < end ? DIGIT(number[k], shift) : RADIX - 1;
+  }
+  dlb_rank(digit, rank, tables);
+  uint all;
+  const uint digit_start = dlb_scan_items(totals[item], tables->sums, &all);
+  tables->start[item] = digit_start + counts[item] - tables->start[item];
+#pragma unroll
+  for (uint k = 0; k < ITEMS; ++k) tables->shared.numbers[rank[k]] = number[k];
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+
 // Moves a block in the order of the digit. The elements are sorted in local memory first, so that neighbours are
 // written together. The last pass that moves anything writes the results.
 kernel void dlb_radix_move(global const R* from, global const int* places, global R* keys, global int* order,
@@ -122,24 +146,9 @@ kernel void dlb_radix_move(global const R* from, global const int* places, globa
     places = (odd ? order + p.order : other_order + p.other_order) + at_row;
   }
   const uint first = block * BLOCK, end = min(p.n - first, (uint)BLOCK), shift = p.pass * SORT_DIGIT_BITS;
-  R number[ITEMS];
-  uchar digit[ITEMS];
   ushort rank[ITEMS];
-#pragma unroll
-  for (uint k = 0; k < ITEMS; ++k) {
-    const uint i = ELEMENT(k);
-    // Elements behind the row's end come after all others.
-    number[k] = i < end ? from[first + i] : 0;
-    digit[k] = i < end ? DIGIT(number[k], shift) : RADIX - 1;
-  }
-  dlb_rank(digit, rank, &tables);
-  // Where digits begin in the row, less where they do in the block.
-  uint all;
-  const uint digit_start = dlb_scan_items(totals[p.totals + (ulong)row * RADIX + item], tables.sums, &all);
-  tables.start[item] = digit_start + counts[p.counts + (ulong)get_group_id(0) * RADIX + item] - tables.start[item];
-#pragma unroll
-  for (uint k = 0; k < ITEMS; ++k) tables.shared.numbers[rank[k]] = number[k];
-  barrier(CLK_LOCAL_MEM_FENCE);
+  dlb_sort_block(from + first, end, shift, flip, totals + p.totals + (ulong)row * RADIX,
+                 counts + p.counts + (ulong)get_group_id(0) * RADIX, rank, &tables);
   global R* to = (odd ? other_keys + p.other_keys : keys + p.keys) + at_row;
   if (last) to = values + p.values + at_row;
   const bool moves_numbers = !last || p.wants_values;

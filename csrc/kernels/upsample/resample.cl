@@ -136,6 +136,24 @@ inline void line_of_pixels(global const uchar* from, global uchar* to, global co
     }
   }
 }
+
+// A line of pixels of up to BYTES_OF_PIXEL bytes.
+static inline void line_of_row(global const uchar* x, global uchar* y, global const int* bounds,
+                               global const short* table, global const T* weights, const ResamplePass* p, uint row) {
+  const ResampleAxis a = p->axis;
+  const uint outer = dlb_divide(row, p->blocks);
+  const int first = (row - outer * p->blocks.divisor) * RESAMPLE_LANES, lanes = min(RESAMPLE_LANES, a.out - first);
+  global const uchar* from = x + p->x + (long)outer * a.in * p->inner;
+  global uchar* to = y + p->y + ((long)outer * a.out + first) * p->inner;
+  const int precision = weights[p->precision], half_of_last = 1 << (precision - 1);
+#define PIXELS(channels)   \
+  if (p->inner == channels) \
+    line_of_pixels(from, to, bounds, table, a.taps, a.in, first, lanes, half_of_last, precision, channels);
+  if (p->inner == 1) line_of_bytes(from, to, bounds, table, a.taps, a.in, first, lanes, half_of_last, precision);
+  PIXELS(2)
+  PIXELS(3)
+  PIXELS(4)
+}
 #else
 #define WEIGHT_T T
 #define WEIGHT(o, k) table[(long)(k) * a.out + (o)]
@@ -151,18 +169,7 @@ kernel void resample(global const A_T* x, global B_T* y, global const int* bound
     T sum[RESAMPLE_LANES];
 #if defined(DLB_CPU) && defined(BYTES)
     if (p.inner <= BYTES_OF_PIXEL) {
-      const uint outer = dlb_divide(row, p.blocks);
-      const int first = (row - outer * p.blocks.divisor) * RESAMPLE_LANES, lanes = min(RESAMPLE_LANES, a.out - first);
-      global const uchar* from = x + p.x + (long)outer * a.in * p.inner;
-      global uchar* to = y + p.y + ((long)outer * a.out + first) * p.inner;
-      const int half_of_last = START(p, weights), precision = weights[p.precision];
-#define PIXELS(channels)  \
-  if (p.inner == channels) \
-    line_of_pixels(from, to, bounds, table, a.taps, a.in, first, lanes, half_of_last, precision, channels);
-      if (p.inner == 1) line_of_bytes(from, to, bounds, table, a.taps, a.in, first, lanes, half_of_last, precision);
-      PIXELS(2)
-      PIXELS(3)
-      PIXELS(4)
+      line_of_row(x, y, bounds, table, weights, &p, row);
       continue;
     }
 #elif defined(DLB_CPU)

@@ -3,6 +3,16 @@
 #include "common/lines.clh"
 #include "upsample/taps.clh"
 
+// The positions and the weights of `lanes` neighbours along the width, from w on, of so many taps: [tap][neighbour].
+static inline void taps_of_line(ResizeAxis a, int w, int lanes, int taps, int index[4][BLOCK], T weight[4][BLOCK]) {
+  int at[4];
+  REAL weights[4];
+  for (int j = 0; j < lanes; ++j) {
+    taps_at(a, w + j, at, weights);
+    for (int k = 0; k < taps; ++k) index[k][j] = at[k], weight[k][j] = weights[k];
+  }
+}
+
 kernel void resize(global const A_T* x, global A_T* y, const ResizeParams p, const Team team) {
   const ResizeAxis ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   const int td = taps_of(ad), th = taps_of(ah), tw = taps_of(aw), copies = td * th * tw == 1;
@@ -48,10 +58,7 @@ kernel void resize(global const A_T* x, global A_T* y, const ResizeParams p, con
             DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] += weight * LOAD_A(from, j * p.lines.xs[1]);
           }
     } else {
-      for (int j = 0; j < at.lanes && at.w != known; ++j) {
-        taps_at(aw, at.w + j, wi, ww);
-        for (int w = 0; w < tw; ++w) index[w][j] = wi[w], weight[w][j] = ww[w];
-      }
+      if (at.w != known) taps_of_line(aw, at.w, at.lanes, tw, index, weight);
       known = at.w;
       for (int d = 0; d < td; ++d)
         for (int h = 0; h < th; ++h) {
