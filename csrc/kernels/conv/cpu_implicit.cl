@@ -52,6 +52,11 @@ TILES(local)
 PACK(global)
 PACK(local)
 
+// The same for a panel of `width` columns, `left` of which there are.
+static inline void pack_panel(const Gather* p, global const T* weights, int count, int left, local float* to, int width) {
+  for (int i = 0; i < width; i += 16) pack_local(p, weights + i * p->wcol, count, min(16, left - i), to + i, width);
+}
+
 // Weights into panels [group][block of channels][64 columns][tap][channel][column], columns padded to 16 by zeros.
 // One work-item packs 16 columns of a block of channels.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit_pack(global const T* weights, long ow,
@@ -64,24 +69,56 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit_pac
               packed + op + ((long)g * p.red + c0) * taps * cols + (long)panel * taps * count + (j - panel), width);
 }
 
+// results[row][column] = or += the sums over the walk of the rows at slab[offsets[row]], with nv vectors of columns of
+// `weights`. As many offsets as a tile has rows are read behind the last.
+#define MULTIPLY(SPACE)                                                                                                 \
+  static inline void multiply_##SPACE(int rows, local const float* slab, local const int* offsets, Walk walk,          \
+                                      SPACE const float* weights, int nv, local float* results, int pitch, int add) {  \
+    for (int i = 0; i < rows; i += MR) {                                                                               \
+      int row[MR];                                                                                                     \
+      for (int r = 0; r < MR; r++) row[r] = offsets[i + r];                                                            \
+      tile_##SPACE(nv, slab, row, walk, weights, results + i * pitch, pitch, add);                                     \
+    }                                                                                                                  \
+  }
+MULTIPLY(global)
+MULTIPLY(local)
+
+// Pixels of the block's images from `lo` on, through `in`, to pixels[image][d][h][w][channel]: a number of planes, rows
+// and columns as in `size`, and `count` channels.
+static inline void load_images(const Gather* p, const Block* b, global const T* in, const int* lo, const int* size,
+                               int count, local float* pixels, int image_pitch) {
+  for (int n = 0; n < b->size[0]; n++)
+    load_pixels(in + (b->begin[0] + n) * p->is[0], p->is, p->in, lo, size, count, count, pixels + n * image_pitch,
+                p->pitch);
+}
+
+// Where each position of the block begins in scratch. As many as a tile has rows follow that repeat the last one.
+static inline void find_offsets(const Gather* p, const Block* b, int image_pitch, int plane_pitch, int row_pitch,
+                                local int* offsets) {
+  int at = 0;
+  for (int n = 0; n < b->size[0]; n++)
+    for (int d = 0; d < b->size[1]; d++)
+      for (int h = 0; h < b->size[2]; h++)
+        for (int w = 0; w < b->size[3]; w++)
+          offsets[at++] = n * image_pitch + d * p->step[0] * plane_pitch + h * p->step[1] * row_pitch +
+                          w * p->step[2] * p->pitch;
+  for (int r = 0; r < MR; r++) offsets[at + r] = offsets[at - 1];
+}
+
 // Forward pass, or one stride phase of the input gradient. Range: blocks of positions, blocks of columns, groups. The
 // weights were packed before, or each work-item packs those that it needs: where hardly another one needs them, that
 // saves writing them to memory and reading them again.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit(global const T* in, long oi,
-                                                                    global const T* weights, long ow,
-                                                                    global const float* packed, long op,
-                                                                    global T* out, long oo, global const T* bias,
-                                                                    long ob, Gather p,
-                                                                    local float* scratch EPILOGUE_PARAMETERS) {
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit(
+    global const T* in, long oi, global const T* weights, long ow, global const float* packed, long op, global T* out,
+    long oo, global const T* bias, long ob, Gather p, local float* scratch EPILOGUE_PARAMETERS) {
   CONSTANTS(p)
   const Block b = block_of(&p, get_global_id(0));
   const int j0 = get_global_id(1) * p.block_cols, g = get_global_id(2);
   const int jn = min(p.block_cols, p.cols - j0), cols = padded16(p.cols), pitch = padded16(jn);
   const int taps = p.taps[0] * p.taps[1] * p.taps[2];
   in += oi + (long)g * p.red * p.is[1];
-  out += oo;
-  global const T* first = out;
-  out += ((long)g * p.cols + j0) * p.os[1];
+  global const T* first = out + oo;
+  out += oo + ((long)g * p.cols + j0) * p.os[1];
   bias += ob + g * p.cols + j0;
   packed += op + (long)g * p.red * taps * cols;
   weights += ow + g * p.wgroup;
@@ -98,13 +135,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit(glo
   local float* results = scratch + padded16(b.count + MR);
   local float* panel = results + (b.count + MR) * pitch;  // with p.packs
   local float* pixels = panel + (p.packs ? taps * p.channels * min(NR, cols) : 0);
-  int at = 0;
-  for (int n = 0; n < b.size[0]; n++)
-    for (int d = 0; d < b.size[1]; d++)
-      for (int h = 0; h < b.size[2]; h++)
-        for (int w = 0; w < b.size[3]; w++)
-          offsets[at++] = n * image_pitch + d * p.step[0] * plane_pitch + h * p.step[1] * row_pitch + w * p.step[2] * p.pitch;
-  for (int r = 0; r < MR; r++) offsets[at + r] = offsets[at - 1];
+  find_offsets(&p, &b, image_pitch, plane_pitch, row_pitch, offsets);
   if (taps == 0 || p.red == 0)
     for (int i = 0; i < b.count * pitch; i++) results[i] = 0.f;
 
@@ -116,27 +147,21 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit(glo
           const int lo[3] = {b.begin[1] * p.step[0] + p.first[0] + t0 * p.dilation[0],
                              b.begin[2] * p.step[1] + p.first[1] + t1 * p.dilation[1],
                              b.begin[3] * p.step[2] + p.first[2] + t2 * p.dilation[2]};
-          for (int n = 0; n < b.size[0]; n++)
-            load_pixels(in + (b.begin[0] + n) * p.is[0] + c * p.is[1], p.is, p.in, lo, size, count, count,
-                        pixels + n * image_pitch, p.pitch);
+          load_images(&p, &b, in + c * p.is[1], lo, size, count, pixels, image_pitch);
           Walk walk = {count, 1, inner[2], p.dilation[2] * p.pitch, inner[1], p.dilation[1] * row_pitch};
           if (p.dilation[2] == 1 && p.pitch == count) walk.n0 *= walk.n1, walk.n1 = 1;
           for (int j = j0; j < j0 + jn; j += NR) {
             const int width = min(NR, cols - j);
-            if (p.packs)
-              for (int i = 0; i < width; i += 16)
-                pack_local(&p, weights + (j + i) * p.wcol + c * p.wred, count, min(16, p.cols - j - i), panel + i, width);
+            if (p.packs) pack_panel(&p, weights + j * p.wcol + c * p.wred, count, p.cols - j, panel, width);
             for (int d = 0; d < inner[0]; d++) {
               const int tap = ((t0 + d) * p.taps[1] + t1) * p.taps[2] + t2, add = c + t0 + t1 + t2 + d > 0;
               local const float* slab = pixels + d * p.dilation[0] * plane_pitch;
               global const float* before = packed + (long)c * taps * cols + ((long)j * taps + tap * width) * count;
-              for (int i = 0; i < b.count; i += MR) {
-                int row[MR];
-                for (int r = 0; r < MR; r++) row[r] = offsets[i + r];
-                local float* to = results + i * pitch + (j - j0);
-                if (p.packs) tile_local(width / 16, slab, row, walk, panel + tap * width * count, to, pitch, add);
-                else tile_global(width / 16, slab, row, walk, before, to, pitch, add);
-              }
+              local float* to = results + (j - j0);
+              if (p.packs)
+                multiply_local(b.count, slab, offsets, walk, panel + tap * width * count, width / 16, to, pitch, add);
+              else
+                multiply_global(b.count, slab, offsets, walk, before, width / 16, to, pitch, add);
             }
           }
         }
@@ -182,8 +207,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit_wei
           for (int t2 = 0; t2 < p.taps[2]; t2++)
             offsets[at++] = c + t0 * p.dilation[0] * plane_pitch + t1 * p.dilation[1] * row_pitch + t2 * p.dilation[2] * p.pitch;
     for (int r = 0; r < MR; r++) offsets[at + r] = offsets[at - 1];
-    for (int n = 0; n < b.size[0]; n++)
-      load_pixels(in + (b.begin[0] + n) * p.is[0], p.is, p.in, lo, size, count, count, pixels + n * image_pitch, p.pitch);
+    load_images(&p, &b, in, lo, size, count, pixels, image_pitch);
 
     const int positions = b.size[1] * b.size[2] * b.size[3];
     const Walk walk = {b.size[3], p.step[2] * p.pitch, b.size[2], p.step[1] * row_pitch, b.size[1], p.step[0] * plane_pitch};
@@ -193,12 +217,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit_wei
         load_pixels(grad + (b.begin[0] + n) * p.os[0] + j * p.os[1], p.os, p.q, b.begin + 1, b.size + 1,
                     min(NR, jn - j), width, panels + n * positions * width, width);
       for (int n = 0; n < b.size[0]; n++)
-        for (int i = 0; i < rows; i += MR) {
-          int row[MR];
-          for (int r = 0; r < MR; r++) row[r] = offsets[i + r];
-          tile_local(width / 16, pixels + n * image_pitch, row, walk, panels + n * positions * width,
-                     results + i * pitch + j, pitch, add || n);
-        }
+        multiply_local(rows, pixels + n * image_pitch, offsets, walk, panels + n * positions * width, width / 16,
+                       results + j, pitch, add || n);
     }
     add = 1;
   }

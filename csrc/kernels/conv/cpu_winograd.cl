@@ -44,6 +44,22 @@ inline void transform_images(const Gather* p, const Block* b, int m, global cons
   }
 }
 
+// The same for the output's gradient: to[t * t][tile][column] of `size` pixels from the block's first on.
+static inline void transform_grads(const Gather* p, const Block* b, int m, global const T* grad, const int* size, int jn,
+                                   local float* pixels, local float* to, int step) {
+  const int pitch = padded16(jn), row_pitch = size[2] * pitch;
+  for (int n = 0; n < b->size[0]; n++) {
+    load_pixels(grad + (b->begin[0] + n) * p->os[0], p->os, p->q, b->begin + 1, size, jn, pitch, pixels, pitch);
+    for (int h = 0; h < size[1]; h += m)
+      for (int w = 0; w < size[2]; w += m, to += pitch)
+        for (int j = 0; j < pitch; j += 16) {
+          local const float* from = pixels + h * row_pitch + w * pitch + j;
+          if (m == 2) grads4_tile(from, row_pitch, pitch, to + j, step);
+          else grads6_tile(from, row_pitch, pitch, to + j, step);
+        }
+  }
+}
+
 #define WEIGHT_CHANNELS 16  // transformed at a time
 
 // weights[column][channel][3][3] (strides of p) to w[channel][tap][16 columns], zero beyond jn columns.
@@ -125,6 +141,31 @@ inline void direct_tile(const Gather* p, int m, global const T* in, global const
   }
 }
 
+// results[position][column] of the block from sums[t * t][tile][column]. Tiles whose sums are not finite are computed again
+// the direct way; y is room for one tile.
+static inline void transform_sums(const Gather* p, const Block* b, int m, global const T* in, global const T* weights,
+                                  int jn, const int* lo, local const float* sums, int sum_step, local float* y,
+                                  local float* results, int pitch) {
+  local const float* from = sums;
+  for (int n = 0; n < b->size[0]; n++)
+    for (int h = 0; h < b->size[2]; h += m)
+      for (int w = 0; w < b->size[3]; w += m, from += pitch)
+        for (int j = 0; j < jn; j += 16) {
+          if (m == 2) output4_tile(from + j, 4 * sum_step, sum_step, y, 16);
+          else output6_tile(from + j, 6 * sum_step, sum_step, y, 16);
+          float16 finite = 0.f;
+          for (int i = 0; i < m * m; i++) finite += 0.f * vload16(i, y);
+          if (any(isnan(finite)))
+            direct_tile(p, m, in + (b->begin[0] + n) * p->is[0], weights + j * p->wcol, min(16, jn - j), lo[0], lo[1] + h,
+                        lo[2] + w, y);
+          for (int i = 0; i < m * m; i++) {
+            const int row = h + i / m, column = w + i % m;
+            if (row < b->size[2] && column < b->size[3])
+              vstore16(vload16(i, y), 0, results + ((n * b->size[2] + row) * b->size[3] + column) * pitch + j);
+          }
+        }
+}
+
 // Range: blocks of positions (of whole tiles but for the image's end; one depth), blocks of columns, groups. Each
 // work-item transforms the weights it needs: cheaper than to write and read t * t / 9 times as many through memory, which
 // is only read faster where it stays in cache. Tiles whose sums are not finite are computed again the direct way:
@@ -173,24 +214,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_winograd(glo
     }
   }
 
-  local const float* from = sums;
-  for (int n = 0; n < b.size[0]; n++)
-    for (int h = 0; h < b.size[2]; h += m)
-      for (int w = 0; w < b.size[3]; w += m, from += pitch)
-        for (int j = 0; j < jn; j += 16) {
-          if (m == 2) output4_tile(from + j, 4 * sum_step, sum_step, y, 16);
-          else output6_tile(from + j, 6 * sum_step, sum_step, y, 16);
-          float16 finite = 0.f;
-          for (int i = 0; i < m * m; i++) finite += 0.f * vload16(i, y);
-          if (any(isnan(finite)))
-            direct_tile(&p, m, in + (b.begin[0] + n) * p.is[0], weights + j * p.wcol, min(16, jn - j), lo[0], lo[1] + h,
-                        lo[2] + w, y);
-          for (int i = 0; i < m * m; i++) {
-            const int row = h + i / m, column = w + i % m;
-            if (row < b.size[2] && column < b.size[3])
-              vstore16(vload16(i, y), 0, results + ((n * b.size[2] + row) * b.size[3] + column) * pitch + j);
-          }
-        }
+  transform_sums(&p, &b, m, in, weights, jn, lo, sums, sum_step, y, results, pitch);
   store_positions(&p, &b, results, pitch, jn, out, bias, first, g * p.cols + j0 EPILOGUE_ARGUMENTS);
 }
 
@@ -242,21 +266,11 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_winograd_wei
     const int tiles = b.size[0] * tiles_h * tiles_w, image_step = odd_lines(tiles * p.pitch);
     const int size[3] = {1, tiles_h * m + 2, tiles_w * m + 2}, grad_size[3] = {1, tiles_h * m, tiles_w * m};
     const int lo[3] = {b.begin[1] + p.first[0], b.begin[2] + p.first[1], b.begin[3] + p.first[2]};
-    const int grad_step = odd_lines(tiles * pitch), row_pitch = grad_size[2] * pitch;
+    const int grad_step = odd_lines(tiles * pitch);
     local float* grads = images + tile * image_step;  // [t * t][tile][column]
     local float* pixels = grads + tile * grad_step;   // of one image, then of one gradient
     transform_images(&p, &b, m, in, lo, size, count, pixels, images, image_step);
-    local float* to = grads;
-    for (int n = 0; n < b.size[0]; n++) {
-      load_pixels(grad + (b.begin[0] + n) * p.os[0], p.os, p.q, b.begin + 1, grad_size, jn, pitch, pixels, pitch);
-      for (int h = 0; h < grad_size[1]; h += m)
-        for (int w = 0; w < grad_size[2]; w += m, to += pitch)
-          for (int j = 0; j < pitch; j += 16) {
-            local const float* from = pixels + h * row_pitch + w * pitch + j;
-            if (m == 2) grads4_tile(from, row_pitch, pitch, to + j, grad_step);
-            else grads6_tile(from, row_pitch, pitch, to + j, grad_step);
-          }
-    }
+    transform_grads(&p, &b, m, grad, grad_size, jn, pixels, grads, grad_step);
     const Walk walk = {tiles, p.pitch, 1, 0, 1, 0};
     for (int e = 0; e < tile; e++)
       for (int i = 0; i < count; i += MR) {

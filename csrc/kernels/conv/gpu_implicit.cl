@@ -96,6 +96,15 @@ static inline Axis make_axis(const ConvImplicit* p, int d, int phase) {
   return a;
 }
 
+// The axes inside a phase, by its number among the phases of all axes.
+static inline void find_axes(const ConvImplicit* p, int phase, AXIS_SPACE Axis* axis) {
+  for (int d = 2; d >= 0; d--) {
+    const int phases = phases_of(p, d);
+    axis[d] = make_axis(p, d, phase_at(p, d, phase % phases));
+    phase /= phases;
+  }
+}
+
 // Table entry of pixel q of the phase, and its offset in y; absent and -1 from `limit` on.
 static inline Entry pixel_entry(const ConvImplicit* p, AXIS_SPACE const Axis* axis, uint q, uint limit,
                                 local int* y_offset) {
@@ -335,6 +344,78 @@ INLINE void store_partial_piece(global ACC* out, const ACC4* v, const local int*
   }
 }
 
+// acc += the products of a tile for k from k0 to k1. The tables have the columns and the first ITEMS of k.
+INLINE void multiply_part(ACCUMULATORS(acc), local CELL* tiles, Place place, global const T* x, global const T* a,
+                          const int* row_offset, const local Entry* column_table, local Entry* k_table,
+                          local int* a_table, const ConvImplicit* p, AXIS_SPACE const Axis* axis, int k0, int k1,
+                          int tile_m, int item) {
+  ELEM4 a_reg[GROUPS(TM)];
+  B_ELEM b_reg[B_LOADS];
+  a_load(a_reg, a, row_offset, a_table, item, p, p->rows - tile_m);
+  b_load(b_reg, x, column_table, k_table, item, p);
+  store_groups(a_reg, tiles, item, TM, p->a_k_fast);
+  b_store(b_reg, tiles + 2 * A_TILE, item);
+  barrier(CLK_LOCAL_MEM_FENCE);
+
+  int buffer = 0;
+  for (int k = k0; k < k1; k += TK) {
+    const int next = k - k0 + TK;
+    const bool more = k + TK < k1;
+    // The other half of the tables is last read a k-tile ago and next read in ITEMS / TK - 1 >= 1 k-tiles.
+    if ((k - k0) % ITEMS == 0 && k + ITEMS < k1) {
+      const int slot = (k - k0 + ITEMS + item) % (2 * ITEMS);
+      k_table[slot] = k_entry(p, axis, k + ITEMS + item, k1, a_table + slot);
+    }
+    if (more) {
+      a_load(a_reg, a, row_offset, a_table + next % (2 * ITEMS), item, p, p->rows - tile_m);
+      b_load(b_reg, x, column_table, k_table + next % (2 * ITEMS), item, p);
+    }
+    tile_multiply_add(acc, tiles, buffer, place);
+    buffer ^= 1;
+    if (more) {
+      store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p->a_k_fast);
+      b_store(b_reg, tiles + 2 * A_TILE + buffer * B_TILE, item);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+}
+
+// The work-item's pieces of a tile, whose first row is tile_m and whose columns lie at out_table: as sums where the product
+// has several parts of k, else as results.
+INLINE void store_tile(ACCUMULATORS(acc), local CELL* tiles, Place place, const local int* out_table,
+                       const ConvImplicit* p, global T* out, global const T* bias, global ACC* partial, int tile_m,
+                       int group, int split EPILOGUE_PARAMETERS) {
+  const long out_base = (long)group * p->out_group;
+  const int along_column = p->out_vector == 2;  // as the results lie in memory
+#pragma unroll
+  for (int i = 0; i < PIECES_M; i++) {
+    const int m = tile_m + piece_row(place, i, along_column);
+    // Leaving before a piece is taken, not behind, keeps the large tile within 128 registers on NVIDIA.
+    if (!TAKEN_TOGETHER && m >= p->rows) continue;
+#pragma unroll
+    for (int j = 0; j < PIECES_N; j++) {
+      local const int* at = out_table + piece_column(place, j, along_column);
+      ACC4 v[4];
+      take_piece(v, acc, i, j, tiles, place, along_column);
+      if (TAKEN_TOGETHER && m >= p->rows) continue;
+      const long base = out_base + (long)m * p->out_row;
+      if (p->splits > 1) {
+        store_partial_piece(partial + p->partial_offset + split * p->part_stride + base, v, at, p->rows - m, p->out_row);
+        continue;
+      }
+      if (p->has_bias) {
+        global const T* b = bias + p->bias_offset + group * p->rows;
+#pragma unroll
+        for (int r = 0; r < 4; r++) v[r] += (ACC4)(load1(b + min(m + r, p->rows - 1)));
+      }
+#if !WGRAD
+      if (FINISHING(p->low, p->high)) finish_piece(v, p, at, base, m, group * p->rows EPILOGUE_ARGUMENTS);
+#endif
+      store_piece(out + p->out_offset + base, v, at, p->rows - m, p->out_row, p->out_vector);
+    }
+  }
+}
+
 // a is w, or y where WGRAD; out is y, or w where WGRAD. With splits > 1 the sums go to `partial`, laid out by out's
 // strides, and common/split_reduce.cl finishes them (adds the bias, applies the bounds).
 // Global size: {tiles of rows * tiles of columns (of phase 0) * ITEMS, phases, groups * splits}.
@@ -357,14 +438,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu_implicit
 #ifndef CONSTANTS
   if (item == 0)
 #endif
-  {
-    int phase = get_group_id(1);
-    for (int d = 2; d >= 0; d--) {
-      const int phases = phases_of(&p, d);
-      axis[d] = make_axis(&p, d, phase_at(&p, d, phase % phases));
-      phase /= phases;
-    }
-  }
+    find_axes(&p, get_group_id(1), axis);
 #ifndef CONSTANTS
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
@@ -388,64 +462,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu_implicit
   clear(acc);
   barrier(CLK_LOCAL_MEM_FENCE);
 
-  ELEM4 a_reg[GROUPS(TM)];
-  B_ELEM b_reg[B_LOADS];
-  a_load(a_reg, a, row_offset, a_table, item, &p, p.rows - tile_m);
-  b_load(b_reg, x, column_table, k_table, item, &p);
-  store_groups(a_reg, tiles, item, TM, p.a_k_fast);
-  b_store(b_reg, tiles + 2 * A_TILE, item);
-  barrier(CLK_LOCAL_MEM_FENCE);
-
   const Place place = place_of(item);
-  int buffer = 0;
-  for (int k = k0; k < k1; k += TK) {
-    const int next = k - k0 + TK;
-    const bool more = k + TK < k1;
-    // The other half of the tables is last read a k-tile ago and next read in ITEMS / TK - 1 >= 1 k-tiles.
-    if ((k - k0) % ITEMS == 0 && k + ITEMS < k1) {
-      const int slot = (k - k0 + ITEMS + item) % (2 * ITEMS);
-      k_table[slot] = k_entry(&p, axis, k + ITEMS + item, k1, a_table + slot);
-    }
-    if (more) {
-      a_load(a_reg, a, row_offset, a_table + next % (2 * ITEMS), item, &p, p.rows - tile_m);
-      b_load(b_reg, x, column_table, k_table + next % (2 * ITEMS), item, &p);
-    }
-    tile_multiply_add(acc, tiles, buffer, place);
-    buffer ^= 1;
-    if (more) {
-      store_groups(a_reg, tiles + buffer * A_TILE, item, TM, p.a_k_fast);
-      b_store(b_reg, tiles + 2 * A_TILE + buffer * B_TILE, item);
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-
-  const long out_base = (long)group * p.out_group;
-  const int along_column = p.out_vector == 2;  // as the results lie in memory
-#pragma unroll
-  for (int i = 0; i < PIECES_M; i++) {
-    const int m = tile_m + piece_row(place, i, along_column);
-    // Leaving before a piece is taken, not behind, keeps the large tile within 128 registers on NVIDIA.
-    if (!TAKEN_TOGETHER && m >= p.rows) continue;
-#pragma unroll
-    for (int j = 0; j < PIECES_N; j++) {
-      local const int* at = out_table + piece_column(place, j, along_column);
-      ACC4 v[4];
-      take_piece(v, acc, i, j, tiles, place, along_column);
-      if (TAKEN_TOGETHER && m >= p.rows) continue;
-      const long base = out_base + (long)m * p.out_row;
-      if (p.splits > 1) {
-        store_partial_piece(partial + p.partial_offset + split * p.part_stride + base, v, at, p.rows - m, p.out_row);
-        continue;
-      }
-      if (p.has_bias) {
-        global const T* b = bias + p.bias_offset + group * p.rows;
-#pragma unroll
-        for (int r = 0; r < 4; r++) v[r] += (ACC4)(load1(b + min(m + r, p.rows - 1)));
-      }
-#if !WGRAD
-      if (FINISHING(p.low, p.high)) finish_piece(v, &p, at, base, m, group * p.rows EPILOGUE_ARGUMENTS);
-#endif
-      store_piece(out + p.out_offset + base, v, at, p.rows - m, p.out_row, p.out_vector);
-    }
-  }
+  multiply_part(acc, tiles, place, x, a, row_offset, column_table, k_table, a_table, &p, axis, k0, k1, tile_m, item);
+  store_tile(acc, tiles, place, out_table, &p, out, bias, partial, tile_m, group, split EPILOGUE_ARGUMENTS);
 }

@@ -20,6 +20,12 @@ inline float16 floats_of_e5m2(uchar16 v) {
   return as_float16((bits & 0x80) << 24 | select(number, number | 0x7f800000, rest >= 0x7c));
 }
 #endif
+static inline float sum_of(float16 v) {
+  const float8 h = v.lo + v.hi;
+  const float4 q = h.lo + h.hi;
+  return (q.x + q.y) + (q.z + q.w);
+}
+
 #define A_LOAD1(p) ((float)A_NUMBER(*(p)))
 #define B_LOAD1(p) ((float)B_NUMBER(*(p)))
 #if defined(A_E4M3)
@@ -84,9 +90,7 @@ inline void split_pairs(local float* a, int n, local float* sums) {
     const float16 x = vload16(0, a), y = vload16(1, a);
     vstore16((float16)(x.even, y.even), 0, a);
     vstore16((float16)(x.odd, y.odd), 1, a);
-    const float8 h = (x + y).lo + (x + y).hi;
-    const float4 q = h.lo + h.hi;
-    *sums++ = (q.x + q.y) + (q.z + q.w);
+    *sums++ = sum_of(x + y);
   }
 }
 
@@ -119,11 +123,7 @@ inline void split_pairs(local float* a, int n, local float* sums) {
         rest[r] = fma(zero, of_a[r], rest[r]);                                                                      \
       }                                                                                                             \
     }                                                                                                               \
-    for (int r = 0; r < R; r++) {                                                                                   \
-      const float8 h = total[r].lo + total[r].hi;                                                                   \
-      const float4 q = h.lo + h.hi;                                                                                 \
-      c[r * pitch] += rest[r] + ((q.x + q.y) + (q.z + q.w));                                                        \
-    }                                                                                                               \
+    for (int r = 0; r < R; r++) c[r * pitch] += rest[r] + sum_of(total[r]);                                         \
   }
 GROUP_DOT(1, group_dot_of_one)
 GROUP_DOT(CPU_GEMV_ROWS, group_dot)
@@ -137,6 +137,37 @@ GROUP_DOT(CPU_GEMV_ROWS, group_dot)
 #include "kernels/gemm/params.h"
 
 TILES(local)
+
+// C = alpha * sums + beta * D within bounds, or by the epilogue, for mn rows and nn columns, of which the first lies at
+// `begin` in C, row m0, column n0. The sums are overwritten.
+static inline void store_block(local float* sc, int pitch, int mn, int nn, global T* C, long scm, long scn,
+                               global const T* D, long sdm, long sdn, float alpha, float beta, int has_d, float low,
+                               float high, long begin, int m0, int n0 EPILOGUE_PARAMETERS) {
+  for (int i = 0; i < mn; i++) {
+    int j = 0;
+#ifdef EPILOGUE
+    if (scn == 1) {
+      local float* v = sc + i * pitch;
+      for (j = 0; j < nn; j++) v[j] = alpha * v[j] + (has_d ? beta * LOAD1(D + i * sdm + j * sdn) : 0.f);
+      dlb_epilogue_row(v, nn, begin + i * scm, m0 + i, n0 EPILOGUE_ARGUMENTS);
+      for (j = 0; j + 16 <= nn; j += 16) STORE16(vload16(0, v + j), C + i * scm + j);
+      for (; j < nn; j++) STORE1(v[j], C + i * scm + j);
+    }
+#else
+    if (scn == 1 && (!has_d || sdn == 1 || sdn == 0))
+      for (; j + 16 <= nn; j += 16) {
+        float16 v = alpha * vload16(0, sc + i * pitch + j);
+        if (has_d) v += beta * (sdn ? LOAD16(D + i * sdm + j) : (float16)(LOAD1(D + i * sdm)));
+        STORE16(bounded16(v, low, high), C + i * scm + j);
+      }
+#endif
+    for (; j < nn; j++) {
+      float v = alpha * sc[i * pitch + j];
+      if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
+      STORE1(FINISH(v, low, high, begin + i * scm + j * scn, m0 + i, n0 + j), C + i * scm + j * scn);
+    }
+  }
+}
 
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_packed(
     global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
@@ -179,32 +210,84 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_packed(
     }
   }
 
-  const long begin = batch * scb + m0 * scm + n0 * scn;
-  for (int i = 0; i < mn; i++) {
-    int j = 0;
-#ifdef EPILOGUE
-    if (scn == 1) {
-      local float* v = sc + i * pitch;
-      for (j = 0; j < nn; j++) v[j] = alpha * v[j] + (has_d ? beta * LOAD1(D + i * sdm + j * sdn) : 0.f);
-      dlb_epilogue_row(v, nn, begin + i * scm, m0 + i, n0 EPILOGUE_ARGUMENTS);
-      for (j = 0; j + 16 <= nn; j += 16) STORE16(vload16(0, v + j), C + i * scm + j);
-      for (; j < nn; j++) STORE1(v[j], C + i * scm + j);
-    }
-#else
-    if (scn == 1 && (!has_d || sdn == 1 || sdn == 0))
-      for (; j + 16 <= nn; j += 16) {
-        float16 v = alpha * vload16(0, sc + i * pitch + j);
-        if (has_d) v += beta * (sdn ? LOAD16(D + i * sdm + j) : (float16)(LOAD1(D + i * sdm)));
-        STORE16(bounded16(v, low, high), C + i * scm + j);
+  store_block(sc, pitch, mn, nn, C, scm, scn, D, sdm, sdn, alpha, beta, has_d, low, high,
+              batch * scb + m0 * scm + n0 * scn, m0, n0 EPILOGUE_ARGUMENTS);
+}
+
+#ifndef B_NIBBLES
+// sc[i][j] += the products of kn elements of M rows of A, [row][kc], with as many of nn columns of B, whose rows lie
+// together: rows of B times one element of A each.
+static inline void multiply_along_rows(global const B_T* b, long sbk, int kn, int nn, local const float* sa, int kc,
+                                       local float* sc, int nc, int M) {
+  int j = 0;
+  if (M == 1) {  // along the rows of B, four at a time
+    int k = 0;
+    for (; k + 4 <= kn; k += 4)
+      for (j = 0; j + 16 <= nn; j += 16) {
+        global const B_T* r = b + k * sbk + j;
+        float16 c = vload16(0, sc + j);
+        c = fma((float16)(sa[k]), B_LOAD16(r), c), c = fma((float16)(sa[k + 1]), B_LOAD16(r + sbk), c);
+        c = fma((float16)(sa[k + 2]), B_LOAD16(r + 2 * sbk), c);
+        c = fma((float16)(sa[k + 3]), B_LOAD16(r + 3 * sbk), c);
+        vstore16(c, 0, sc + j);
       }
-#endif
-    for (; j < nn; j++) {
-      float v = alpha * sc[i * pitch + j];
-      if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
-      STORE1(FINISH(v, low, high, begin + i * scm + j * scn, m0 + i, n0 + j), C + i * scm + j * scn);
+    for (; k < kn; k++)
+      for (j = 0; j + 16 <= nn; j += 16)
+        vstore16(fma((float16)(sa[k]), B_LOAD16(b + k * sbk + j), vload16(0, sc + j)), 0, sc + j);
+    j = nn / 16 * 16;
+  }
+  for (; j + 32 <= nn; j += 32) {
+    float16 c[CPU_GEMV_ROWS][2];
+    for (int i = 0; i < CPU_GEMV_ROWS; i++)
+      for (int v = 0; v < 2; v++) c[i][v] = vload16(v, sc + i * nc + j);
+    for (int k = 0; k < kn; k++) {
+      const float16 b0 = B_LOAD16(b + k * sbk + j), b1 = B_LOAD16(b + k * sbk + j + 16);
+#pragma unroll
+      for (int i = 0; i < CPU_GEMV_ROWS; i++) {
+        const float16 a = (float16)(sa[i * kc + k]);
+        c[i][0] = fma(a, b0, c[i][0]), c[i][1] = fma(a, b1, c[i][1]);
+      }
     }
+    for (int i = 0; i < CPU_GEMV_ROWS; i++)
+      for (int v = 0; v < 2; v++) vstore16(c[i][v], v, sc + i * nc + j);
+  }
+  for (; j < nn; j++)
+    for (int k = 0; k < kn; k++) {
+      const float x = B_LOAD1(b + k * sbk + j);
+      for (int i = 0; i < CPU_GEMV_ROWS; i++) sc[i * nc + j] += sa[i * kc + k] * x;
+    }
+}
+
+// The same for columns of B that may lie together: one dot product for each.
+static inline void multiply_along_columns(global const B_T* b, long sbk, long sbn, int kn, int nn, local const float* sa,
+                                          int kc, local float* sc, int nc, int M) {
+  for (int j = 0; j < nn; j++) {
+    global const B_T* p = b + j * sbn;
+    int k = 0;
+    float16 c0 = 0.f, c1 = 0.f, c2 = 0.f, c3 = 0.f;
+    if (sbk == 1 && M == 1) {
+      for (; k + 64 <= kn; k += 64) {
+        c0 = fma(B_LOAD16(p + k), vload16(0, sa + k), c0), c1 = fma(B_LOAD16(p + k + 16), vload16(1, sa + k), c1);
+        c2 = fma(B_LOAD16(p + k + 32), vload16(2, sa + k), c2), c3 = fma(B_LOAD16(p + k + 48), vload16(3, sa + k), c3);
+      }
+      c0 = (c0 + c1) + (c2 + c3), c1 = c2 = c3 = 0.f;
+    }
+    if (sbk == 1)
+      for (; k + 16 <= kn; k += 16) {
+        const float16 x = B_LOAD16(p + k);
+        c0 = fma(x, vload16(0, sa + k), c0), c1 = fma(x, vload16(0, sa + kc + k), c1);
+        c2 = fma(x, vload16(0, sa + 2 * kc + k), c2), c3 = fma(x, vload16(0, sa + 3 * kc + k), c3);
+      }
+    float sum[CPU_GEMV_ROWS] = {0, 0, 0, 0};
+    for (; k < kn; k++) {
+      const float x = B_LOAD1(p + k * sbk);
+      for (int i = 0; i < CPU_GEMV_ROWS; i++) sum[i] += sa[i * kc + k] * x;
+    }
+    sc[j] += sum[0] + sum_of(c0), sc[nc + j] += sum[1] + sum_of(c1);
+    sc[2 * nc + j] += sum[2] + sum_of(c2), sc[3 * nc + j] += sum[3] + sum_of(c3);
   }
 }
+#endif
 
 // Products with few rows (M <= CPU_GEMV_ROWS), bound by reading B once: one work-item computes nc columns of all rows.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_gemv(
@@ -238,76 +321,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_gemv(
     }
 #else
     global const B_T* b = B + kb * sbk;
-    if (sbn == 1) {  // rows of B times one element of A each
-      int j = 0;
-      if (M == 1) {  // along the rows of B, four at a time
-        int k = 0;
-        for (; k + 4 <= kn; k += 4)
-          for (j = 0; j + 16 <= nn; j += 16) {
-            global const B_T* r = b + k * sbk + j;
-            float16 c = vload16(0, sc + j);
-            c = fma((float16)(sa[k]), B_LOAD16(r), c), c = fma((float16)(sa[k + 1]), B_LOAD16(r + sbk), c);
-            c = fma((float16)(sa[k + 2]), B_LOAD16(r + 2 * sbk), c);
-            c = fma((float16)(sa[k + 3]), B_LOAD16(r + 3 * sbk), c);
-            vstore16(c, 0, sc + j);
-          }
-        for (; k < kn; k++)
-          for (j = 0; j + 16 <= nn; j += 16)
-            vstore16(fma((float16)(sa[k]), B_LOAD16(b + k * sbk + j), vload16(0, sc + j)), 0, sc + j);
-        j = nn / 16 * 16;
-      }
-      for (; j + 32 <= nn; j += 32) {
-        float16 c[CPU_GEMV_ROWS][2];
-        for (int i = 0; i < CPU_GEMV_ROWS; i++)
-          for (int v = 0; v < 2; v++) c[i][v] = vload16(v, sc + i * nc + j);
-        for (int k = 0; k < kn; k++) {
-          const float16 b0 = B_LOAD16(b + k * sbk + j), b1 = B_LOAD16(b + k * sbk + j + 16);
-#pragma unroll
-          for (int i = 0; i < CPU_GEMV_ROWS; i++) {
-            const float16 a = (float16)(sa[i * kc + k]);
-            c[i][0] = fma(a, b0, c[i][0]), c[i][1] = fma(a, b1, c[i][1]);
-          }
-        }
-        for (int i = 0; i < CPU_GEMV_ROWS; i++)
-          for (int v = 0; v < 2; v++) vstore16(c[i][v], v, sc + i * nc + j);
-      }
-      for (; j < nn; j++)
-        for (int k = 0; k < kn; k++) {
-          const float x = B_LOAD1(b + k * sbk + j);
-          for (int i = 0; i < CPU_GEMV_ROWS; i++) sc[i * nc + j] += sa[i * kc + k] * x;
-        }
-    } else {  // one dot product per column of B
-      for (int j = 0; j < nn; j++) {
-        global const B_T* p = b + j * sbn;
-        int k = 0;
-        float16 c0 = 0.f, c1 = 0.f, c2 = 0.f, c3 = 0.f;
-        if (sbk == 1 && M == 1) {
-          for (; k + 64 <= kn; k += 64) {
-            c0 = fma(B_LOAD16(p + k), vload16(0, sa + k), c0), c1 = fma(B_LOAD16(p + k + 16), vload16(1, sa + k), c1);
-            c2 = fma(B_LOAD16(p + k + 32), vload16(2, sa + k), c2), c3 = fma(B_LOAD16(p + k + 48), vload16(3, sa + k), c3);
-          }
-          c0 = (c0 + c1) + (c2 + c3), c1 = c2 = c3 = 0.f;
-        }
-        if (sbk == 1)
-          for (; k + 16 <= kn; k += 16) {
-            const float16 x = B_LOAD16(p + k);
-            c0 = fma(x, vload16(0, sa + k), c0), c1 = fma(x, vload16(0, sa + kc + k), c1);
-            c2 = fma(x, vload16(0, sa + 2 * kc + k), c2), c3 = fma(x, vload16(0, sa + 3 * kc + k), c3);
-          }
-        float sum[CPU_GEMV_ROWS] = {0, 0, 0, 0};
-        for (; k < kn; k++) {
-          const float x = B_LOAD1(p + k * sbk);
-          for (int i = 0; i < CPU_GEMV_ROWS; i++) sum[i] += sa[i * kc + k] * x;
-        }
-#define FOLD(i)                                                       \
-  {                                                                   \
-    const float8 h = c##i.lo + c##i.hi;                               \
-    const float4 q = h.lo + h.hi;                                     \
-    sc[i * nc + j] += sum[i] + ((q.x + q.y) + (q.z + q.w));           \
-  }
-        FOLD(0) FOLD(1) FOLD(2) FOLD(3)
-      }
-    }
+    if (sbn == 1) multiply_along_rows(b, sbk, kn, nn, sa, kc, sc, nc, M);
+    else multiply_along_columns(b, sbk, sbn, kn, nn, sa, kc, sc, nc, M);
 #endif
   }
   for (int i = 0; i < M; i++)

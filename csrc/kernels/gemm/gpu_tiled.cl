@@ -108,6 +108,27 @@ INLINE void store_partial_piece(const ACC4* acc, const GemmTiled* p, global ACC*
   }
 }
 
+// The work-item's pieces of a tile, whose first element is in that row and column: as sums where the product has several
+// parts of k, else as results. `begin` is the place of the batch's first result in memory.
+INLINE void store_tile(ACCUMULATORS(acc), local CELL* tiles, Place place, const GemmTiled* p, global ACC* partial,
+                       global C_T* c, global const T* d, FACTOR alpha, FACTOR beta, int tile_m, int tile_n,
+                       long begin EPILOGUE_PARAMETERS) {
+#pragma unroll
+  for (int i = 0; i < PIECES_M; i++) {
+    const int row = tile_m + piece_row(place, i, 0);
+#pragma unroll
+    for (int j = 0; j < PIECES_N; j++) {
+      const int col = tile_n + piece_column(place, j, 0);
+      ACC4 v[4];
+      take_piece(v, acc, i, j, tiles, place, 0);
+      if (p->splits > 1)
+        store_partial_piece(v, p, partial, row, col);
+      else
+        store_piece(v, p, c, d, alpha, beta, row, col, begin EPILOGUE_ARGUMENTS);
+    }
+  }
+}
+
 // Global size: {tiles of m * tiles of n * batch * ITEMS, splits}.
 __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu_tiled(global const A_T* restrict a,
                                                                        global const B_T* restrict b, global C_T* c,
@@ -163,18 +184,5 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu_tiled(gl
   const long part = (long)get_group_id(1) * p.batch + batch;
   partial += p.partial_offset + part * p.m * p.n;
   c += p.c_offset + batch * p.c_batch, d += p.d_offset + batch * p.d_batch;
-#pragma unroll
-  for (int i = 0; i < PIECES_M; i++) {
-    const int row = tile_m + piece_row(place, i, 0);
-#pragma unroll
-    for (int j = 0; j < PIECES_N; j++) {
-      const int col = tile_n + piece_column(place, j, 0);
-      ACC4 v[4];
-      take_piece(v, acc, i, j, tiles, place, 0);
-      if (p.splits > 1)
-        store_partial_piece(v, &p, partial, row, col);
-      else
-        store_piece(v, &p, c, d, alpha, beta, row, col, batch * p.c_batch EPILOGUE_ARGUMENTS);
-    }
-  }
+  store_tile(acc, tiles, place, &p, partial, c, d, alpha, beta, tile_m, tile_n, batch * p.c_batch EPILOGUE_ARGUMENTS);
 }
