@@ -22,51 +22,73 @@ static inline void fold(float v[ROWS], local float* scratch, int item, int take_
   }
 }
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_decode(
-    global const T* Q, global const T* K, global const T* V, global const T* bias, global float* partial,
-    long partial_offset, AttentionParams p) {
-  local float scores[ROWS * ATTENTION_PART];
-  local float4 queries[ROWS * PIECES], scratch[ROWS * ITEMS];
-  const int all = p.group * p.queries, chunks = (all + ROWS - 1) / ROWS, item = get_local_id(0);
-  const int n = get_group_id(0), kv = get_group_id(1) / chunks, first = get_group_id(1) % chunks * ROWS;
-  const int b = get_group_id(2), k0 = n * p.part, kn = min(p.part, p.keys - k0);
-  global const T* k = K + HEAD_AT(p.k, b, kv) + k0 * p.k.row;
-  global const T* v = V + HEAD_AT(p.v, b, kv) + k0 * p.v.row;
-  for (int e = item; e < ROWS * PIECES; e += ITEMS) {
-    const int r = first + e / PIECES, h = kv * p.group + r / p.queries, d = e % PIECES * 4;
-    const float4 x = r < all ? load_part(Q + HEAD_AT(p.q, b, h) + r % p.queries * p.q.row, d, p.dim, p.vector)
-                             : (float4)(0.f);
-    queries[e] = p.scale * x;
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
+// A work-group's share: ROWS of `rows` queries of the heads that share head kv of the keys, from `first` on, and `count`
+// keys from `key` on.
+typedef struct {
+  int b, kv, rows, first, key, count;
+} Share;
 
-  float most[ROWS], sum[ROWS];
-  for (int r = 0; r < ROWS; r++) most[r] = -INFINITY, sum[r] = 0.f;
-  for (int j = item; j < kn; j += ITEMS) {
+// The head and the query of a row.
+#define HEAD_OF(at, p, row) ((at).kv * (p)->group + (row) / (p)->queries)
+#define QUERY_OF(p, row) ((row) % (p)->queries)
+
+// queries[row][d] = the share's queries times the scale; those that do not exist are 0.
+static inline void load_queries(global const T* Q, const AttentionParams* p, Share at, local float4* queries, int item) {
+  for (int e = item; e < ROWS * PIECES; e += ITEMS) {
+    const int r = at.first + e / PIECES, d = e % PIECES * 4;
+    global const T* q = Q + HEAD_AT(p->q, at.b, HEAD_OF(at, p, r)) + QUERY_OF(p, r) * p->q.row;
+    const float4 x = r < at.rows ? load_part(q, d, p->dim, p->vector) : (float4)(0.f);
+    queries[e] = p->scale * x;
+  }
+}
+
+// scores[row][key] of a work-item's keys, which begin at k, and the largest of each row.
+static inline void score_keys(global const T* k, global const T* bias, const AttentionParams* p, Share at,
+                              local const float4* queries, local float* scores, float most[ROWS], int item) {
+  for (int r = 0; r < ROWS; r++) most[r] = -INFINITY;
+  for (int j = item; j < at.count; j += ITEMS) {
     float4 s[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) s[r] = (float4)(0.f);
 #pragma unroll 4
     for (int d = 0; d < PIECES; d++) {
-      const float4 x = load_part(k + j * p.k.row, d * 4, p.dim, p.vector);
+      const float4 x = load_part(k + j * p->k.row, d * 4, p->dim, p->vector);
 #pragma unroll
       for (int r = 0; r < ROWS; r++) s[r] = fma(x, queries[r * PIECES + d], s[r]);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-      const int h = kv * p.group + (first + r) / p.queries, query = (first + r) % p.queries, key = k0 + j;
+      const int row = at.first + r, query = QUERY_OF(p, row), key = at.key + j;
       float score = (s[r].x + s[r].y) + (s[r].z + s[r].w);
-      if (first + r >= all || (p.causal && key > query)) {
+      if (row >= at.rows || (p->causal && key > query)) {
         score = -INFINITY;
-      } else if (p.bias_kind) {
-        score += bias_of(bias, &p, HEAD_AT(p.bias, b, h), query, key);
+      } else if (p->bias_kind) {
+        score += bias_of(bias, p, HEAD_AT(p->bias, at.b, HEAD_OF(at, p, row)), query, key);
       }
       scores[r * ATTENTION_PART + j] = score;
       most[r] = fmax(most[r], score);
     }
   }
+}
+
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_decode(
+    global const T* Q, global const T* K, global const T* V, global const T* bias, global float* partial,
+    long partial_offset, AttentionParams p) {
+  local float scores[ROWS * ATTENTION_PART];
+  local float4 queries[ROWS * PIECES], scratch[ROWS * ITEMS];
+  const int rows = p.group * p.queries, chunks = (rows + ROWS - 1) / ROWS, item = get_local_id(0), n = get_group_id(0);
+  const Share at = {get_group_id(2), get_group_id(1) / chunks, rows, get_group_id(1) % chunks * ROWS, n * p.part,
+                    min(p.part, p.keys - n * p.part)};
+  global const T* k = K + HEAD_AT(p.k, at.b, at.kv) + at.key * p.k.row;
+  global const T* v = V + HEAD_AT(p.v, at.b, at.kv) + at.key * p.v.row;
+  load_queries(Q, &p, at, queries, item);
+  barrier(CLK_LOCAL_MEM_FENCE);
+
+  float most[ROWS], sum[ROWS];
+  score_keys(k, bias, &p, at, queries, scores, most, item);
+  for (int r = 0; r < ROWS; r++) sum[r] = 0.f;
   fold(most, (local float*)scratch, item, 0);
-  for (int j = item; j < kn; j += ITEMS)
+  for (int j = item; j < at.count; j += ITEMS)
     for (int r = 0; r < ROWS; r++) {
       const float e = exp(scores[r * ATTENTION_PART + j] - (most[r] == -INFINITY ? 0.f : most[r]));
       scores[r * ATTENTION_PART + j] = e;
@@ -78,7 +100,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
   float4 acc[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; r++) acc[r] = (float4)(0.f);
-  for (int j = share; j < kn; j += SHARES) {
+  for (int j = share; j < at.count; j += SHARES) {
     const float4 x = load_part(v + j * p.v.row, piece * 4, p.dim, p.vector);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) acc[r] = fma((float4)(scores[r * ATTENTION_PART + j]), x, acc[r]);
@@ -88,10 +110,10 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
   barrier(CLK_LOCAL_MEM_FENCE);
   const int wide = p.dim + 2;
   for (int e = item; e < ROWS * DIM; e += ITEMS) {
-    const int r = e / DIM, d = e % DIM, h = kv * p.group + (first + r) / p.queries;
-    if (first + r >= all) continue;
-    global float* to =
-        partial + partial_offset + ((ROW_AT(p, b, h) + (first + r) % p.queries) * p.parts + n) * wide;
+    const int r = e / DIM, d = e % DIM, row = at.first + r;
+    if (row >= rows) continue;
+    const long place = ROW_AT(p, at.b, HEAD_OF(at, &p, row)) + QUERY_OF(&p, row);
+    global float* to = partial + partial_offset + (place * p.parts + n) * wide;
     if (d < p.dim) {
       float value = 0.f;
       for (int t = 0; t < SHARES; t++) value += ((local const float*)(scratch + r * ITEMS + t * PIECES))[d];

@@ -16,6 +16,24 @@ static inline float4 sum_of_lanes(float4 v, local float* scratch, int group, int
   return sum;
 }
 
+// s = the work-item's scores of keys from k0 on, with their bias; -infinity for those that do not count. best: the largest
+// of each row.
+static inline void take_scores(const Columns found[4], float s[4][SN], float best[4], const AttentionParams* p,
+                               global const T* bias, const QueryBlock* at, int k0, int end, int group, int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    STORE_COLUMNS(found[i], s[i]);
+    best[i] = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < SN; n++) {
+      const int query = at->q0 + group * 4 + i, key = k0 + lane * SN + n;
+      if (key >= end || query >= p->queries || (p->causal && key > query)) s[i][n] = -INFINITY;
+      else if (p->bias_kind) s[i][n] += bias_of(bias, p, at->bias, query, key);
+      best[i] = fmax(best[i], s[i][n]);
+    }
+  }
+}
+
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_flash(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p) {
@@ -34,20 +52,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_fla
     barrier(CLK_LOCAL_MEM_FENCE);
     Columns found[4];
     multiply_scores(found, queries, rows, group, lane);
-    float s[4][SN];
-    float best[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      STORE_COLUMNS(found[i], s[i]);
-      best[i] = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < SN; n++) {
-        const int query = q0 + group * 4 + i, key = k0 + lane * SN + n;
-        if (key >= end || query >= p.queries || (p.causal && key > query)) s[i][n] = -INFINITY;
-        else if (p.bias_kind) s[i][n] += bias_of(bias, &p, at.bias, query, key);
-        best[i] = fmax(best[i], s[i][n]);
-      }
-    }
+    float s[4][SN], best[4];
+    take_scores(found, s, best, &p, bias, &at, k0, end, group, lane);
     const float4 next = fmax(most, max_of_lanes(vload4(0, best), lanes, group, lane));
     const float4 base4 = select(next, (float4)(0.f), next == -INFINITY), old4 = exp(most - base4);
     float base[4], old[4], sums[4];

@@ -62,6 +62,40 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_fla
     if (group * 4 + i < qn) store_part(acc[i], p.scale, o + (group * 4 + i) * p.grad_q.row, &p, lane);
 }
 
+// Writes [query][key], transposed as multiply_rows() takes them: to probs the probabilities that the work-item's scores of
+// queries from q0 on stand for, after dropout, and to scores the gradients of the scores, from those of the
+// probabilities. `row` is where the queries' sums are.
+static inline void store_gradients(const Columns found[4], const Columns found_grads[4], local float* probs,
+                                   local float* scores, const AttentionParams* p, global const T* bias, long bias_head,
+                                   global const float* lse, global const float* delta, long row, int q0, int k0,
+                                   int group, int lane) {
+  const int qn = min(STEP, p->queries - q0);
+  float s[4][SN], d[4][SN];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    STORE_COLUMNS(found[i], s[i]);
+    STORE_COLUMNS(found_grads[i], d[i]);
+  }
+#pragma unroll
+  for (int n = 0; n < SN; n++) {
+    const int r = lane * SN + n, query = q0 + r;
+    const float2 base = r < qn ? vload2(row + r, lse + p->lse) : (float2)(INFINITY, 0.f);
+    const float less = r < qn ? delta[p->delta + row + r] : 0.f;
+    float factors[4] = {1.f, 1.f, 1.f, 1.f};
+    if (p->keep < 1.f) vstore4(dropout_factors(p, row + r, k0 + group * 4), 0, factors);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int key = k0 + group * 4 + i;
+      const bool seen = key < p->keys && r < qn && !(p->causal && key > query);
+      if (seen && p->bias_kind) s[i][n] += bias_of(bias, p, bias_head, query, key);
+      const float prob = seen ? exp(s[i][n] - base.x - base.y) : 0.f;
+      s[i][n] = prob * factors[i], d[i][n] = seen ? prob * (d[i][n] * factors[i] - less) : 0.f;
+    }
+    FOUR(probs + r * PITCH(KEPT) + group * 4) = (float4)(s[0][n], s[1][n], s[2][n], s[3][n]);
+    FOUR(scores + r * PITCH(KEPT) + group * 4) = (float4)(d[0][n], d[1][n], d[2][n], d[3][n]);
+  }
+}
+
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_flash_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p) {
@@ -89,30 +123,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_fla
       load_transposed(g + q0 * p.out.row, p.out.row, qn, &p, 1.f, rows, STEP, item);
       barrier(CLK_LOCAL_MEM_FENCE);
       multiply_scores(found_grads, values, rows, group, lane);
-      float s[4][SN], d[4][SN];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        STORE_COLUMNS(found[i], s[i]);
-        STORE_COLUMNS(found_grads[i], d[i]);
-      }
-#pragma unroll
-      for (int n = 0; n < SN; n++) {
-        const int r = lane * SN + n, query = q0 + r;
-        const float2 base = r < qn ? vload2(row + r, lse + p.lse) : (float2)(INFINITY, 0.f);
-        const float less = r < qn ? delta[p.delta + row + r] : 0.f;
-        float factors[4] = {1.f, 1.f, 1.f, 1.f};
-        if (p.keep < 1.f) vstore4(dropout_factors(&p, row + r, k0 + group * 4), 0, factors);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const int key = k0 + group * 4 + i;
-          const bool seen = key < p.keys && r < qn && !(p.causal && key > query);
-          if (seen && p.bias_kind) s[i][n] += bias_of(bias, &p, bias_head, query, key);
-          const float prob = seen ? exp(s[i][n] - base.x - base.y) : 0.f;
-          s[i][n] = prob * factors[i], d[i][n] = seen ? prob * (d[i][n] * factors[i] - less) : 0.f;
-        }
-        FOUR(probs + r * PITCH(KEPT) + group * 4) = (float4)(s[0][n], s[1][n], s[2][n], s[3][n]);
-        FOUR(scores + r * PITCH(KEPT) + group * 4) = (float4)(d[0][n], d[1][n], d[2][n], d[3][n]);
-      }
+      store_gradients(found, found_grads, probs, scores, &p, bias, bias_head, lse, delta, row, q0, k0, group, lane);
       barrier(CLK_LOCAL_MEM_FENCE);
       load_rows(g + q0 * p.out.row, p.out.row, qn, &p, rows, item);
       barrier(CLK_LOCAL_MEM_FENCE);

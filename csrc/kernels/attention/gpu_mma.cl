@@ -28,6 +28,44 @@ INLINE float of_four(float v, local float* quads, int item, int take_sum) {
 }
 #endif
 
+// s, the scores of keys from k0 on, become their weights after dropout, relative to the largest score of each row so far,
+// `most`, which it brings up to date with what depends on it: acc, the sums of values, and sum, of weights.
+INLINE void weigh_scores(float s[TILES][COLUMNS][4], float acc[TILES][DIM / 8][4], float most[TILES][2],
+                         float sum[TILES][2], local float* quads, const AttentionParams* p, global const T* bias,
+                         const QueryBlock* at, int k0, int end, uint kept, int item) {
+  const int lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * ROWS;
+  // Rows that do not exist have finite scores, and are not stored.
+  const bool whole = k0 + STEP <= end && !(p->causal && k0 + STEP > at->q0 + first + 1);
+  UNROLL
+  for (int m = 0; m < TILES; m++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int query = at->q0 + first + m * 16 + g + 8 * i;
+      float best = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+          const int key = k0 + n * 8 + 2 * t + c;
+          float x = s[m][n][2 * i + c] * p->scale;
+          if (!whole && (key >= end || (p->causal && key > query))) x = -INFINITY;
+          else if (BIAS && query < p->queries) x += bias_of(bias, p, at->bias, query, key);
+          s[m][n][2 * i + c] = x, best = fmax(best, x);
+        }
+      const float next = fmax(most[m][i], of_four(best, quads, item, 0));
+      const float base = next == -INFINITY ? 0.f : next, old = exp(most[m][i] - base);
+      most[m][i] = next, sum[m][i] *= old;
+#pragma unroll
+      for (int n = 0; n < DIM / 8; n++) acc[m][n][2 * i] *= old, acc[m][n][2 * i + 1] *= old;
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++) {
+        const float x = exp(s[m][n][2 * i] - base), y = exp(s[m][n][2 * i + 1] - base);
+        sum[m][i] += x + y;
+        s[m][n][2 * i] = DROPPED(x, kept, *p, m, i, n, 0), s[m][n][2 * i + 1] = DROPPED(y, kept, *p, m, i, n, 1);
+      }
+    }
+}
+
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global T* out, global float* lse,
     AttentionParams p) {
@@ -54,36 +92,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma
     const uint kept = kept_of_queries(&p, at.row + first + g, k0 + 2 * t);
     float s[TILES][COLUMNS][4];
     multiply_scores(s, queries, keys, scratch, item);
-    // Rows that do not exist have finite scores, and are not stored.
-    const bool whole = k0 + STEP <= end && !(p.causal && k0 + STEP > q0 + first + 1);
-    UNROLL
-    for (int m = 0; m < TILES; m++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const int r = first + m * 16 + g + 8 * i, query = q0 + r;
-        float best = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < COLUMNS; n++)
-#pragma unroll
-          for (int c = 0; c < 2; c++) {
-            const int key = k0 + n * 8 + 2 * t + c;
-            float x = s[m][n][2 * i + c] * p.scale;
-            if (!whole && (key >= end || (p.causal && key > query))) x = -INFINITY;
-            else if (BIAS && query < p.queries) x += bias_of(bias, &p, at.bias, query, key);
-            s[m][n][2 * i + c] = x, best = fmax(best, x);
-          }
-        const float next = fmax(most[m][i], of_four(best, quads, item, 0));
-        const float base = next == -INFINITY ? 0.f : next, old = exp(most[m][i] - base);
-        most[m][i] = next, sum[m][i] *= old;
-#pragma unroll
-        for (int n = 0; n < DIM / 8; n++) acc[m][n][2 * i] *= old, acc[m][n][2 * i + 1] *= old;
-#pragma unroll
-        for (int n = 0; n < COLUMNS; n++) {
-          const float x = exp(s[m][n][2 * i] - base), y = exp(s[m][n][2 * i + 1] - base);
-          sum[m][i] += x + y;
-          s[m][n][2 * i] = DROPPED(x, kept, p, m, i, n, 0), s[m][n][2 * i + 1] = DROPPED(y, kept, p, m, i, n, 1);
-        }
-      }
+    weigh_scores(s, acc, most, sum, quads, &p, bias, &at, k0, end, kept, item);
     multiply_rows(acc, s, values, scratch, item);
     barrier(CLK_LOCAL_MEM_FENCE);
   }

@@ -9,6 +9,34 @@
 #define AHEAD 0
 #endif
 
+// s, a work-item's scores of keys from k0 on, become the scores' gradients, from d, those of the probabilities. base,
+// less: of each row, the largest score and the logarithm of the sum, and the row's delta. kept: as of kept_of_queries().
+INLINE void query_gradients(float s[TILES][COLUMNS][4], const float d[TILES][COLUMNS][4], const float2 base[TILES][2],
+                            const float less[TILES][2], const AttentionParams* p, global const T* bias,
+                            global float* scores_grad, const QueryBlock* at, int k0, uint kept, int item) {
+  const int lane = item % 32, g = lane / 4, t = lane % 4, first = item / 32 * ROWS;
+  const bool whole = p->keys - k0 >= STEP && !(p->causal && k0 + STEP > at->q0 + first + 1);
+  UNROLL
+  for (int m = 0; m < TILES; m++)
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++) {
+        const int r = first + m * 16 + g + 8 * i, query = at->q0 + r;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+          const int key = k0 + n * 8 + 2 * t + c;
+          const bool exists = key < p->keys && query < p->queries;
+          float x = s[m][n][2 * i + c] * p->scale;
+          if (BIAS && exists) x += bias_of(bias, p, at->bias, query, key);
+          const float gradient = DROPPED(d[m][n][2 * i + c], kept, *p, m, i, n, c) - less[m][i];
+          x = whole || (exists && !(p->causal && key > query)) ? exp(x - base[m][i].x - base[m][i].y) * gradient : 0.f;
+          if (p->has_scores && exists) scores_grad[p->scores + (at->row + r) * p->keys + key] = x;
+          s[m][n][2 * i + c] = x;
+        }
+      }
+}
+
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
@@ -37,7 +65,6 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma
   Four next_keys[FETCHES], next_values[FETCHES];
   for (int k0 = 0; k0 < end; k0 += STEP) {
     const int kn = min(STEP, p.keys - k0);
-    const bool whole = kn == STEP && !(p.causal && k0 + STEP > q0 + first + 1);
     if (!AHEAD || k0 == 0) {
       fetch_rows(next_keys, at.k + k0 * p.k.row, p.k.row, kn, &p, item);
       fetch_rows(next_values, at.v + k0 * p.v.row, p.v.row, kn, &p, item);
@@ -55,35 +82,42 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma
     float s[TILES][COLUMNS][4], d[TILES][COLUMNS][4];
     multiply_scores(s, queries, keys, scratch, item);
     multiply_scores(d, grads, values, scratch, item);
-    UNROLL
-    for (int m = 0; m < TILES; m++)
-#pragma unroll
-      for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int n = 0; n < COLUMNS; n++) {
-          const int r = first + m * 16 + g + 8 * i, query = q0 + r;
-#pragma unroll
-          for (int c = 0; c < 2; c++) {
-            const int key = k0 + n * 8 + 2 * t + c;
-            const bool exists = key < p.keys && query < p.queries;
-            float x = s[m][n][2 * i + c] * p.scale;
-            if (BIAS && exists) x += bias_of(bias, &p, at.bias, query, key);
-            const float gradient = DROPPED(d[m][n][2 * i + c], kept, p, m, i, n, c) - less[m][i];
-            x = whole || (exists && !(p.causal && key > query)) ? exp(x - base[m][i].x - base[m][i].y) * gradient : 0.f;
-            if (p.has_scores && exists) scores_grad[p.scores + (at.row + r) * p.keys + key] = x;
-            s[m][n][2 * i + c] = x;
-          }
-        }
+    query_gradients(s, d, base, less, &p, bias, scores_grad, &at, k0, kept, item);
     multiply_rows(acc, s, key_pairs, scratch, item);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
+  global T* to = grad_q + HEAD_AT(p.grad_q, at.b, at.h) + (q0 + first) * p.grad_q.row;
+  store_kept(acc, p.scale, to, p.grad_q.row, qn - first, &p, lane);
+}
+
+// s, the scores of a warp's keys from `first` on and of queries from q0 on, become their probabilities after dropout, and
+// d, the probabilities' gradients, those of the scores. bases, deltas: as query_gradients()' base and less, of each query.
+// kept: as of kept_of_keys().
+INLINE void key_gradients(float s[TILES][COLUMNS][4], float d[TILES][COLUMNS][4], local const float2* bases,
+                          local const float* deltas, const AttentionParams* p, global const T* bias, long bias_head,
+                          int q0, int first, uint kept, int lane) {
+  const int g = lane / 4, t = lane % 4, qn = min(STEP, p->queries - q0);
+  const bool whole = qn == STEP && !(p->causal && q0 < first + ROWS - 1);
 #pragma unroll
-  for (int m = 0; m < TILES; m++)
+  for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const int r = first + m * 16 + g + 8 * i;
-      global T* to = grad_q + HEAD_AT(p.grad_q, at.b, at.h) + (q0 + r) * p.grad_q.row;
-      if (r < qn) store_half(acc[m], i, p.scale, to, &p, t);
+    for (int c = 0; c < 2; c++) {
+      const int r = n * 8 + 2 * t + c, query = q0 + r;
+      const float2 base = bases[r];
+      const float less = deltas[r];
+#pragma unroll
+      for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const int key = first + m * 16 + g + 8 * i;
+          const bool seen = (whole || (r < qn && !(p->causal && key > query))) && (!BIAS || key < p->keys);
+          float x = s[m][n][2 * i + c] * p->scale;
+          if (BIAS && seen) x += bias_of(bias, p, bias_head, query, key);
+          const float prob = seen ? exp(x - base.x - base.y) : 0.f;
+          const float gradient = DROPPED(d[m][n][2 * i + c], kept, *p, m, i, n, c);
+          s[m][n][2 * i + c] = DROPPED(prob, kept, *p, m, i, n, c);
+          d[m][n][2 * i + c] = seen ? prob * (gradient - less) : 0.f;
+        }
     }
 }
 
@@ -114,7 +148,6 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma
     for (int q0 = from; q0 < p.queries; q0 += STEP) {
       const int qn = min(STEP, p.queries - q0);
       const long row = ROW_AT(p, b, h) + q0;
-      const bool whole = qn == STEP && !(p.causal && q0 < k0 + first + ROWS - 1);
       if (!AHEAD || q0 == from) {
         fetch_rows(next_queries, q + q0 * p.q.row, p.q.row, qn, &p, item);
         fetch_rows(next_grads, go + q0 * p.out.row, p.out.row, qn, &p, item);
@@ -137,39 +170,14 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma
       float s[TILES][COLUMNS][4], d[TILES][COLUMNS][4];
       multiply_scores(s, keys, queries, scratch, item);
       multiply_scores(d, values, grads, scratch, item);
-#pragma unroll
-      for (int n = 0; n < COLUMNS; n++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-          const int r = n * 8 + 2 * t + c, query = q0 + r;
-          const float2 base = bases[r];
-          const float less = deltas[r];
-#pragma unroll
-          for (int m = 0; m < TILES; m++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-              const int key = k0 + first + m * 16 + g + 8 * i;
-              const bool seen = (whole || (r < qn && !(p.causal && key > query))) && (!BIAS || key < p.keys);
-              float x = s[m][n][2 * i + c] * p.scale;
-              if (BIAS && seen) x += bias_of(bias, &p, bias_head, query, key);
-              const float prob = seen ? exp(x - base.x - base.y) : 0.f;
-              const float gradient = DROPPED(d[m][n][2 * i + c], kept, p, m, i, n, c);
-              s[m][n][2 * i + c] = DROPPED(prob, kept, p, m, i, n, c);
-              d[m][n][2 * i + c] = seen ? prob * (gradient - less) : 0.f;
-            }
-        }
+      key_gradients(s, d, bases, deltas, &p, bias, bias_head, q0, k0 + first, kept, lane);
       multiply_rows(dv, s, grad_pairs, scratch, item);
       multiply_rows(dk, d, query_pairs, scratch, item);
       barrier(CLK_LOCAL_MEM_FENCE);
     }
   }
-#pragma unroll
-  for (int m = 0; m < TILES; m++)
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const int r = first + m * 16 + g + 8 * i;
-      if (r >= kn) continue;
-      store_half(dk[m], i, p.scale, grad_k + HEAD_AT(p.grad_k, b, kv) + (k0 + r) * p.grad_k.row, &p, t);
-      store_half(dv[m], i, 1.f, grad_v + HEAD_AT(p.grad_v, b, kv) + (k0 + r) * p.grad_v.row, &p, t);
-    }
+  global T* to_k = grad_k + HEAD_AT(p.grad_k, b, kv) + (k0 + first) * p.grad_k.row;
+  global T* to_v = grad_v + HEAD_AT(p.grad_v, b, kv) + (k0 + first) * p.grad_v.row;
+  store_kept(dk, p.scale, to_k, p.grad_k.row, kn - first, &p, lane);
+  store_kept(dv, 1.f, to_v, p.grad_v.row, kn - first, &p, lane);
 }
