@@ -36,6 +36,12 @@ def test_listed_tests_must_fail():
     assert len(listed.complaints(whole)) == 3
 
 
+def test_a_test_that_fails_on_one_class_of_devices_may_pass():
+    known = {"f::passes": "on GPUs, sums have no order", "f::fails": "on CPUs, nothing is said"}
+    verdict = listed.judge({"f::passes": "passed", "f::fails": "failed"}, known, "f::")
+    assert (verdict.known, verdict.good) == (["f::fails"], True)
+
+
 WORK = """
 import os, signal, sys, time
 sys.path.insert(0, "tests")
