@@ -127,6 +127,16 @@ def test_products_with_an_exponential_that_overflows_alone(dtype):
             assert_within(16, getattr(torch, name)(points.to(DEVICE)).cpu().tolist(), exact, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_tangents_of_an_angle_whose_double_overflows(dtype):
+    large = torch.finfo(dtype).max * 0.9
+    z = torch.tensor([complex(21, large), complex(-large, -large), complex(1, large)], dtype=dtype)
+    for name, points in (("tanh", z), ("tan", z * 1j)):
+        with mpmath.workdps(400):
+            exact = [getattr(mpmath, name)(mpmath.mpc(v)) for v in points.tolist()]
+        assert_within(4, getattr(torch, name)(points.to(DEVICE)).cpu().tolist(), exact, dtype)
+
+
 @pytest.mark.parametrize("name", [*BY_MODULUS, *BY_EXPONENTIAL, "tan", "tanh"])
 def test_infinities_and_nan(name):
     z = ENDS.to(torch.complex64)
