@@ -4,6 +4,7 @@
 #include <ATen/native/ResizeCommon.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_has_compatible_shallow_copy_type_native.h>
+#include <ATen/ops/_lazy_clone_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
@@ -120,6 +121,11 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   allocator()->recordStream(self.storage().data_ptr(), stream);
 }
 
+at::Tensor lazy_clone(const at::Tensor& self) {
+  make_lazily_clonable(*self.storage().unsafeGetStorageImpl());
+  return at::native::_lazy_clone(self);
+}
+
 // model.to("ocl") keeps its Parameter objects (tied weights, optimizers made before) only if data may be
 // swapped in.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
@@ -148,6 +154,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_", set_);
   m.impl("is_set_to", at::native::is_set_to);
   m.impl("record_stream", record_stream);
+  m.impl("_lazy_clone", lazy_clone);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
 }
 

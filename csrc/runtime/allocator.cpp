@@ -2,7 +2,9 @@
 #include "runtime/allocator.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Storage.h>
+#include <c10/core/impl/COW.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "cl/queue.h"
@@ -40,6 +43,36 @@ void free_block(void* context) {
   cache_of(block->segment->device).free(block);
 }
 
+// Blocks of storages that were lazily cloned, by their address, which is the context of their DataPtr.
+struct SharedBlocks {
+  std::mutex mutex;
+  std::unordered_map<const void*, Block*> blocks;
+};
+
+SharedBlocks& shared_blocks() {
+  static auto* const shared = new SharedBlocks;
+  return *shared;
+}
+
+void free_shared_block(void* pointer) {
+  SharedBlocks& shared = shared_blocks();
+  std::unique_lock<std::mutex> lock(shared.mutex);
+  const auto found = shared.blocks.extract(pointer);
+  lock.unlock();
+  free_block(found.mapped());
+}
+
+// Null where the memory is not the allocator's.
+Block* block_of(const c10::DataPtr& data) {
+  if (data.get_deleter() == &free_block) [[likely]]
+    return static_cast<Block*>(data.get_context());
+  if (data.get_deleter() != &free_shared_block && !is_shared(data)) return nullptr;
+  SharedBlocks& shared = shared_blocks();
+  std::lock_guard<std::mutex> lock(shared.mutex);
+  const auto found = shared.blocks.find(data.get());
+  return found == shared.blocks.end() ? nullptr : found->second;
+}
+
 class OclAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override { return allocate_bytes(bytes, current_device()); }
@@ -65,8 +98,8 @@ class OclAllocator final : public c10::DeviceAllocator {
   }
 
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    if (data.get_deleter() != &free_block) return;
-    auto* block = static_cast<Block*>(data.get_context());
+    Block* const block = block_of(data);
+    if (!block) return;
     if (stream_of(stream).graph()) return;  // a capture has one order, whatever its streams
     cache_of(block->segment->device).record_stream(block, stream.id());
   }
@@ -128,14 +161,31 @@ void give_up_pool(c10::DeviceIndex device, uint64_t pool) {
 }
 
 std::shared_ptr<void> attached(const c10::DataPtr& data, std::shared_ptr<void> (*make)()) {
-  if (data.get_deleter() != &free_block) return nullptr;
-  auto* block = static_cast<Block*>(data.get_context());
-  return cache_of(block->segment->device).attached(block, make);
+  Block* const block = block_of(data);
+  return block ? cache_of(block->segment->device).attached(block, make) : nullptr;
+}
+
+void make_lazily_clonable(c10::StorageImpl& storage) {
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  if (data.get_deleter() != &free_block) return;
+  SharedBlocks& shared = shared_blocks();
+  std::lock_guard<std::mutex> lock(shared.mutex);
+  shared.blocks.emplace(data.get(), static_cast<Block*>(data.get_context()));
+  data.release_context();
+  data = {data.get(), data.get(), &free_shared_block, data.device()};
+}
+
+void unshare(c10::StorageImpl& storage) {
+  static std::mutex mutex;
+  const c10::DeviceGuard guard(storage.device());
+  std::lock_guard<std::mutex> lock(mutex);
+  if (is_shared(storage.data_ptr())) storage.mutable_data();
 }
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
+  if (is_shared(impl->data_ptr())) unshare(*impl);
   const size_t kept = std::min(bytes, storage.nbytes());
   c10::DataPtr fresh = allocate_bytes(bytes, storage.device().index());
   if (kept > 0) g_allocator.copy_data(fresh.get(), storage.data(), kept);

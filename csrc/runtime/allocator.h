@@ -12,7 +12,11 @@
 namespace c10 {
 struct DeviceAllocator;
 struct Storage;
+struct StorageImpl;
 }  // namespace c10
+namespace c10::impl::cow {
+C10_API void cow_deleter(void* context);
+}
 
 namespace dlb {
 
@@ -41,6 +45,18 @@ void give_up_pool(c10::DeviceIndex device, uint64_t pool);
 // Resizes a storage of ours to so many bytes, and keeps what fits of its contents. Throws c10::Error for a
 // storage that is not resizable.
 void resize_storage(const c10::Storage& storage, size_t bytes);
+
+// Readies a storage of ours for c10::impl::cow::lazy_clone_storage(), which takes only memory that is freed
+// by its address alone.
+void make_lazily_clonable(c10::StorageImpl& storage);
+
+// Whether memory is shared with lazy clones, until one of them is written.
+inline bool is_shared(const c10::DataPtr& data) {
+  return data.get_deleter() == &c10::impl::cow::cow_deleter;
+}
+
+// Gives a storage that shares its memory with lazy clones memory of its own, on its device. Thread-safe.
+void unshare(c10::StorageImpl& storage);
 
 // An object that lives as long as the memory that a DataPtr owns. The first call, from any thread, makes it.
 // Null when our allocator did not make that memory.

@@ -27,8 +27,12 @@ bool device_computes(c10::Device device, c10::ScalarType type);
 // Raises NotImplementedError when the device lacks double precision and the dtype needs it.
 void check_device_supports(const cl::Device& device, codegen::DType type, const char* op);
 
-// The place of a tensor's first element. The offset of a MemRef is in bytes.
+// The place of a tensor's first element. The offset of a MemRef is in bytes. A lazy clone has memory of its
+// own from here on, as the caller may write; operands of a TensorIterator, which knows what is written, do
+// not come here.
 inline MemRef mem_of(const at::TensorBase& tensor) {
+  if (is_shared(tensor.storage().data_ptr())) [[unlikely]]
+    unshare(*tensor.storage().unsafeGetStorageImpl());
   return resolve(tensor.storage().data_ptr(), tensor.const_data_ptr());
 }
 

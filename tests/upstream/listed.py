@@ -16,8 +16,8 @@ OF_A_CLASS = ("on CPUs", "on GPUs")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Ids of tests. `new` failed and are not listed, `known` failed and are, `stale` are listed and did not fail, though
-    their reasons are those of any device.
+    """Ids of tests. `new` failed and are not listed, `known` failed and are; `stale` did not fail and are listed, with
+    a reason that is not of one class of devices.
     """
 
     new: list[str]

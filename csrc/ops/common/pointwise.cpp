@@ -132,9 +132,12 @@ void run_pointwise_flat(const PointwiseOp& op, c10::ArrayRef<const at::TensorBas
     }
     launch.key.types[i] = pointwise::dtype_in(op, operands[i]->scalar_type());
     launch.key.inner[i] = Inner::Unit;
-    const Buffer buffer = buffer_of(*operands[i]);
-    launch.mem[i] = buffer.mem;
-    p.operand[i].offset = buffer.offset;
+    const at::TensorBase& tensor = *operands[i];
+    // What is only read may go on sharing its memory with lazy clones.
+    const MemRef ref =
+        i < outputs ? mem_of(tensor) : resolve(tensor.storage().data_ptr(), tensor.const_data_ptr());
+    launch.mem[i] = ref.mem;
+    p.operand[i].offset = static_cast<int64_t>(ref.offset / tensor.itemsize());
     p.operand[i].stride[0] = 1;
   }
   pointwise::enqueue(launch, stream);
