@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from fresh_process import environment_with
+from fresh_process import emulating, environment_with
 
 TIMEOUT = 240.0  # seconds
 
@@ -21,8 +22,10 @@ def free_port() -> int:
         return port
 
 
-def run_ranks(program: Path, *arguments: str, size: int = 2) -> list[subprocess.CompletedProcess[str]]:
-    """The finished processes of `python program arguments`, one for each rank."""
+def run_ranks(
+    program: Path, *arguments: str, size: int = 2, hosts: Sequence[str] | None = None
+) -> list[subprocess.CompletedProcess[str]]:
+    """The finished processes of `python program arguments`, one for each rank; each as if on the host named."""
     common: dict[str, str | None] = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -32,6 +35,7 @@ def run_ranks(program: Path, *arguments: str, size: int = 2) -> list[subprocess.
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    on_host = [emulating(host=host) for host in hosts] if hosts else [{}] * size
     pipe = subprocess.PIPE
     command = [sys.executable, "-W", "ignore", str(program), *arguments]
     processes = [
@@ -40,7 +44,7 @@ def run_ranks(program: Path, *arguments: str, size: int = 2) -> list[subprocess.
             stdout=pipe,
             stderr=pipe,
             text=True,
-            env=environment_with({**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}),
+            env=environment_with({**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **on_host[rank]}),
         )
         for rank in range(size)
     ]

@@ -29,8 +29,8 @@ void report_ignored(const std::string& name, const std::string& value, const std
 // What the list DLBACKEND_EMULATE gives as `part`. Entries that are no part of it are reported with the first
 // part.
 std::string emulated(std::string_view part) {
-  constexpr std::string_view kParts[] = {"class", "bf16",  "tensor_cores", "groups_advance",
-                                         "tiers", "cache", "vector_floats"};
+  constexpr std::string_view kParts[] = {"class", "bf16",  "tensor_cores",  "groups_advance",
+                                         "tiers", "cache", "vector_floats", "host"};
   const std::string list = text("DLBACKEND_EMULATE");
   std::string found;
   for (std::string_view rest = list; !rest.empty();) {
@@ -41,7 +41,7 @@ std::string emulated(std::string_view part) {
     if (!is_known && part == kParts[0])
       report_ignored(
           "DLBACKEND_EMULATE", std::string(entry),
-          "PART=VALUE, of class, bf16, tensor_cores, groups_advance, tiers, cache and vector_floats");
+          "PART=VALUE, of class, bf16, tensor_cores, groups_advance, tiers, cache, vector_floats and host");
     if (name == part) found = entry.substr(std::min(entry.find('=') + 1, entry.size()));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
@@ -107,6 +107,9 @@ std::string emulated_groups_advance() {
 }
 std::string emulated_tiers() {
   return emulated_word("tiers", "0", "1");
+}
+std::string emulated_host() {
+  return emulated("host");
 }
 uint64_t emulated_cache() {
   return emulated_number("cache", "bytes");

@@ -26,6 +26,7 @@ std::string emulated_bf16();            // bf16: vectors, none
 std::string emulated_tensor_cores();    // tensor_cores: none, emulated
 std::string emulated_groups_advance();  // groups_advance: 0, 1
 std::string emulated_tiers();           // tiers: 0, 1
+std::string emulated_host();            // host: any name
 uint64_t emulated_cache();              // cache, bytes
 uint64_t emulated_vector_floats();      // vector_floats
 

@@ -20,13 +20,15 @@ void check_single(at::ArrayRef<at::Tensor> tensors) {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_backend(c10::intrusive_ptr<c10d::Backend> gloo) {
-  return c10::make_intrusive<OclGloo>(std::move(gloo));
+c10::intrusive_ptr<c10d::Backend> make_backend(c10::intrusive_ptr<c10d::Backend> gloo,
+                                               c10::intrusive_ptr<SharedMemory> shared) {
+  return c10::make_intrusive<OclGloo>(std::move(gloo), std::move(shared));
 }
 
-OclGloo::OclGloo(c10::intrusive_ptr<c10d::Backend> gloo)
+OclGloo::OclGloo(c10::intrusive_ptr<c10d::Backend> gloo, c10::intrusive_ptr<SharedMemory> shared)
     : Backend(gloo->getRank(), gloo->getSize()),
       gloo_(std::move(gloo)),
+      shared_(std::move(shared)),
       pipeline_(std::make_shared<Pipeline>(gloo_)) {}
 
 OclGloo::~OclGloo() {
@@ -37,11 +39,28 @@ void OclGloo::shutdown() {
   if (!is_exiting()) pipeline_->stop(std::chrono::steady_clock::now() + kStopLimit);
 }
 
+void OclGloo::setTimeout(std::chrono::milliseconds timeout) {
+  gloo_->setTimeout(timeout);
+  if (shared_) shared_->setTimeout(timeout);
+}
+
+c10::intrusive_ptr<c10d::Backend> OclGloo::mover(c10d::OpType type) const {
+  if (shared_ && shared_->takes(type)) return shared_;
+  return gloo_;
+}
+
+c10::intrusive_ptr<c10d::Backend> OclGloo::reducer(c10d::OpType type, c10::ScalarType dtype,
+                                                   const c10d::ReduceOp& op) const {
+  if (shared_ && shared_->takes(type, dtype, op)) return shared_;
+  return gloo_;
+}
+
 OclGloo::WorkPtr OclGloo::barrier(const c10d::BarrierOptions& options) {
   JobBuilder job({}, {});
   c10d::BarrierOptions on_host = options;
   on_host.device = at::Device(at::kCPU);
-  job.add({{}, [gloo = gloo_, on_host](Tensors&) { return gloo->barrier(on_host); }, {}});
+  job.add(
+      {{}, [host = mover(c10d::OpType::BARRIER), on_host](Tensors&) { return host->barrier(on_host); }, {}});
   return job.submit(*pipeline_, c10d::OpType::BARRIER, "oclgloo:barrier", label());
 }
 

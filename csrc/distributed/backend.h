@@ -1,28 +1,32 @@
-// The process group backend `oclgloo`: collectives of ocl tensors, computed by gloo on host memory.
+// The process group backend `oclgloo`: collectives of ocl tensors, computed on host memory.
 #pragma once
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "distributed/job_builder.h"
+#include "distributed/shared_memory.h"
 
 namespace dlb::distributed {
 
-// A backend over gloo's own, which must be used by nobody else. Collectives run in the order of the calls, on
-// every rank the same; calls never wait for the device or the network. Every dtype travels; reductions take
-// the dtypes and operations that gloo takes, and raise what gloo raises for others. Tensors that are not
-// contiguous are copied. Errors name the rank and the operation: torch.distributed.DistBackendError.
-c10::intrusive_ptr<c10d::Backend> make_backend(c10::intrusive_ptr<c10d::Backend> gloo);
+// A backend over gloo's own, which must be used by nobody else, and, unless that is null, over the memory
+// that ranks of a host share, which computes what it takes in gloo's stead. Collectives run in the order of
+// the calls, on every rank the same; calls never wait for the device or the network. Every dtype travels;
+// reductions take the dtypes and operations that gloo takes, and raise what gloo raises for others. Tensors
+// that are not contiguous are copied. Errors name the rank and the operation:
+// torch.distributed.DistBackendError.
+c10::intrusive_ptr<c10d::Backend> make_backend(c10::intrusive_ptr<c10d::Backend> gloo,
+                                               c10::intrusive_ptr<SharedMemory> shared);
 
 class OclGloo final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  explicit OclGloo(c10::intrusive_ptr<c10d::Backend> gloo);
+  OclGloo(c10::intrusive_ptr<c10d::Backend> gloo, c10::intrusive_ptr<SharedMemory> shared);
   ~OclGloo() override;
 
   const std::string getBackendName() const override { return "oclgloo"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return gloo_->getBackendOptions(); }
-  void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
+  void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override { gloo_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return gloo_->getSequenceNumberForGroup(); }
   void shutdown() override;
@@ -59,6 +63,12 @@ class OclGloo final : public c10d::Backend {
 
  private:
   Label label() const { return {"", pg_uid_, rank_, size_}; }
+  // What computes a collective on the host: the host's shared memory or gloo.
+  c10::intrusive_ptr<c10d::Backend> mover(c10d::OpType type) const;
+  c10::intrusive_ptr<c10d::Backend> reducer(c10d::OpType type, c10::ScalarType dtype,
+                                            const c10d::ReduceOp& op) const;
+  // Whether that may change what it only reads.
+  bool needs_scratch(const c10::intrusive_ptr<c10d::Backend>& host) const { return host == gloo_; }
   WorkPtr reduce_sparse(at::Tensor& tensor, const c10d::AllreduceOptions& options);
   // Chunks of `input`, all ranks' of which are gathered in `output`, rank by rank.
   void add_allgather(JobBuilder& job, std::vector<Region> output, std::vector<Region> input,
@@ -73,6 +83,7 @@ class OclGloo final : public c10d::Backend {
   WorkPtr receive(Tensors& tensors, c10d::OpType type, const char* title, Start&& start);
 
   const c10::intrusive_ptr<c10d::Backend> gloo_;
+  const c10::intrusive_ptr<SharedMemory> shared_;
   const std::shared_ptr<Pipeline> pipeline_;
 };
 

@@ -43,7 +43,9 @@ OclGloo::WorkPtr OclGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptio
   const Access access = rank_ == options.rootRank ? Access::kRead : Access::kWrite;
   JobBuilder job(tensors, tensors);
   job.add_chunked(bytes_of(job.regions(tensors, access), access),
-                  [gloo = gloo_, options](Tensors& hosts) { return gloo->broadcast(hosts, options); });
+                  [host = mover(c10d::OpType::BROADCAST), options](Tensors& hosts) {
+                    return host->broadcast(hosts, options);
+                  });
   return job.submit(*pipeline_, c10d::OpType::BROADCAST, "oclgloo:broadcast", label());
 }
 
@@ -51,8 +53,8 @@ void OclGloo::add_allgather(JobBuilder& job, std::vector<Region> output, std::ve
                             const c10d::AllgatherOptions& options) {
   const Operand whole = bytes_of(std::move(input), Access::kRead);
   const size_t bytes = whole.bytes();
-  const auto start = [gloo = gloo_, options](Tensors& hosts) {
-    return gloo->_allgather_base(hosts[0], hosts[1], options);
+  const auto start = [host = mover(c10d::OpType::_ALLGATHER_BASE), options](Tensors& hosts) {
+    return host->_allgather_base(hosts[0], hosts[1], options);
   };
   size_t at = 0;
   do {

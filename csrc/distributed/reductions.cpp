@@ -61,8 +61,9 @@ OclGloo::WorkPtr OclGloo::allreduce_coalesced(Tensors& tensors,
   Adjust adjust = take_average(sum, dtype, size_);
   JobBuilder job(tensors, tensors);
   const Operand whole{job.regions(tensors, Access::kReadWrite), Access::kReadWrite, dtype};
+  const auto host = reducer(c10d::OpType::ALLREDUCE, dtype, sum.reduceOp);
   job.add_chunked(
-      whole, [gloo = gloo_, sum](Tensors& hosts) { return gloo->allreduce(hosts, sum); }, adjust);
+      whole, [host, sum](Tensors& hosts) { return host->allreduce(hosts, sum); }, adjust);
   const bool several = tensors.size() > 1;
   return job.submit(*pipeline_, several ? c10d::OpType::ALLREDUCE_COALESCED : c10d::OpType::ALLREDUCE,
                     several ? "oclgloo:all_reduce_coalesced" : "oclgloo:all_reduce", label());
@@ -79,9 +80,10 @@ OclGloo::WorkPtr OclGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& op
   const bool root = rank_ == options.rootRank;
   const Access access = root ? Access::kReadWrite : Access::kRead;
   JobBuilder job(tensors, root ? tensors : Tensors());
-  const Operand whole{job.regions(tensors, access), access, dtype, !root};
+  const auto host = reducer(c10d::OpType::REDUCE, dtype, sum.reduceOp);
+  const Operand whole{job.regions(tensors, access), access, dtype, !root && needs_scratch(host)};
   job.add_chunked(
-      whole, [gloo = gloo_, sum](Tensors& hosts) { return gloo->reduce(hosts, sum); }, adjust);
+      whole, [host, sum](Tensors& hosts) { return host->reduce(hosts, sum); }, adjust);
   return job.submit(*pipeline_, c10d::OpType::REDUCE, "oclgloo:reduce", label());
 }
 
@@ -91,13 +93,15 @@ void OclGloo::add_reduce_scatter(JobBuilder& job, std::vector<Region> output, st
   Adjust adjust = take_average(sum, dtype, size_);
   const Operand whole{std::move(output), Access::kWrite, dtype};
   const size_t bytes = whole.bytes();
-  const auto start = [gloo = gloo_, sum](Tensors& hosts) {
-    return gloo->_reduce_scatter_base(hosts[0], hosts[1], sum);
+  const auto host = reducer(c10d::OpType::_REDUCE_SCATTER_BASE, dtype, sum.reduceOp);
+  const auto start = [host, sum](Tensors& hosts) {
+    return host->_reduce_scatter_base(hosts[0], hosts[1], sum);
   };
   size_t at = 0;
   do {
     Operand to{slice(whole.regions, at, kChunk), Access::kWrite, dtype},
-        from{slice_each(input, size_, bytes, at, std::min(kChunk, bytes - at)), Access::kRead, dtype, true};
+        from{slice_each(input, size_, bytes, at, std::min(kChunk, bytes - at)), Access::kRead, dtype,
+             needs_scratch(host)};
     job.add({{std::move(to), std::move(from)}, start, adjust});
     at += kChunk;
   } while (at < bytes);
@@ -132,12 +136,13 @@ void OclGloo::add_reduce_to(JobBuilder& job, int rank, std::vector<Region> outpu
   const c10::ScalarType dtype = input.scalar_type();
   c10d::ReduceOptions sum{options.reduceOp, rank, 0, options.timeout};
   Adjust average = take_average(sum, dtype, size_);
+  const auto host = reducer(c10d::OpType::REDUCE, dtype, sum.reduceOp);
   Part part;
   part.operands = {{std::move(output), Access::kWrite, dtype},
                    {regions_of(input), Access::kRead, dtype, true}};
-  part.start = [gloo = gloo_, sum](Tensors& hosts) {
+  part.start = [host, sum](Tensors& hosts) {
     Tensors own{hosts[1]};
-    return gloo->reduce(own, sum);
+    return host->reduce(own, sum);
   };
   if (rank == rank_)
     part.adjust = [average](Tensors& hosts) {

@@ -1,6 +1,6 @@
 # Types of the extension module (csrc/bindings). Device indices are those of "ocl:N"; sizes are bytes.
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -180,5 +180,16 @@ def find_cache() -> DiskCache: ...
 def driver_cache() -> DriverCache: ...
 def system_packs() -> list[Pack]: ...
 
-# Where torch has distributed: the backend oclgloo over a gloo backend that nobody else uses.
-def make_oclgloo(gloo: Any) -> Any: ...
+# Where torch has distributed: the backend oclgloo over a gloo backend that nobody else uses, and the memory that the
+# ranks of each host share. `between` is gloo among the first ranks of several hosts, on these.
+def host_identity() -> str: ...  # the same where processes can share memory; empty where none can
+
+class Segment:
+    @overload
+    def __init__(self, ranks: int) -> None: ...  # makes it, for so many ranks of which this process is the first
+    @overload
+    def __init__(self, address: str, index: int) -> None: ...  # another process's, which this joins
+    @property
+    def address(self) -> str: ...
+
+def make_oclgloo(gloo: Any, segment: Segment | None, hosts: list[list[int]], between: Any) -> Any: ...

@@ -1,4 +1,5 @@
-"""torch.distributed on ocl: registers the backend `oclgloo`, which computes collectives of ocl tensors by gloo.
+"""torch.distributed on ocl: registers the backend `oclgloo`, which computes collectives of ocl tensors on the host: by
+memory that ranks of one host share, and by gloo.
 
     dist.init_process_group()                            # gloo for CPU tensors, oclgloo for those on ocl
     dist.init_process_group("oclgloo")                   # the same
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import types
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -35,12 +37,64 @@ def install(torch: types.ModuleType, c: types.ModuleType) -> None:
         return
 
     def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        gloo = c10d.ProcessGroupGloo(store, rank, size, _options(c10d.ProcessGroupGloo, size, timeout))
+        def make_gloo(store: Any, rank: int, size: int) -> Any:
+            return c10d.ProcessGroupGloo(store, rank, size, _options(c10d.ProcessGroupGloo, size, timeout))
+
+        gloo = make_gloo(store, rank, size)
         gloo._set_sequence_number_for_group()
-        return c.make_oclgloo(gloo)
+        hosts = _hosts(store, rank, size, c.host_identity())
+        segment = _segment(c, store, rank, size, hosts) if len(hosts) < size else None
+        firsts = [host[0] for host in hosts]
+        between = None
+        if segment is not None and rank in firsts and len(hosts) > 1:
+            between = make_gloo(c10d.PrefixStore("hosts", store), firsts.index(rank), len(hosts))
+        return c.make_oclgloo(gloo, segment, hosts, between)
 
     c10d.Backend.register_backend(NAME, create, devices=["ocl"])
     _serve_cpu_tensors_too(c10d.BackendConfig)
+
+
+def _told_by_all(store: Any, subject: str, rank: int, size: int, own: str) -> list[str]:
+    """What each rank tells the others about a subject. Waits for all, as long as the store's timeout allows."""
+    store.set(f"{subject}/{rank}", own)
+    keys = [f"{subject}/{i}" for i in range(size)]
+    values = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
+    return [value.decode() for value in values]
+
+
+def _hosts(store: Any, rank: int, size: int, identity: str) -> list[list[int]]:
+    """The ranks of each host, by their lowest ranks. A rank that can share memory with no other (an empty identity) is
+    on a host of its own.
+    """
+    ranks: dict[str, list[int]] = {}
+    for other, told in enumerate(_told_by_all(store, "host", rank, size, identity or f"rank {rank}")):
+        ranks.setdefault(told, []).append(other)
+    return list(ranks.values())
+
+
+def _segment(c: Any, store: Any, rank: int, size: int, hosts: list[list[int]]) -> Any:
+    """The memory that this rank shares with the others of its host, or None where one of the group's hosts refuses: all
+    ranks must take the same way.
+    """
+    own = next(host for host in hosts if rank in host)
+    segment, problem = None, ""
+    try:
+        if rank == own[0]:
+            segment = c.Segment(len(own))
+        else:
+            segment = c.Segment(store.get(f"segment/{own[0]}").decode(), own.index(rank))
+    except RuntimeError as error:
+        problem = f"rank {rank}: {error}"
+    if rank == own[0]:
+        store.set(f"segment/{rank}", segment.address if segment is not None else "none")
+    problems = [told for told in _told_by_all(store, "shared", rank, size, problem or "yes") if told != "yes"]
+    if not problems:
+        return segment
+    if rank == 0:
+        warnings.warn(
+            f"oclgloo: ranks of one host do not share memory but use its network: {problems[0]}", stacklevel=2
+        )
+    return None
 
 
 def _options(gloo: Any, size: int, timeout: timedelta) -> Any:

@@ -43,6 +43,24 @@ def killed_peer() -> None:
     assert y.sum().item() == 3000
 
 
+def killed_in_the_middle() -> None:
+    """While the ranks are exchanging a large tensor, as far as one can tell."""
+    x = torch.ones(100_000_000, device="ocl")
+    dist.all_reduce(torch.ones(1000, device="ocl"))
+    begin = time.monotonic()
+    work = dist.all_reduce(x, async_op=True)
+    if RANK == 1:
+        time.sleep(0.05)
+        os.kill(os.getpid(), 9)
+    try:
+        work.wait()
+        dist.all_reduce(x)
+        say("killed", "nothing was raised")
+    except dist.DistBackendError as error:
+        took, told = time.monotonic() - begin, "has ended" in str(error) or "failed in this" in str(error)
+        say("killed", "" if took < 10 and told else f"{took} s: {error}")
+
+
 def timeout() -> None:
     if RANK == 0:
         say("timeout", raises("wait", 10, "all_reduce", "rank 0 of 2"))

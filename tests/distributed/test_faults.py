@@ -16,8 +16,9 @@ def problems(cases: dict[str, str]) -> dict[str, str]:
     return {case: problem for case, problem in cases.items() if problem}
 
 
-def test_killed_peer_raises_at_once() -> None:
-    survivor, killed = run_ranks(PROGRAM, "killed_peer")
+@pytest.mark.parametrize("hosts", [None, ["a", "b"]])
+def test_killed_peer_raises_at_once(hosts: list[str] | None) -> None:
+    survivor, killed = run_ranks(PROGRAM, "killed_peer", hosts=hosts)
     assert killed.returncode == -9
     cases = report([survivor])
     assert {"killed peer", "again"} <= cases.keys()
