@@ -1,7 +1,8 @@
-"""all_reduce on ocl against gloo on CPU tensors of the same size: `python -m benchmarks.distributed`.
+"""Collectives on ocl by shared memory, by loopback TCP, and of gloo on CPU tensors: `python -m benchmarks.distributed`.
 
-Processes on this host, as many as --ranks says. The two alternate; what is printed is the median of each and the
-median of the rounds' ratios: 1 is gloo itself, staging included on the side of ocl.
+Processes on this host, as many as --ranks says, each on the device of its number. The three alternate; what is printed
+is the median of each, the bytes of the tensor over the time of shared memory, and the median of the rounds' ratios of
+loopback to shared memory.
 """
 
 from __future__ import annotations
@@ -18,28 +19,38 @@ import torch.multiprocessing as mp
 
 from dlbackend import ocl
 
+Group = dist.ProcessGroup | None
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 
 
-def call(collective: str, x: torch.Tensor, ranks: int) -> None:
+def loopback_group(rank: int) -> dist.ProcessGroup:
+    """All ranks, of which each is taken to be on a host of its own: gloo by loopback."""
+    plain = os.environ.get("DLBACKEND_EMULATE", "")
+    os.environ["DLBACKEND_EMULATE"] = f"{plain},host={rank}".lstrip(",")
+    group: dist.ProcessGroup = dist.new_group()
+    os.environ["DLBACKEND_EMULATE"] = plain
+    return group
+
+
+def call(collective: str, x: torch.Tensor, ranks: int, group: Group) -> None:
     share = x[: len(x) // ranks]
     if collective == "all_reduce":
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=group)
     elif collective == "broadcast":
-        dist.broadcast(x, 0)
+        dist.broadcast(x, 0, group=group)
     elif collective == "all_gather":
-        dist.all_gather_into_tensor(x, share.clone())
+        dist.all_gather_into_tensor(x, share.clone(), group=group)
     else:
-        dist.reduce_scatter_tensor(share.clone(), x)
+        dist.reduce_scatter_tensor(share.clone(), x, group=group)
 
 
-def seconds(collective: str, x: torch.Tensor, ranks: int) -> float:
+def seconds(collective: str, x: torch.Tensor, ranks: int, group: Group) -> float:
     """From all ranks' start until the result is in this rank's tensor."""
     if x.device.type == "ocl":
         ocl.synchronize()
     dist.barrier()
     begin = time.perf_counter()
-    call(collective, x, ranks)
+    call(collective, x, ranks, group)
     if x.device.type == "ocl":
         ocl.synchronize()
     return time.perf_counter() - begin
@@ -47,21 +58,28 @@ def seconds(collective: str, x: torch.Tensor, ranks: int) -> float:
 
 def rank_main(rank: int, ranks: int, sizes: list[int], rounds: int, chosen: list[str]) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
+    ocl.set_device(rank % ocl.device_count())
     dist.init_process_group()
+    ways: dict[str, tuple[str, Group]] = {
+        "gloo": ("cpu", None),
+        "loopback": ("ocl", loopback_group(rank)),
+        "shared memory": ("ocl", None),
+    }
     for collective in chosen:
         for mebibytes in sizes:
             tensors = {device: torch.zeros(mebibytes << 18, device=device) for device in ("cpu", "ocl")}
-            times: dict[str, list[float]] = {device: [] for device in tensors}
+            times: dict[str, list[float]] = {way: [] for way in ways}
             for i in range(rounds + 1):
-                for device, x in tensors.items():
-                    took = seconds(collective, x, ranks)
+                for way, (device, group) in ways.items():
+                    took = seconds(collective, tensors[device], ranks, group)
                     if i > 0:
-                        times[device].append(took)
+                        times[way].append(took)
             if rank == 0:
-                gloo, ours = (statistics.median(times[device]) for device in ("cpu", "ocl"))
-                ratio = statistics.median(a / b for a, b in zip(times["cpu"], times["ocl"], strict=True))
-                milliseconds = f"gloo {gloo * 1e3:8.1f} ms   ocl {ours * 1e3:8.1f} ms"
-                print(f"{collective:15s} {mebibytes:5d} MiB   {milliseconds}   {ratio:5.2f}x", flush=True)
+                medians = "   ".join(f"{way} {statistics.median(t) * 1e3:8.2f} ms" for way, t in times.items())
+                rate = (mebibytes << 20) / statistics.median(times["shared memory"]) / 1e9
+                pairs = zip(times["loopback"], times["shared memory"], strict=True)
+                ratio = statistics.median(a / b for a, b in pairs)
+                print(f"{collective:15s} {mebibytes:5d} MiB   {medians}  {rate:6.1f} GB/s   {ratio:5.2f}x", flush=True)
     dist.destroy_process_group()
 
 

@@ -91,9 +91,7 @@ def _segment(c: Any, store: Any, rank: int, size: int, hosts: list[list[int]]) -
     if not problems:
         return segment
     if rank == 0:
-        warnings.warn(
-            f"oclgloo: ranks of one host do not share memory but use its network: {problems[0]}", stacklevel=2
-        )
+        warnings.warn(f"oclgloo: the ranks of a host share no memory and use the network: {problems[0]}", stacklevel=2)
     return None
 
 
