@@ -48,6 +48,8 @@ HOOKED = {
     "torch.nn.parallel.comm": "torch",
     "torch.optim.adam": "torch",
     "torch.optim.sgd": "torch",
+    "torchao.float8.inference": "torchao",
+    "torchao.quantization.quant_api": "torchao",
     "transformers.cache_utils": "transformers",
     "transformers.integrations.accelerate": "transformers",
     "transformers.pipelines.base": "transformers",
