@@ -15,9 +15,9 @@ from torch import nn
 
 import dlbackend
 from dlbackend.__main__ import main
+from dlbackend.inputs import squared
 from dlbackend.tuning import measure, search, tuner, variant
 from dlbackend.tuning import result as results
-from dlbackend.tuning.inputs import squared
 from dlbackend.tuning.variant import Configuration
 
 TENSOR_CORES = torch.ocl.get_device_properties(0).has_tensor_cores
@@ -262,7 +262,7 @@ MALFORMED = [
     (("configurations",), None, "configurations must be an array, not None"),
     (("configurations",), {}, "configurations must be an array"),
     (("configurations", 0), "fp32", r"configurations\[0\] must be an object, not 'fp32'"),
-    (("configurations", 1, "precision"), "fp8", r"configurations\[1\].precision must be one of fp32, .*, not 'fp8'"),
+    (("configurations", 1, "precision"), "fp4", r"configurations\[1\].precision must be one of fp32, .*, not 'fp4'"),
     (("configurations", 0, "milliseconds"), "1", "milliseconds must be a number above 0"),
     (("configurations", 0, "milliseconds"), -1, "milliseconds must be a number above 0"),
     (("configurations", 0, "milliseconds"), True, "milliseconds must be a number above 0"),
@@ -700,7 +700,7 @@ def test_training():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "fp8"}, "precision 'fp8' does not exist; there are pick, fp32"),
+        ({"precision": "fp4"}, "precision 'fp4' does not exist; there are pick, fp32"),
         pytest.param(
             {"precision": "tf32"},
             "tf32 is not offered: the device has no tensor cores",
@@ -745,8 +745,8 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert "'t.json' is no folder" in capsys.readouterr().err
     assert command("t_net:other", "--replay", "t.json") == 1
     assert "this tuning is of torch.nn" in capsys.readouterr().err
-    assert command("t_net:net", "--precision", "fp8") == 1
-    assert "'fp8' does not exist" in capsys.readouterr().err
+    assert command("t_net:net", "--precision", "fp4") == 1
+    assert "'fp4' does not exist" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="No module named 'nowhere'"):
         command("nowhere:net")
     monkeypatch.setitem(sys.modules, "torchvision", None)

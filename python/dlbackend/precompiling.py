@@ -13,8 +13,8 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dlbackend import _C, ocl, solvers
+from dlbackend.inputs import Inputs, Loss, arguments, squared
 from dlbackend.progress import Bar
-from dlbackend.tuning.inputs import Inputs, Loss, arguments, squared
 
 RUNS = 2  # the search for other solvers begins with the second run of a problem
 

@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from dlbackend import outputs
+from dlbackend.calibration import METHODS, PERCENTILE
+from dlbackend.inputs import Loss, squared
 from dlbackend.torchvision_nets import calibrate, import_torchvision
 from dlbackend.tuning import result, tuner, variant
-from dlbackend.tuning.inputs import Loss, squared
 from dlbackend.tuning.result import Tuning
 
 SEED = 0
+CALIBRATION = 4  # batches of random images
 ENDS = ("winner", "slowest")
 
 
@@ -36,19 +38,34 @@ def torchvision_net(name: str, batch: int, size: int, weights: str | None) -> tu
     return model, torch.randn(batch, 3, size, size)
 
 
-def load_function(name: str) -> tuple[nn.Module, Any, Loss]:
-    """Calls `module:function`, which returns (model, inputs) or (model, inputs, loss)."""
+def call_function(name: str) -> Any:
+    """What `module:function`, without arguments, returns; the module may lie in the working directory."""
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        made = getattr(importlib.import_module(module), function)()
+        return getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as error:
         raise SystemExit(f"tune {name}: {error}") from error
     finally:
         sys.path.remove(os.getcwd())
+
+
+def load_function(name: str) -> tuple[nn.Module, Any, Loss]:
+    """Calls `module:function`, which returns (model, inputs) or (model, inputs, loss)."""
+    made = call_function(name)
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
         raise SystemExit(f"{name}() must return (model, inputs) or (model, inputs, loss)")
     return made[0], made[1], made[2] if len(made) == 3 else squared
+
+
+def calibration_of(args: argparse.Namespace) -> Any:
+    """Batches from the function that --calibration names; random images for a network of torchvision without it."""
+    if args.calibration:
+        return call_function(args.calibration)
+    if ":" in args.net:
+        return None
+    batch, size = max(4, args.batch), args.input_size
+    return [torch.randn(batch, 3, size, size) for _ in range(CALIBRATION)]
 
 
 def replay(args: argparse.Namespace, model: nn.Module, inputs: Any, loss: Loss) -> int:
@@ -109,6 +126,10 @@ def main(args: argparse.Namespace) -> int:
             training=args.train,
             loss=loss,
             max_error=args.max_error,
+            max_drop=args.max_drop,
+            calibration=calibration_of(args),
+            calibration_method=args.calibration_method,
+            percentile=args.percentile,
             name=args.net,
         )
         return report(found, args)
@@ -149,6 +170,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget", type=float, default=300, metavar="SECONDS", help="begin no measurement after so long"
     )
     parser.add_argument("--max-error", type=float, default=0.2, help="relative L2 error with which none may win")
+    about = "share of classes that quantized layers may change against float32, of the calibration's batches"
+    parser.add_argument("--max-drop", type=float, default=0.01, help=about)
+    about = "function that returns batches of inputs, for int8; without it, a network of torchvision gets random images"
+    parser.add_argument("--calibration", metavar="MODULE:FUNCTION", help=about)
+    parser.add_argument("--calibration-method", choices=METHODS, default=METHODS[0])
+    parser.add_argument("--percentile", type=float, default=PERCENTILE, help="of that method")
     parser.add_argument("--train", action="store_true", help="forward and backward instead of forward")
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--out", type=outputs.file, metavar="JSON", help="file for the result")

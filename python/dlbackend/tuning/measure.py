@@ -13,9 +13,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from dlbackend import _C, backend, ocl
+from dlbackend import _C, backend, ocl, quantization
+from dlbackend.inputs import Inputs, Loss, arguments, floats
 from dlbackend.tuning import result, variant
-from dlbackend.tuning.inputs import Inputs, Loss, arguments, floats
+from dlbackend.tuning.accuracy import accuracy_of
+from dlbackend.tuning.sensitivity import Sensitivity
 from dlbackend.tuning.variant import Configuration, Json, Variant
 
 SLOT = 0.5  # seconds of runs before it is another configuration's turn
@@ -66,13 +68,16 @@ def in_turns(rounds: Sequence[Sequence[float]]) -> list[float]:
 class Measurement:
     """A model with its inputs and its right results. Configurations of it are made, run and timed on one device."""
 
+    sensitivity: Sensitivity | None = None
+    max_drop = inf  # of quantized layers, by the sensitivity's batches
+
     def __init__(self, model: nn.Module, inputs: Any, index: int, training: bool, loss: Loss) -> None:
         self.index, self.device = index, torch.device("ocl", index)
         self.place = _C.find_place(index)
         self.base = copy.deepcopy(model).cpu().float().train(training)
         self.described = result.describe_model(model)
-        self.inputs: Inputs = tree_map(_on("cpu"), arguments(inputs))
-        self.device_inputs: Inputs = tree_map(_on(self.device), self.inputs)
+        self.inputs: Inputs = tree_map(on("cpu"), arguments(inputs))
+        self.device_inputs: Inputs = tree_map(on(self.device), self.inputs)
         self.training, self.loss = training, loss
 
     @contextmanager
@@ -132,6 +137,10 @@ class Measurement:
             entry.rejected = "results are not finite"
         elif not entry.accuracy["relative_l2"] <= max_error:
             entry.rejected = f"error above {max_error}"
+        if self.sensitivity and entry.configuration.precision in quantization.PRECISIONS:
+            entry.accuracy["drop"] = self.sensitivity.drop(model)
+            if not entry.rejected and not entry.accuracy["drop"] <= self.max_drop:
+                entry.rejected = f"drop above {self.max_drop}"
         entry.layers = self._layer_times(model)
 
     def _layer_times(self, model: Variant, runs: int = 5) -> list[Json]:
@@ -181,28 +190,6 @@ class Measurement:
         return [x.detach().cpu().double() for x in found]
 
 
-def accuracy_of(found: list[torch.Tensor], expected: list[torch.Tensor]) -> Json:
-    got, want = (torch.cat([x.flatten() for x in xs]) for xs in (found, expected))
-    finite = bool(got.isfinite().all())
-    agreement = None
-    if found[0].dim() >= 2 and found[0].shape == expected[0].shape:
-        classes = 2 if found[0].dim() == 3 else 1  # (batch, tokens, classes); else (batch, classes, ...)
-        if found[0].shape[classes] > 1:
-            agreement = (found[0].argmax(classes) == expected[0].argmax(classes)).double().mean().item()
-    largest, norm = _errors(got - want, want) if finite else (None, None)
-    return {"finite": finite, "max_relative": largest, "relative_l2": norm, "top1_agreement": agreement}
-
-
-def _errors(difference: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:
-    """Largest difference over the largest value, and relative L2 norm. Infinite where the wanted result is zero or
-    not finite, and the result is another.
-    """
-    if not difference.any():  # true also of results that are all zero, or empty
-        return 0.0, 0.0
-    if not want.isfinite().all():
-        return inf, inf
-    return (difference.abs().max() / want.abs().max()).item(), (difference.norm() / want.norm()).item()
-
-
-def _on(device: str | torch.device) -> Callable[[Any], Any]:
+def on(device: str | torch.device) -> Callable[[Any], Any]:
+    """Moves a tensor to a device; for tree_map()."""
     return lambda x: x.to(device) if isinstance(x, torch.Tensor) else x

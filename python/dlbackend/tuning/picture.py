@@ -1,4 +1,6 @@
-"""The picture of a tuning: whole-model bars of every configuration, per-layer bars of the fastest and the slowest."""
+"""The picture of a tuning: whole-model bars of every configuration, per-layer bars of the fastest and the slowest, and
+for quantized precisions each layer's time and the error that it makes by itself.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,17 +15,21 @@ LAYERS = 40  # at most so many layers are drawn, those that take longest
 WINNER, SLOWEST, OTHER = "tab:green", "tab:red", "tab:gray"
 
 
-def draw(title: str, measured: list[Json], winner: Json, slowest: Json, path: Path) -> None:
-    """Draws the times of configurations, which are entries of a tuning's JSON, and of the layers of two of them. The
-    path's ending names the format. ImportError without matplotlib.
+def draw(title: str, measured: list[Json], winner: Json, slowest: Json, quantized: Json, path: Path) -> None:
+    """Draws the times of configurations, which are entries of a tuning's JSON, and of the layers of two of them, and of
+    quantized layers, by precision. The path's ending names the format. ImportError without matplotlib.
     """
-    layers = _layers(winner, slowest)
+    layers, names = _layers(winner, slowest), _quantized_names(quantized)
     heights = [0.3 * len(measured) + 1, 0.35 * len(layers) + 1]
+    if names:
+        heights.append(0.2 * len(names) * (len(quantized) + 1) + 1)
     figure = figure_class()(figsize=(11, sum(heights) + 1), layout="constrained")
-    whole, each = figure.subplots(2, 1, height_ratios=heights)
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights)
     figure.suptitle(title)
-    _draw_whole(whole, measured, slowest)
-    _draw_layers(each, layers)
+    _draw_whole(parts[0].subplots(), measured, slowest)
+    _draw_layers(parts[1].subplots(), layers)
+    if names:
+        _draw_quantized(*parts[2].subplots(1, 2, sharey=True), names, quantized)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
@@ -60,3 +66,35 @@ def _draw_layers(axis: "Axes", layers: list[tuple[str, float, float]]) -> None:
     axis.invert_yaxis()
     axis.legend()
     axis.set_xlabel("forward pass of a layer, ms" + (f" (the {LAYERS} longest)" if len(layers) == LAYERS else ""))
+
+
+def _quantized_names(quantized: Json) -> list[str]:
+    """Those of layers that were tried in some precision, at most LAYERS: where that makes the largest errors."""
+    errors: dict[str, float] = {}
+    for layers in quantized.values():
+        for layer in layers:
+            if layer["error"] is not None:
+                errors[layer["name"]] = max(errors.get(layer["name"], 0.0), layer["error"])
+    largest = sorted(errors, key=lambda name: -errors[name])[:LAYERS]
+    return [name for name in errors if name in largest]
+
+
+def _draw_quantized(times: "Axes", errors: "Axes", names: list[str], quantized: Json) -> None:
+    thick = 0.8 / (len(quantized) + 1)
+    float32: dict[str, float] = {}
+    for number, (precision, layers) in enumerate(quantized.items()):
+        known = {layer["name"]: layer for layer in layers if layer["name"] in names}
+        for axis, what in ((times, "milliseconds"), (errors, "error")):
+            found = {name: layer[what] for name, layer in known.items() if layer[what] is not None}
+            rows = [names.index(name) + (number + 1) * thick for name in found]
+            axis.barh(rows, list(found.values()), thick, color=f"C{number}", label=precision)
+        in_float = {name: layer["float32_milliseconds"] for name, layer in known.items()}
+        float32 |= {name: time for name, time in in_float.items() if time is not None}
+    times.barh([names.index(name) for name in float32], list(float32.values()), thick, color=OTHER, label="float32")
+    times.set_yticks([row + 0.4 - thick / 2 for row in range(len(names))], names, fontsize=8)
+    times.margins(y=0.01)
+    times.invert_yaxis()
+    times.legend()
+    times.set_xlabel("a layer, ms")
+    errors.set_xscale("log")
+    errors.set_xlabel("error of the results by the layer alone, relative L2")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlbackend import _C, environment
+from dlbackend import _C, environment, quantization
 from dlbackend.tuning import picture, variant
 from dlbackend.tuning.variant import Json, configuration_of
 
@@ -150,11 +150,14 @@ class Tuning:
         ]
 
     def picture(self, path: str | Path) -> None:
-        """Draws whole-model and per-layer bars into a file. ImportError, saying what to install, without matplotlib."""
+        """Draws bars of whole models, of layers and, where they are quantized, of their errors into a file.
+        ImportError, saying what to install, without matplotlib.
+        """
         data = self.data
         kind = "training step" if data["training"] else "inference"
         title = f"{data['model']['name']}, {kind}, on {data['device']['name']}"
-        picture.draw(title, self.measured(), self.winner, self.slowest, Path(path))
+        quantized = data.get("quantization", {}).get("layers", {})
+        picture.draw(title, self.measured(), self.winner, self.slowest, quantized, Path(path))
 
 
 def without_infinities(value: Any) -> Any:
@@ -178,6 +181,13 @@ class _Nullable:
     shape: object
 
 
+@dataclass(frozen=True)
+class _Optional:
+    """A field that older files lack."""
+
+    shape: object
+
+
 class _Positive:
     """A finite number above 0."""
 
@@ -190,6 +200,9 @@ _CONFIGURATION = {
     "precision": variant.PRECISIONS,
     "layout": variant.LAYOUTS,
     "layer_layouts": _Mapping(variant.LAYOUTS[:2]),
+    "layer_precisions": _Optional(
+        _Mapping({"precision": quantization.PRECISIONS, "input_scale": float, "unsigned": bool})
+    ),
     "fusion": variant.FUSIONS,
     "solvers": variant.SOLVERS,
     "milliseconds": _Nullable(_Positive),
@@ -200,11 +213,21 @@ _CONFIGURATION = {
             "max_relative": _Nullable(float),
             "relative_l2": _Nullable(float),
             "top1_agreement": _Nullable(float),
+            "drop": _Optional(_Nullable(float)),
         }
     ),
     "layers": [{"name": str, "type": str, "milliseconds": float}],
     "solutions": _Mapping({"solver": str, "config": str}),
     "rejected": _Nullable(str),
+    "winner": bool,
+}
+_LAYER = {
+    "name": str,
+    "type": str,
+    "error": _Nullable(float),
+    "milliseconds": _Nullable(float),
+    "float32_milliseconds": _Nullable(float),
+    "float32": _Nullable(str),
     "winner": bool,
 }
 _TUNING = {
@@ -221,6 +244,15 @@ _TUNING = {
     "training": bool,
     "knobs": _Mapping({"not_offered": _Mapping(str)}),
     "configurations": [_CONFIGURATION],
+    "quantization": _Optional(
+        {
+            "batches": int,
+            "method": str,
+            "percentile": float,
+            "max_drop": _Nullable(float),
+            "layers": _Mapping([_LAYER]),
+        }
+    ),
     "records": _Mapping(str),
 }
 _REPLAYED = {"winner": _Positive, "slowest": _Positive}
@@ -258,10 +290,12 @@ def _check_object(value: object, shape: "dict[str, object] | _Mapping", where: s
             _check(key, str, f"a key of {where}")
             _check(item, shape.values, f"{prefix}{key}")
         return
-    if missing := [prefix + key for key in sorted(shape) if key not in value]:
+    optional = {key for key, wanted in shape.items() if isinstance(wanted, _Optional)}
+    if missing := [prefix + key for key in sorted(shape.keys() - optional) if key not in value]:
         raise ValueError(f"not a whole tuning: {', '.join(missing)} missing")
     for key, wanted in shape.items():
-        _check(value[key], wanted, prefix + key)
+        if key in value:
+            _check(value[key], wanted.shape if isinstance(wanted, _Optional) else wanted, prefix + key)
 
 
 def _is_a(value: object, kind: type) -> bool:

@@ -1,21 +1,26 @@
 """The search: it decides which configurations of a model are measured, in which order, and which of them win."""
 
+import copy
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 from typing import Any
 
 from torch import nn
+from torch.utils._pytree import tree_map
 
-from dlbackend import _C, solvers
+from dlbackend import _C, quantization, solvers
 from dlbackend._build import VERSION
+from dlbackend.calibration import PERCENTILE
+from dlbackend.inputs import Loss
 from dlbackend.progress import Bar
+from dlbackend.quantization import LayerPrecision
 from dlbackend.tuning import variant
-from dlbackend.tuning.inputs import Loss
-from dlbackend.tuning.measure import Entry, Measurement, in_turns
+from dlbackend.tuning.measure import Entry, Measurement, in_turns, on
+from dlbackend.tuning.sensitivity import Evaluate, Sensitivity, first_arguments
 from dlbackend.tuning.variant import Configuration
 
 KNOBS = {
@@ -51,7 +56,9 @@ class Search(Measurement):
         self.max_error, self.thorough = max_error, thorough
         self.budget, self.start = budget, time.monotonic()
         self.entries: dict[Configuration, Entry] = {}
-        self.only_probes: set[str] = set()  # layouts that are measured only for the times of their layers
+        self.only_probes: set[str] = set()  # layouts and precisions measured only for the times of their layers
+        self.calibration = Calibration()
+        self.quantized: dict[str, Sweep] = {}  # by precision
         self.bar = Bar("tune")
         self.notes: list[str] = []
         self.cut = False  # the time was up before all was measured
@@ -79,8 +86,9 @@ class Search(Measurement):
             entry.rejected = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             if len(self.entries) == 1:
                 raise
-        if configuration.layout in self.only_probes:
-            entry.rejected = entry.rejected or "measured only to choose layouts of layers"
+        for knob in ("layout", "precision"):
+            if getattr(configuration, knob) in self.only_probes:
+                entry.rejected = entry.rejected or f"measured only to choose {knob}s of layers"
         self._show()
         return entry
 
@@ -148,21 +156,25 @@ class Search(Measurement):
         for combination in itertools.product(*values):
             named = dict(zip(KNOBS, combination, strict=True))
             start = Configuration(**{**named, "layout": "nchw"})
-            for configuration in self._layouts([named["layout"]], start):
-                if self.entry(configuration) is None:
-                    return
+            for precise in self._precisions([named["precision"]], start):
+                for configuration in self._layouts([named["layout"]], precise):
+                    if self.entry(configuration) is None:
+                        return
 
     def _first(self, knobs: dict[str, Any]) -> Configuration:
         layouts = knobs["layout"]["tried"]
         if "per-layer" in layouts:
-            self.only_probes = {"nchw", "nhwc"} - set(layouts)
+            self.only_probes |= {"nchw", "nhwc"} - set(layouts)
         first = {knob: knobs[knob]["tried"][0] for knob in KNOBS}
+        if first["precision"] in quantization.PRECISIONS:  # whose layers are compared with float32's
+            self.only_probes.add("fp32")
+            first["precision"] = "fp32"
         return Configuration(**{**first, "layout": "nchw" if "per-layer" in layouts else first["layout"]})
 
     def _along(self, knob: str, values: list[str], best: Entry | None) -> Iterator[Configuration]:
         assert best is not None
-        if knob == "layout":
-            yield from self._layouts(values, best.configuration)
+        if knob in ("layout", "precision"):
+            yield from (self._layouts if knob == "layout" else self._precisions)(values, best.configuration)
             return
         for value in values:
             yield with_value(best.configuration, knob, value)
@@ -174,6 +186,70 @@ class Search(Measurement):
                 yield configuration
         if "per-layer" in values:
             yield from self.layouts_of_layers(*both)
+
+    def _precisions(self, values: list[str], start: Configuration) -> Iterator[Configuration]:
+        for value in values:
+            float32 = replace(start, precision="fp32", quantized=())
+            if value in quantization.PRECISIONS:
+                yield from self.precisions_of_layers(value, float32)
+            else:
+                yield replace(float32, precision=value)
+
+    def precisions_of_layers(self, precision: str, float32: Configuration) -> Iterator[Configuration]:
+        """First all layers have the precision, but for those that would cost more accuracy than `max_drop`; then, of
+        the rest, those that are faster in it than in float32.
+        """
+        sweep = self.sweep(precision)
+        if not sweep.chosen:
+            self.notes.append(f"{precision}: no layer keeps the drop at {self.max_drop} or below")
+            return
+        if self.entry(float32) is None:
+            return
+        all_of_them = replace(float32, precision=precision, quantized=tuple(sorted(sweep.chosen.items())))
+        yield all_of_them
+        entries = [self.entries[c] for c in (float32, all_of_them) if c in self.entries and self.entries[c].layers]
+        if len(entries) < 2:
+            return
+        before, after = ({x["name"]: x["milliseconds"] for x in entry.layers} for entry in entries)
+        sweep.times = {name: (before[name], after[name]) for name in sweep.chosen if name in before and name in after}
+        worth = tuple(c for c in all_of_them.quantized if c[0] in sweep.times and sweep.saves(c[0]))
+        if worth and worth != all_of_them.quantized:
+            yield replace(all_of_them, quantized=worth)
+
+    def calibrate(self, precisions: Sequence[str], evaluate: Evaluate | None) -> None:
+        """Ranges of layers' inputs and results to compare with, for those of the precisions that are quantized."""
+        wanted = [p for p in precisions if p in quantization.PRECISIONS]
+        if not wanted:
+            return
+        calibration = self.calibration
+        batches = [first_arguments(batch, self.inputs) for batch in calibration.batches] or [self.inputs]
+        batches = [tree_map(on(self.device), batch) for batch in batches]
+        model = copy.deepcopy(self.base).to(self.device)
+        for precision in wanted:
+            layers = quantization.quantizable(model, precision)
+            found = dict.fromkeys(layers, LayerPrecision(precision))
+            if precision == "int8":
+                how = calibration.method, calibration.percentile
+                given = [args or kwargs for args, kwargs in batches]
+                found = quantization.static_precisions(model, layers, given, *how)
+            quantization.check_layers(model, found)
+            self.quantized[precision] = Sweep(found, {n: type(layers[n]).__name__ for n in found})
+        self.sensitivity = Sensitivity(model, batches, evaluate)
+
+    def sweep(self, precision: str) -> "Sweep":
+        """The layers of a precision that keep the drop within its limit, after a sweep over single layers."""
+        sweep, sensitivity = self.quantized[precision], self.sensitivity
+        if sweep.done or sensitivity is None:
+            return sweep
+        for name, how in sweep.layers.items():
+            if self.out_of_time():
+                self.notes.append(f"{precision}: no time to try each layer alone")
+                break
+            sweep.errors[name] = sensitivity.error(name, how)
+            self._show()
+        sweep.chosen = sensitivity.within(sweep.layers, sweep.errors, self.max_drop)
+        sweep.done = True
+        return sweep
 
     def layouts_of_layers(self, nchw: Configuration, nhwc: Configuration) -> Iterator[Configuration]:
         """Starts from the faster layout. First all layers that are faster in the other take it, then the half
@@ -243,6 +319,31 @@ class Search(Measurement):
         for entry, settled in zip(entries, in_turns(rounds), strict=True):
             entry.settled = settled
         self.bar.show(1, 1, f"{len(entries)} configurations, {time.monotonic() - self.start:.0f} s")
+
+
+@dataclass
+class Calibration:
+    """Batches of a model's inputs, and how ranges are made of them (dlbackend.calibration)."""
+
+    batches: Sequence[Any] = ()
+    method: str = "minmax"
+    percentile: float = PERCENTILE
+
+
+@dataclass
+class Sweep:
+    """What is known of the layers that can have a precision."""
+
+    layers: dict[str, LayerPrecision]
+    types: dict[str, str]
+    errors: dict[str, float] = field(default_factory=dict)  # relative L2, of the model, by the layer alone
+    chosen: dict[str, LayerPrecision] = field(default_factory=dict)  # within the limit of the drop
+    times: dict[str, tuple[float, float]] = field(default_factory=dict)  # milliseconds in float32 and in the precision
+    done: bool = False
+
+    def saves(self, name: str) -> bool:
+        before, after = self.times[name]
+        return after < before
 
 
 def with_value(configuration: Configuration, knob: str, value: str) -> Configuration:

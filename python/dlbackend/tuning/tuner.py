@@ -4,9 +4,10 @@ Knobs are precision, memory layout (global, and of single layers where that was 
 and activations into convolutions (and sums), and how solvers are chosen. docs/tuning.md says how it is measured.
 """
 
+import dataclasses
 import datetime
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +16,13 @@ from torch.utils._pytree import tree_flatten
 
 from dlbackend import ocl, quantization
 from dlbackend._build import VERSION
+from dlbackend.calibration import PERCENTILE, check_method
+from dlbackend.inputs import Loss, squared
 from dlbackend.tuning import result, variant
-from dlbackend.tuning.inputs import Loss, squared
 from dlbackend.tuning.measure import Entry
 from dlbackend.tuning.result import Tuning
-from dlbackend.tuning.search import KNOBS, Search, with_value
+from dlbackend.tuning.search import KNOBS, Calibration, Search, Sweep, with_value
+from dlbackend.tuning.sensitivity import Evaluate
 from dlbackend.tuning.variant import Configuration, Json
 
 
@@ -37,6 +40,11 @@ def tune(
     training: bool = False,
     loss: Loss = squared,
     max_error: float = 0.2,
+    max_drop: float = 0.01,
+    calibration: Iterable[Any] | None = None,
+    calibration_method: str = "minmax",
+    percentile: float = PERCENTILE,
+    evaluate: Evaluate | None = None,
     name: str = "",
 ) -> Tuning:
     """Measures configurations of `model`, called with `inputs`, and returns them with the fastest marked.
@@ -48,18 +56,32 @@ def tune(
     `training`, a run is a forward and a backward pass of `loss` of the results, without the optimizer. A configuration
     cannot win whose result (in training: with the gradients) is further from float32 on the CPU than `max_error`, as
     relative L2 norm.
-    ValueError for knobs that are not known or not offered, and for a `budget` or `max_error` below 0.
+
+    Quantized precisions are chosen layer by layer (docs/quantization.md). `calibration`: batches of inputs, such as a
+    loader gives, which tell the ranges of activations for "int8", by `calibration_method`: "minmax", "percentile", of
+    `percentile`, or "mse". Where a batch has more tensors than `inputs`, the further ones, labels, are left aside.
+    Layers stay in float32 so that no more than `max_drop` is lost: the share of the batches' results whose class is
+    another than float32's or, with `evaluate`, which is called with a model on the device, what that returns less.
+
+    ValueError for knobs that are not known or not offered, for a `budget`, `max_error` or `max_drop` below 0, and, with
+    the layer's name, for infinities and NaN in its weight or in what calibration gives it.
     """
     asked = {"precision": precision, "layout": layout, "fusion": fusion, "solvers": solvers}
     if search not in ("guided", "exhaustive"):
         raise ValueError(f'search must be "guided" or "exhaustive", not {search!r}')
-    for limit, number in (("budget", budget), ("max_error", max_error)):
+    for limit, number in (("budget", budget), ("max_error", max_error), ("max_drop", max_drop)):
         if not number >= 0:  # which is true of NaN too
             raise ValueError(f"{limit} must be 0 or more, not {number}")
     index = result.device_index(device)
+    check_method(calibration_method, percentile)
+    batches = Calibration([] if calibration is None else list(calibration), calibration_method, percentile)
+    if calibration is not None and not batches.batches:
+        raise ValueError("calibration has no inputs")
     run = Search(model, inputs, index, training, loss, budget, max_error, search == "exhaustive")
+    run.calibration, run.max_drop = batches, max_drop
     knobs = offered(run, {knob: _values(knob, value) for knob, value in asked.items()})
     with run.measuring():
+        run.calibrate(knobs["precision"]["tried"], evaluate)
         (run.exhaustive if search == "exhaustive" else run.guided)(knobs)
         run.finals()
         return Tuning(_result(run, asked, knobs, name))
@@ -104,10 +126,12 @@ def _refused(search: Search, knob: str, value: str) -> str:
             return "" if variant.fusible(search.base) else none
         except ValueError as error:
             return str(error)
-    if value in variant.WEIGHT_BITS and not quantization.quantizable(search.base):
-        return "the model has no linear layer"
-    if value == "int4-weights" and not quantization.quantizable(search.base, quantization.GROUP):
-        return f"the model has no linear layer of a multiple of {quantization.GROUP} inputs"
+    if value in quantization.PRECISIONS and not quantization.quantizable(search.base, value):
+        kind = "convolution or linear layer" if value == "int8" else "linear layer"
+        inputs = f" of a multiple of {quantization.GROUP} inputs" if value == "int4-weights" else ""
+        return f"the model has no {kind}{inputs}"
+    if value == "int8" and not search.calibration.batches:
+        return "it needs calibration, batches like those to come; int8-dynamic does without"
     if knob == "layout" and value != "nchw" and not variant.layered(search.base):
         return "the model has no convolution of two or three dimensions"
     return ""
@@ -151,10 +175,46 @@ def _result(search: Search, asked: Json, knobs: dict[str, Any], name: str) -> Js
                 "reference": "float32 on the CPU",
             },
             "configurations": [_json(entry, entry is winner) for entry in search.entries.values()],
+            "quantization": _quantization(search, winner.configuration),
             "records": winner.records,
         }
     )
     return found
+
+
+def _quantization(search: Search, winner: Configuration) -> Json:
+    """The JSON's "quantization": for each precision its layers, with what decided for them."""
+    found: Json = {}
+    for precision, sweep in search.quantized.items():
+        found[precision] = [
+            {
+                "name": name,
+                "type": sweep.types[name],
+                "error": sweep.errors.get(name),
+                "milliseconds": sweep.times[name][1] if name in sweep.times else None,
+                "float32_milliseconds": sweep.times[name][0] if name in sweep.times else None,
+                "float32": _why_float32(search, sweep, name),
+                "winner": winner.precision == precision and name in dict(winner.quantized),
+            }
+            for name in sweep.layers
+        ]
+    calibration = search.calibration
+    return {
+        "batches": len(calibration.batches),
+        "method": calibration.method,
+        "percentile": calibration.percentile,
+        "max_drop": search.max_drop,
+        "layers": found,
+    }
+
+
+def _why_float32(search: Search, sweep: Sweep, name: str) -> str | None:
+    """Why a layer stays in float32; None where it is better off without."""
+    if not sweep.done:
+        return "not tried"
+    if name not in sweep.chosen:
+        return f"the drop would be above {search.max_drop}"
+    return "float32 is as fast" if name in sweep.times and not sweep.saves(name) else None
 
 
 def _json(entry: Entry, winner: bool) -> Json:
@@ -163,6 +223,7 @@ def _json(entry: Entry, winner: bool) -> Json:
         "precision": c.precision,
         "layout": c.layout,
         "layer_layouts": dict(c.layers),
+        "layer_precisions": {name: dataclasses.asdict(how) for name, how in c.quantized},
         "fusion": c.fusion,
         "solvers": c.solvers,
         "milliseconds": round(entry.milliseconds, 4) if entry.samples else None,

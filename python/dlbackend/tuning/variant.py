@@ -16,9 +16,9 @@ from torch import fx, nn
 from torch.utils._pytree import tree_map
 
 from dlbackend import backend, quantization
+from dlbackend.quantization import LayerPrecision
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "autocast-fp16", "autocast-bf16", "int8-weights", "int4-weights")
-WEIGHT_BITS = {"int8-weights": 8, "int4-weights": 4}  # of quantization.quantize_weights()
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "autocast-fp16", "autocast-bf16", *quantization.PRECISIONS)
 LAYOUTS = ("nchw", "nhwc", "per-layer")
 FUSIONS = ("on", "off")
 SOLVERS = ("measured", "heuristic")
@@ -32,25 +32,31 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Configuration:
-    """One value for every knob. `layers`, only for the layout "per-layer", names each convolution's own layout."""
+    """One value for every knob. `layers`, only for the layout "per-layer", names each convolution's own layout.
+    `quantized`, only for a precision of quantization.PRECISIONS, names the layers that have it; the others are float32.
+    """
 
     precision: str = "fp32"
     layout: str = "nchw"
     fusion: str = "off"
     solvers: str = "heuristic"
     layers: tuple[tuple[str, str], ...] = field(default=())
+    quantized: tuple[tuple[str, LayerPrecision], ...] = field(default=())
 
     def __str__(self) -> str:
-        layout = self.layout
+        layout, precision = self.layout, self.precision
         if self.layers:
             layout += f" ({sum(format == 'nhwc' for _, format in self.layers)} of {len(self.layers)} nhwc)"
-        return f"{self.precision}, {layout}, fusion {self.fusion}, solvers {self.solvers}"
+        if self.quantized:
+            precision += f" ({len(self.quantized)} layers)"
+        return f"{precision}, {layout}, fusion {self.fusion}, solvers {self.solvers}"
 
 
 def configuration_of(entry: Json) -> Configuration:
     """The knobs of one entry of the "configurations" in a tuning's JSON."""
     layers = tuple(sorted(entry["layer_layouts"].items()))
-    return Configuration(entry["precision"], entry["layout"], entry["fusion"], entry["solvers"], layers)
+    quantized = tuple(sorted((n, LayerPrecision(**how)) for n, how in entry.get("layer_precisions", {}).items()))
+    return Configuration(entry["precision"], entry["layout"], entry["fusion"], entry["solvers"], layers, quantized)
 
 
 class Variant(nn.Module):
@@ -72,8 +78,9 @@ class Variant(nn.Module):
         return tree_map(self._bring_out, result)
 
     def _precision(self) -> AbstractContextManager[object]:
-        kind, _, name = self.configuration.precision.partition("-")
-        if kind in ("fp32", "tf32", "int8", "int4"):
+        precision = self.configuration.precision
+        kind, _, name = precision.partition("-")
+        if precision in ("fp32", "tf32", *quantization.PRECISIONS):
             return backend.fp32_precision_here("tf32" if kind == "tf32" else "ieee")
         return torch.autocast("ocl", _DTYPES[name]) if kind == "autocast" else nullcontext()
 
@@ -94,13 +101,18 @@ def make_variant(model: nn.Module, configuration: Configuration) -> Variant:
     variant's module is a torch.fx.GraphModule of the model's layers, under their names.
 
     ValueError, saying why, when it cannot be made: fusion for a model that trains or that torch.fx cannot trace, or
-    the layout of a layer that the model does not have.
+    the layout or precision of a layer that the model does not have, or that cannot have it.
     """
+    if configuration.quantized:
+        quantization.check_layers(model, dict(configuration.quantized))  # before anything is changed
     if configuration.fusion == "on":
         fold_batch_norms(model)
-        model = fuse_activations(model)
-    if configuration.precision in WEIGHT_BITS:
-        quantization.quantize_weights(model, WEIGHT_BITS[configuration.precision])
+    if configuration.quantized:
+        quantization.quantize_layers(model, dict(configuration.quantized))
+    elif configuration.precision in quantization.PRECISIONS:  # of all layers that can have it
+        quantization.quantize(model, configuration.precision)
+    if configuration.fusion == "on":
+        model = fuse_activations(fuse_integers(model))
     if configuration.precision in _DTYPES:
         model.to(_DTYPES[configuration.precision])
     set_layout(model, configuration)
@@ -113,8 +125,8 @@ def refusal(configuration: Configuration, training: bool, tensor_cores: bool) ->
         return "the device has no tensor cores that a solver can use"
     if configuration.precision == "tf32" and training:
         return 'a backward pass is no call of the model; torch.backends.ocl.fp32_precision = "tf32" is for the program'
-    if training and configuration.precision in WEIGHT_BITS:
-        return f"weights of {WEIGHT_BITS[configuration.precision]} bits do not train"
+    if training and configuration.precision in quantization.PRECISIONS:
+        return "quantized layers do not train"
     if training and configuration.precision in _DTYPES:
         return "training in it loses small updates for want of float32 weights; autocast keeps them"
     if training and configuration.fusion == "on":
@@ -134,7 +146,7 @@ def memory_format(layout: str, dimensions: int) -> torch.memory_format:
 
 def layered(model: nn.Module) -> list[str]:
     """Names of the layers that may have a layout of their own: convolutions in two or three dimensions."""
-    kind = nn.modules.conv._ConvNd
+    kind = (nn.modules.conv._ConvNd, quantization.Int8Layer)
     return [name for name, m in model.named_modules() if isinstance(m, kind) and m.weight.dim() in (4, 5)]
 
 
@@ -158,9 +170,9 @@ def set_layout(model: nn.Module, configuration: Configuration) -> None:
     if unknown := set(own) - set(names):
         raise ValueError(f"the model has no convolution named {sorted(unknown)[0]!r}")
     for name in names:
-        layer = model.get_submodule(name)
+        layer: Any = model.get_submodule(name)
         layout = own.get(name, "nhwc" if configuration.layout == "nhwc" else "nchw")
-        weight = layer.get_parameter("weight")
+        weight = layer.weight
         weight.data = weight.data.contiguous(memory_format=memory_format(layout, weight.dim()))
         if own:
             layer.register_forward_pre_hook(_BringIn(layout))
@@ -211,6 +223,56 @@ def foldable(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
         if once and fixed and not _has_hooks(convolution) and not _has_hooks(batch_norm):
             pairs.append((convolution, batch_norm))
     return pairs
+
+
+# Layers of integers
+
+
+def fuse_integers(model: nn.Module) -> nn.Module:
+    """The model with what follows its Int8Layers done by their kernels: sums with another tensor, ReLU, ReLU6 and
+    hardtanh, and rounding where only such layers read the result, which then is integers of 8 bits. The values are
+    those of the calls one by one. A torch.fx.GraphModule of the model's layers, which are changed; the model itself
+    where it has no Int8Layer. ValueError when torch.fx cannot trace it.
+    """
+    if not any(isinstance(m, quantization.Int8Layer) for m in model.modules()):
+        return model
+    graph = _without_identities(model)
+    calls = [node.target for node in graph.nodes if node.op == "call_module"]
+    layers = {
+        node: layer
+        for node in graph.nodes
+        if node.op == "call_module" and calls.count(node.target) == 1
+        if isinstance(layer := model.get_submodule(str(node.target)), quantization.Int8Layer)
+    }
+    for node in list(graph.nodes):
+        _fuse_sum(model, graph, layers, node)
+    for value, activation, bounds in list(_activations(model, graph)):
+        behind = layers.get(value)
+        if behind is not None and not behind.bounded():
+            behind.low, behind.high = bounds
+            activation.replace_all_uses_with(value)
+            graph.erase_node(activation)
+    for node, layer in layers.items():
+        following = [layers.get(user) for user in node.users if user.args[0] is node and user.args[1:] != (node,)]
+        if following and None not in following and len(following) == len(node.users):
+            scales = {(f.input_scale.item(), f.input_dtype) for f in following if f}
+            if len(scales) == 1 and following[0]:
+                layer.give_integers(following[0])
+    return fx.GraphModule(model, graph, type(model).__name__).eval()
+
+
+def _fuse_sum(model: nn.Module, graph: fx.Graph, layers: dict[fx.Node, quantization.Int8Layer], node: fx.Node) -> None:
+    """Has an Int8Layer whose result only this sum reads add the other summand itself."""
+    summands = _summands(model, node) if node.op in ("call_function", "call_method") else ()
+    for value, other in (summands, summands[::-1]) if summands else ():
+        if value in layers and value is not other and len(value.users) == 1 and len(value.args) == 1:
+            with graph.inserting_before(node):
+                call = graph.call_module(str(value.target), (value.args[0], other))
+            node.replace_all_uses_with(call)
+            graph.erase_node(node)
+            graph.erase_node(value)
+            layers[call] = layers.pop(value)
+            return
 
 
 # Activations at the end of convolutions
@@ -277,11 +339,7 @@ def fuse_activations(model: nn.Module) -> nn.Module:
     """
     if model.training:
         raise ValueError("activations can be fused for inference only: call eval() first")
-    graph = _trace(model)
-    for node in list(graph.nodes):
-        if node.op == "call_module" and type(model.get_submodule(node.target)) is nn.Identity:
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+    graph = _without_identities(model)
     pairs, sums = _bounded_pairs(model, graph), _bounded_sums(model, graph)
     if not pairs and not sums:
         return model
@@ -291,6 +349,7 @@ def fuse_activations(model: nn.Module) -> nn.Module:
     for node, _, bounds in sums:
         node.args = (*node.args[-2:], *bounds)
         node.op, node.target = "call_function", add_bounded
+        node.meta["is_wrapped"] = True  # tracing the result again, as unpickling does, keeps the call
     fused = fx.GraphModule(model, graph, type(model).__name__)
     bounds_of = {str(node.target): bounds for node, _, bounds in pairs}
     for name in {str(node.target) for node in graph.nodes if node.op == "call_module"}:
@@ -301,6 +360,15 @@ def fuse_activations(model: nn.Module) -> nn.Module:
             bounded.low, bounded.high = bounds_of.get(name, (-math.inf, math.inf))
             fused.set_submodule(name, bounded)
     return fused.eval()
+
+
+def _without_identities(model: nn.Module) -> fx.Graph:
+    graph = _trace(model)
+    for node in list(graph.nodes):
+        if node.op == "call_module" and type(model.get_submodule(node.target)) is nn.Identity:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    return graph
 
 
 def fusible(model: nn.Module) -> bool:
@@ -363,7 +431,7 @@ def _summands(model: nn.Module, node: fx.Node) -> tuple[fx.Node, ...]:
 
 def _is_only_read_by(model: nn.Module, value: Any, reader: fx.Node) -> bool:
     """Whether nobody would notice that the reader no longer writes its result over this value: a layer's own result."""
-    makers = (*_CONVOLUTIONS, *_BATCH_NORMS, nn.Linear)
+    makers = (*_CONVOLUTIONS, *_BATCH_NORMS, nn.Linear, *quantization.LAYERS)
     new = value.op == "call_module" and isinstance(model.get_submodule(value.target), makers)
     return new and set(value.users) == {reader}
 
@@ -404,6 +472,9 @@ for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "
 
 
 class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, name: str) -> bool:
+        return isinstance(m, quantization.LAYERS) or super().is_leaf_module(m, name)
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 
