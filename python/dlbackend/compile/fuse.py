@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,24 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from dlbackend.compile.inplace import write_in_place
-from dlbackend.compile.products import TURNS, Product, known, narrow_arguments, product_of, viewed, writes
+from dlbackend.compile.products import (
+    TURNS,
+    Product,
+    as_matrix,
+    known,
+    narrow_arguments,
+    product_of,
+    viewed,
+    writes,
+)
 from dlbackend.compile.rows import Call, row_of
 
+aten = torch.ops.aten
+_VIEWS = (
+    *(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.alias.default, aten.expand.default),
+    *(aten.t.default, aten.permute.default, aten.transpose.int, aten.squeeze.dim, aten.unsqueeze.default),
+    *(aten.slice.Tensor, aten.select.int, aten.as_strided.default),
+)
 MOST_OPERANDS = 16  # of an expression: inputs and results
 
 
@@ -54,15 +69,16 @@ def order_of(value: torch.Tensor) -> list[int] | None:
 
 
 class Group:
-    """Calls of one shape that become an expression, in the graph's order; `product`: they do so behind it."""
+    """Calls of one shape that become an expression, in the graph's order; with a `product` they run behind that."""
 
-    def __init__(self, shape: tuple[Any, ...]) -> None:
+    def __init__(self, shape: tuple[Any, ...], product: Node | None = None, view: Node | None = None) -> None:
         self.shape = shape
         self.members: dict[Node, tuple[Call, str]] = {}
-        self.product: Node | None = None
-        self.view: Node | None = None  # of the product, where that is what the rows take
+        self.product = product
+        self.view = view  # of the product, where that is what the rows take
 
     def nodes(self) -> list[Node]:
+        """All that the group computes."""
         return [*(n for n in (self.product, self.view) if n is not None), *self.members]
 
     def head(self) -> Node | None:
@@ -80,49 +96,42 @@ class Group:
         return list(found)
 
     def results(self) -> list[Node]:
-        """Values that others use; behind a product the first has its dtype."""
-        head = self.head()
-        nodes = [*([head] if head else []), *self.members]
-        found = [n for n in nodes if any(user not in self.members for user in n.users) or n is self._asked_for()]
-        if head:
-            dtype = head.meta["val"].dtype
-            found.sort(key=lambda n: (n.meta["val"].dtype != dtype, n is head))
+        """Values that others use; behind a product the first has its dtype. The product stands for its view."""
+        inside = set(self.nodes())
+        found = [n for n in self.members if not inside.issuperset(n.users)]
+        if self.product is not None:
+            if not inside.issuperset((*self.product.users, *(self.view.users if self.view else ()))):
+                found.append(self.product)
+            dtype = self.product.meta["val"].dtype
+            found.sort(key=lambda n: (n.meta["val"].dtype != dtype, n is self.product))
         return found
 
-    def _asked_for(self) -> Node | None:
-        """The view of a product that others take as it is."""
-        return self.view if self.view and self.product and len(self.product.users) > 1 else None
-
     def fits(self) -> bool:
+        """Whether the kernel of an expression has as many operands."""
         return len(self.inputs()) + len(self.results()) <= MOST_OPERANDS
 
-    def join(self, node: Node, product: Node, how: Product) -> bool:
-        """Lets the group's rows run behind the product, which they take as `node`; returns whether they can."""
-        self.product, self.view = product, node if node is not product else None
-        results = self.results()
-        order = order_of(node.meta["val"])
-        fits = (
+    def runs_behind(self, how: Product) -> bool:
+        """Whether the members can run behind the group's product."""
+        head, results = self.head(), self.results()
+        assert head is not None
+        order = order_of(head.meta["val"])
+        return (
             order is not None
             and (self.view is None or order == sorted(order))
             and len(results) <= how.MOST_RESULTS
             and len(self.inputs()) <= 1 + how.MOST_EXTRAS
-            and results[0].meta["val"].dtype == node.meta["val"].dtype
-            and all(order_of(n.meta["val"]) == order for n in results)
-            and all(how.takes(node.meta["val"], n.meta["val"]) for n in self.inputs()[1:])
+            and results[0].meta["val"].dtype == head.meta["val"].dtype
+            and all(order_of(n.meta["val"]) == order for n in results if n is not self.product)
+            and all(how.takes(head.meta["val"], n.meta["val"]) for n in self.inputs()[1:])
         )
-        if not fits:
-            self.part()
-        return fits
-
-    def part(self) -> None:
-        """Gives the product up again."""
-        self.product = self.view = None
 
     def expression(self, inputs: Sequence[Node] | None = None, results: Sequence[Node] | None = None) -> str:
         """The group as text (docs/template-api.md), with these inputs and results or those that it has in its graph."""
         inputs = self.inputs() if inputs is None else inputs
         results = self.results() if results is None else results
         names = {n: f"x{i}" for i, n in enumerate(inputs)} | {n: f"v{i}" for i, n in enumerate(self.members)}
+        if self.product is not None:
+            names[self.product] = "x0"
         text = []
         for n, (call, kind) in self.members.items():
             arguments = ", ".join(names[a] if isinstance(a, Node) else number(a) for a in call.arguments)
@@ -136,13 +145,22 @@ def number(value: float) -> str:
 
 
 class Fuser:
-    """Finds the groups of a graph and builds the graph anew with them."""
+    """Finds the groups of a graph and builds the graph anew with them. `is_free` says which calls cost nothing more
+    where they take a value that a product's rows could give: what they are computed by computes the rows as well.
+    """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, is_free: Callable[[Node], bool] = lambda node: False) -> None:
         self.nodes = list(graph.nodes)
         self.place = {n: i for i, n in enumerate(self.nodes)}
         self.before = self._dependencies()
+        self.is_free = is_free
+        self.rows = {n: row for n in self.nodes if (row := self._row_of(n)) is not None}
         self.group_of: dict[Node, Group] = {}
+
+    @staticmethod
+    def _row_of(node: Node) -> tuple[Call, str] | None:
+        row = row_of(node) if node.op == "call_function" else None
+        return None if row is None or order_of(node.meta["val"]) is None else row
 
     def _dependencies(self) -> dict[Node, list[Node]]:
         """What has to be computed before each node. What draws random numbers or writes keeps its order, and what reads
@@ -186,55 +204,109 @@ class Fuser:
                         pending.append(need)
         return False
 
-    def _candidates(self, node: Node) -> Iterator[Group]:
-        """Groups that the node may join: those that it takes values of, the latest first."""
-        groups: dict[int, Group] = {}
+    def _candidates(self, node: Node, groups: set[int]) -> Iterator[Group]:
+        """Groups with these ids of which the node takes values, the latest first."""
+        found: dict[int, Group] = {}
         for need in self.before[node]:
             group = self.group_of.get(need)
-            if group is not None:
-                groups[id(group)] = group
-        yield from sorted(groups.values(), key=lambda g: -max(self.place[n] for n in g.members))
+            if group is not None and id(group) in groups:
+                found[id(group)] = group
+        yield from sorted(found.values(), key=lambda g: -max(self.place[n] for n in g.nodes()))
+
+    def _join(self, node: Node, groups: set[int]) -> bool:
+        """Makes the node a member of one of the groups with these ids, if it can be."""
+        shape = shape_key(node.meta["val"])
+        for group in self._candidates(node, groups):
+            if group.shape != shape or self._reaches(group, self.before[node]):
+                continue
+            group.members[node] = self.rows[node]
+            if group.product is not None or group.fits():
+                self.group_of[node] = group
+                return True
+            del group.members[node]
+        return False
 
     def find_groups(self) -> list[Group]:
-        groups: list[Group] = []
-        for node in self.nodes:
-            row = row_of(node) if node.op == "call_function" else None
-            if row is None or order_of(node.meta["val"]) is None:
+        """Groups of elementwise calls, behind products where they can be."""
+        groups, open_ones = self.find_products(), set[int]()
+        for node in self.rows:
+            if node in self.group_of or self._join(node, open_ones):
                 continue
-            shape = shape_key(node.meta["val"])
-            for group in self._candidates(node):
-                if group.shape != shape or self._reaches(group, self.before[node]):
-                    continue
-                group.members[node] = row
-                if group.fits():
-                    self.group_of[node] = group
-                    break
-                del group.members[node]
-            if node not in self.group_of:
-                group = Group(shape)
-                group.members[node] = row
-                self.group_of[node] = group
-                groups.append(group)
-        for group in groups:
-            self._put_behind_product(group)
-            if len(group.nodes()) < 2:
-                for node in group.members:
-                    del self.group_of[node]
-        return [g for g in groups if len(g.nodes()) > 1]
+            group = Group(shape_key(node.meta["val"]))
+            group.members[node] = self.rows[node]
+            self.group_of[node] = group
+            groups.append(group)
+            open_ones.add(id(group))
+        return [g for g in groups if len(g.nodes()) > 1 or g.product is not None or self._forget(g)]
 
-    def _put_behind_product(self, group: Group) -> None:
-        """Joins the group to a product that it takes, if there is one that it can run behind."""
-        for node in group.inputs():
-            product = viewed(node) or node
-            how = product_of(product)
-            if how is None or product in self.group_of or shape_key(node.meta["val"]) != group.shape:
+    def _forget(self, group: Group) -> bool:
+        for node in group.nodes():
+            del self.group_of[node]
+        return False
+
+    def find_products(self) -> list[Group]:
+        """Groups of products and what runs behind them, and of products with matrices of 8 bits."""
+        groups = []
+        for node in self.nodes:
+            if product_of(node) is None:
                 continue
-            if not group.join(node, product, how):
-                continue
-            if not self._reaches(group, [need for n in group.members for need in self.before[n]]):
-                self.group_of[product] = self.group_of[node] = group
-                return
-            group.part()
+            view = next((user for user in node.users if viewed(user) is node), None)
+            group = Group(shape_key((view or node).meta["val"]), node, view)
+            for n in group.nodes():
+                self.group_of[n] = group
+            groups.append(group)
+        all_of_them = {id(g) for g in groups}
+        for node in self.rows:
+            self._join(node, all_of_them)
+        # Later groups first: whether they take a value decides whether an earlier one gives it.
+        return [g for g in reversed(groups) if self._settle(g)]
+
+    def _settle(self, group: Group) -> bool:
+        """Leaves the group those of its members that something takes from it, and what these need, from the first on as
+        far as they run behind the product. Returns whether the product is computed by the group at all.
+        """
+        assert group.product is not None
+        how = product_of(group.product)
+        assert how is not None
+        known_to_be = dict(group.members)
+        wanted = [n for n in known_to_be if any(n2 not in known_to_be and self._takes(n2) for n2 in n.users)]
+        for node in known_to_be:
+            del self.group_of[node]
+        while wanted:
+            group.members = self._needed(group, wanted, known_to_be)
+            if group.runs_behind(how):
+                self.group_of |= dict.fromkeys(group.members, group)
+                return True
+            wanted.pop()
+        group.members = {}
+        if group.view is not None:
+            del self.group_of[group.view]
+            group.view = None
+        if not narrow_arguments(group.product):
+            del self.group_of[group.product]
+            return False
+        return True
+
+    def _takes(self, user: Node) -> bool:
+        """Whether the call, or what takes a view that it is, wants the value in memory."""
+        if user in self.group_of:
+            return True
+        if user.target in _VIEWS:
+            return any(self._takes(n) for n in user.users)
+        return user.op == "output" or not self.is_free(user)
+
+    def _needed(self, group: Group, wanted: Sequence[Node], members: dict[Node, Any]) -> dict[Node, tuple[Call, str]]:
+        """The wanted members, what of the members these need, and calls that are made for them alone."""
+        found = set(wanted)
+        pending = list(wanted)
+        while pending:
+            for need in pending.pop().all_input_nodes:
+                alone = need in self.rows and need not in self.group_of and found.issuperset(need.users)
+                if need in found or not (need in members or (alone and shape_key(need.meta["val"]) == group.shape)):
+                    continue
+                found.add(need)
+                pending.append(need)
+        return {n: self.rows[n] for n in sorted(found, key=self.place.__getitem__)}
 
     def _in_order(self) -> Iterator[list[Node]]:
         """Groups and single nodes, each behind what it needs, else in the graph's order."""
@@ -257,62 +329,83 @@ class Fuser:
                 if missing[user] == 0:
                     heapq.heappush(ready, (rank[user], user))
 
-    def _run_product(
-        self, graph: Graph, values: dict[Node, Node], product: Product, node: Node, rows: list[Any]
-    ) -> Node:
-        """The call of the product with rows behind it: their text, their operands, and the shape in which they see it
-        where that is not its own. It takes matrices converted from 8 bits as they were.
-        """
+    def _narrowed(self, graph: Graph, values: dict[Node, Node], product: Node) -> dict[Node, Node]:
+        """The values, with matrices of the product that are converted from 8 bits as they were."""
         instead = dict(values)
-        for argument, (source, *turns) in narrow_arguments(node).items():
+        for argument, (source, *turns) in narrow_arguments(product).items():
             value = values[source]
             for turn in turns:
-                value = graph.call_function(turn.target, (value, *turn.args[1:]), turn.kwargs)  # type: ignore[arg-type]
+                value = call(graph, turn.target, (value, *turn.args[1:]), turn.kwargs)
             instead[argument] = value
-        run = product.run_viewed if len(rows) > 2 else product.run
-        assert run is not None
-        return graph.call_function(run, (*rows, *map_arg(product.arguments(node), instead.__getitem__)))
+        return instead
 
-    def rebuild(self, owner: GraphModule) -> GraphModule:
+    def _run_product(self, graph: Graph, values: dict[Node, Node], group: Group, how: Product) -> None:
+        """The call of a product with the rows behind it, in which a linear layer's is a matrix."""
+        product, view = group.product, group.view
+        assert product is not None
+        shape = map_arg(view.args[1], values.__getitem__) if view is not None else None
+        extras = []
+        for n in group.inputs()[1:]:
+            extras.append(values[n])
+            if view is not None and n.meta["val"].dim() > 1:
+                matrix = as_matrix(n.meta["val"], view.meta["val"].shape)
+                sizes = [-1, matrix.shape[-1]] if matrix.dim() > 1 else [-1]
+                extras[-1] = call(graph, aten.reshape.default, (values[n], sizes))
+        results = group.results()
+        arguments = map_arg(
+            how.arguments(product, group.expression(), []), self._narrowed(graph, values, product).__getitem__
+        )
+        made = graph.call_function(how.op, (*arguments[:-1], extras))
+        width = product.meta["val"].shape[-1]
+        flat = [n.meta["val"].reshape(-1, width) if view is not None else n.meta["val"] for n in results]
+        made.meta["val"] = flat
+        for i, n in enumerate(results):
+            value = graph.call_function(operator.getitem, (made, i))
+            value.meta = {**n.meta, "val": flat[i]}
+            if n is product and view is not None:
+                values[view] = call(graph, view.target, (value, shape))
+            elif view is not None:
+                value = graph.call_function(aten.view.default, (value, shape))
+                value.meta = n.meta
+            values[n] = value
+
+    def _run_rows(self, graph: Graph, values: dict[Node, Node], group: Group) -> None:
+        """The call of an expression."""
+        results = group.results()
+        layouts = [(n.meta["val"].dtype, order_of(n.meta["val"])) for n in results]
+        plain = all(order == sorted(order) for _, order in layouts if order is not None)
+        inputs = [values[n] for n in group.inputs()]
+        made = graph.call_function(run_rows, (group.expression(), inputs, None if plain else layouts))
+        for i, n in enumerate(results):
+            values[n] = graph.call_function(operator.getitem, (made, i))
+            values[n].meta = n.meta
+
+    def rebuild(self) -> Graph:
         """The graph with a call for each group."""
         graph, values = Graph(), dict[Node, Node]()
         for unit in self._in_order():
             group = self.group_of.get(unit[0])
+            how = product_of(group.product) if group is not None and group.product is not None else None
             if group is None:
-                node = unit[0]
-                product = product_of(node) if narrow_arguments(node) else None
-                if product is not None:
-                    call = self._run_product(graph, values, product, node, ["y0 = x0", []])
-                    values[node] = graph.call_function(operator.getitem, (call, 0))
-                    values[node].meta = node.meta
-                else:
-                    values[node] = graph.node_copy(node, values.__getitem__)
-                continue
-            results, inputs = group.results(), group.inputs()
-            product = product_of(group.product) if group.product else None
-            if product is not None and group.product is not None:
-                rows: list[Any] = [group.expression(), [values[n] for n in inputs[1:]]]
-                if group.view is not None:
-                    rows.append(map_arg(group.view.args[1], values.__getitem__))
-                call = self._run_product(graph, values, product, group.product, rows)
+                values[unit[0]] = graph.node_copy(unit[0], values.__getitem__)
+            elif how is not None:
+                self._run_product(graph, values, group, how)
             else:
-                layouts = [(n.meta["val"].dtype, order_of(n.meta["val"])) for n in results]
-                plain = all(order == sorted(order) for _, order in layouts if order is not None)
-                call = graph.call_function(
-                    run_rows, (group.expression(), [values[n] for n in inputs], None if plain else layouts)
-                )
-            for i, n in enumerate(results):
-                values[n] = graph.call_function(operator.getitem, (call, i))
-                values[n].meta = n.meta
-            if group.view is not None and group.product is not None and group.view in results:
-                matrix = (values[group.view], [-1, group.product.meta["val"].shape[-1]])
-                values[group.product] = graph.call_function(torch.ops.aten.view.default, matrix)
-                values[group.product].meta = group.product.meta
+                self._run_rows(graph, values, group)
         for node in self.nodes:
             for argument in narrow_arguments(node):
                 drop_unused(graph, values.get(argument))
         graph.lint()
-        return GraphModule(owner, graph)
+        return graph
+
+
+def call(graph: Graph, target: Any, arguments: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
+    """A new call of an op in the graph, with its value for tracing."""
+    kwargs = kwargs or {}
+    node = graph.call_function(target, arguments, kwargs)
+    values = map_arg((arguments, kwargs), lambda n: n.meta["val"])
+    node.meta["val"] = target(*values[0], **values[1])
+    return node
 
 
 def drop_unused(graph: Graph, node: Node | None) -> None:
@@ -335,8 +428,17 @@ def fuse(module: GraphModule) -> GraphModule:
     """The module with its elementwise calls in groups. Nodes carry their values' fake tensors in meta["val"]."""
     changed = write_in_place(module.graph)
     fuser = Fuser(module.graph)
-    if fuser.find_groups() or any(product_of(n) and narrow_arguments(n) for n in fuser.nodes):
-        return fuser.rebuild(module)
+    if fuser.find_groups():
+        return GraphModule(module, fuser.rebuild())
     if changed:
         module.recompile()
     return module
+
+
+def fuse_behind_products(module: GraphModule, is_free: Callable[[Node], bool]) -> None:
+    """Lets elementwise calls of a graph run behind its products and convolutions, and leaves the others as they are.
+    Nodes carry their values' fake tensors in meta["val"]. `is_free`: as Fuser has it.
+    """
+    fuser = Fuser(module.graph, is_free)
+    if fuser.find_products():
+        module.graph = fuser.rebuild()

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
 from torch.fx import Node
-from torch.fx.node import map_arg
 
 from dlbackend import _C
 
 aten = torch.ops.aten
-
-
-def run_mm(rows: str, extras: Sequence[torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
-    """mm() or bmm(), and the rows."""
-    made: list[torch.Tensor] = torch.ops.dlbackend.product_rows.default(rows, a, b, None, 0, 1, extras)
-    return made
-
-
-def run_addmm(
-    rows: str,
-    extras: Sequence[torch.Tensor],
-    add: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    beta: float,
-    alpha: float,
-) -> list[torch.Tensor]:
-    """addmm() or baddbmm(), and the rows."""
-    made: list[torch.Tensor] = torch.ops.dlbackend.product_rows.default(rows, a, b, add, beta, alpha, extras)
-    return made
 
 
 def as_matrix(operand: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -44,32 +22,11 @@ def as_matrix(operand: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return operand.expand((*shape[:-1], operand.shape[-1])).reshape(-1, operand.shape[-1])
 
 
-def run_viewed_mm(
-    rows: str, extras: Sequence[torch.Tensor], shape: Sequence[int], a: torch.Tensor, b: torch.Tensor
-) -> list[torch.Tensor]:
-    """mm() viewed in that shape, whose last dimension is the product's, and the rows."""
-    return [y.view(shape) for y in run_mm(rows, [as_matrix(e, shape) for e in extras], a, b)]
-
-
-def run_viewed_addmm(
-    rows: str, extras: Sequence[torch.Tensor], shape: Sequence[int], *arguments: Any
-) -> list[torch.Tensor]:
-    """addmm() viewed in that shape, whose last dimension is the product's, and the rows."""
-    return [y.view(shape) for y in run_addmm(rows, [as_matrix(e, shape) for e in extras], *arguments)]
-
-
-def run_convolution(rows: str, extras: Sequence[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:
-    """convolution() that is not transposed, and the rows."""
-    made: list[torch.Tensor] = torch.ops.dlbackend.convolution_rows.default(rows, *arguments, extras)
-    return made
-
-
 class Product:
-    """How a call of the graph runs with rows behind it.
+    """How a call of the graph, with `count` positional arguments, runs with rows behind it.
 
-    `run(rows, extras, *arguments(node))` computes it, for a call with `count` positional arguments, and `run_viewed`,
-    with a shape behind the extras, where the rows take a view of it. `channels`: an operand of the rows may have one
-    element for each channel, the result's second dimension, else for each of its last.
+    `op(*arguments(node, rows, extras))` computes it. `channels`: an operand of the rows may have one element for each
+    channel, the result's second dimension, else for each of its last.
     """
 
     MOST_EXTRAS: ClassVar[int] = 4
@@ -77,14 +34,12 @@ class Product:
 
     def __init__(
         self,
-        run: Callable[..., list[torch.Tensor]],
-        arguments: Callable[[Node], tuple[Any, ...]],
+        op: torch._ops.OpOverload[Any, Any],
+        arguments: Callable[[Node, str, list[Any]], tuple[Any, ...]],
         count: int,
-        run_viewed: Callable[..., list[torch.Tensor]] | None = None,
         channels: bool = False,
     ) -> None:
-        self.run = run
-        self.run_viewed = run_viewed
+        self.op = op
         self.arguments = arguments
         self.count = count
         self.channels = channels
@@ -112,11 +67,20 @@ def known(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
 
 
-_MM = Product(run_mm, lambda node: node.args, 2, run_viewed_mm)
-_ADDMM = Product(
-    run_addmm, lambda node: (*node.args, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)), 3, run_viewed_addmm
+def _of_addmm(node: Node, rows: str, extras: list[Any]) -> tuple[Any, ...]:
+    add, a, b = node.args
+    return (rows, a, b, add, node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1), extras)
+
+
+_OPS = torch.ops.dlbackend
+_MM = Product(_OPS.product_rows.default, lambda node, rows, extras: (rows, *node.args, None, 0, 1, extras), 2)
+_ADDMM = Product(_OPS.product_rows.default, _of_addmm, 3)
+_CONVOLUTION = Product(
+    _OPS.convolution_rows.default,
+    lambda node, rows, extras: (rows, *node.args[:6], node.args[8], extras),
+    9,
+    channels=True,
 )
-_CONVOLUTION = Product(run_convolution, lambda node: (*node.args[:6], node.args[8]), 9, channels=True)
 
 _PRODUCTS: dict[Any, Product] = {
     aten.mm.default: _MM,
@@ -126,8 +90,8 @@ _PRODUCTS: dict[Any, Product] = {
     aten.convolution.default: _CONVOLUTION,
 }
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_NARROW = (torch.int8, torch.uint8)
-_VIEWS = (aten.view.default, aten._unsafe_view.default)
+NARROW = (torch.int8, torch.uint8)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _CONVERSIONS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 TURNS = (aten.t.default, aten.permute.default, aten.transpose.int)
 _PLACES: dict[Any, tuple[int, int]] = {
@@ -144,8 +108,7 @@ def viewed(node: Node) -> Node | None:
     if not isinstance(product, Node):
         return None
     matrix, value = product.meta.get("val"), node.meta.get("val")
-    how = product_of(product)
-    if how is None or how.run_viewed is None or not isinstance(matrix, torch.Tensor) or matrix.dim() != 2:
+    if not isinstance(matrix, torch.Tensor) or matrix.dim() != 2 or product_of(product) is None:
         return None
     assert isinstance(value, torch.Tensor)
     width = matrix.shape[-1]
@@ -172,7 +135,7 @@ def narrow_source(product: Node, argument: Any) -> list[Node] | None:
         return None
     source = argument.args[0]
     value = source.meta.get("val") if isinstance(source, Node) else None
-    if not isinstance(value, torch.Tensor) or value.dtype not in _NARROW or value.device.type != "ocl":
+    if not isinstance(value, torch.Tensor) or value.dtype not in NARROW or value.device.type != "ocl":
         return None
     if argument.meta["val"].dtype != product.meta["val"].dtype or argument.kwargs.get("memory_format") is not None:
         return None
@@ -225,27 +188,28 @@ def product_of(node: Node) -> Product | None:
     return None if transposed or not _gains(node, product) else product
 
 
-def take_narrow_matrices(graph: torch.fx.Graph) -> None:
-    """Lets products of the graph take matrices of 8 bits as they are (narrow_source), not converted."""
+def join_biases(graph: torch.fx.Graph) -> None:
+    """Makes addmm() of a matrix product and a bias that is added to it, which rounds once."""
     for node in list(graph.nodes):
-        product = product_of(node) if node.op == "call_function" and node.target in _PLACES else None
-        if product is None or not (narrow := narrow_arguments(node)):
+        if node.target is not aten.add.Tensor or node.kwargs:
             continue
-        with graph.inserting_before(node):
-            instead = dict(zip(node.all_input_nodes, node.all_input_nodes, strict=True))
-            for argument, (source, *turns) in narrow.items():
-                value = source
-                for turn in turns:
-                    value = graph.call_function(turn.target, (value, *turn.args[1:]), turn.kwargs)  # type: ignore[arg-type]
-                    value.meta["val"] = turn.target(source.meta["val"], *turn.args[1:], **turn.kwargs)  # type: ignore[operator]
-                instead[argument] = value
-            arguments = map_arg(product.arguments(node), instead.__getitem__)
-            add, a, b, beta, alpha = arguments if product is _ADDMM else (None, *arguments, 0, 1)
-            rows = torch.ops.dlbackend.product_rows.default
-            call = graph.call_function(rows, ("y0 = x0", a, b, add, beta, alpha, []))
-            call.meta["val"] = [node.meta["val"]]
-            result = graph.call_function(operator.getitem, (call, 0))
-        result.meta = node.meta
-        node.replace_all_uses_with(result)
-        graph.erase_node(node)
-    graph.eliminate_dead_code()
+        for bias, product in (node.args, node.args[::-1]):
+            if _is_bias(bias, product, node):
+                node.target, node.args = aten.addmm.default, (bias, *product.args)
+                graph.erase_node(product)
+                break
+
+
+def _is_bias(bias: Any, product: Any, result: Node) -> bool:
+    if not isinstance(bias, Node) or not isinstance(product, Node) or product.target is not aten.mm.default:
+        return False
+    added, value, sum_ = bias.meta["val"], product.meta["val"], result.meta["val"]
+    return (
+        len(product.users) == 1
+        and value.device.type == "ocl"
+        and added.dim() == 1
+        and added.shape[0] == value.shape[1]
+        and added.dtype == value.dtype == sum_.dtype
+        and sum_.dim() == 2
+        and value.dtype in _DTYPES
+    )

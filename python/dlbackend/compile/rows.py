@@ -110,6 +110,7 @@ _CALLS: dict[Any, Callable[..., Call | None]] = {
     aten.pow.Tensor_Scalar: _pow,
     aten.pow.Tensor_Tensor: _first("pow", 2),
     aten._to_copy.default: _to_copy,
+    torch.ops.prims.convert_element_type.default: lambda x, dtype: Call("copy", (x,)),
     aten.addcmul.default: _scaled("addcmul"),
     aten.addcdiv.default: _scaled("addcdiv"),
     aten.masked_fill.Scalar: lambda x, mask, value: Call("where", (mask, value, x)),
@@ -155,6 +156,18 @@ def is_number(value: object) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53)
 
 
+def _constant(argument: Any, value: torch.Tensor) -> Any:
+    """Of an argument of a call that gives `value`: the number that a call of full() without dimensions has in each
+    place, where the value's dtype holds it as it is; any other argument as it is.
+    """
+    if not isinstance(argument, torch.fx.Node) or argument.target is not aten.full.default or value.dim() == 0:
+        return argument
+    size, number = argument.args
+    if len(size) != 0 or not is_number(number) or argument.meta["val"].dtype != value.dtype:  # type: ignore[arg-type]
+        return argument
+    return number if torch.tensor(number, dtype=value.dtype).item() == number else argument
+
+
 def row_of(node: torch.fx.Node) -> tuple[Call, str] | None:
     """The row that gives the node's value, and the row's type; None where there is none."""
     call_of = calls().get(node.target)
@@ -165,7 +178,7 @@ def row_of(node: torch.fx.Node) -> tuple[Call, str] | None:
         inspect.signature(call_of).bind(*node.args, **node.kwargs)
     except TypeError:
         return None
-    call = call_of(*node.args, **node.kwargs)
+    call = call_of(*(_constant(a, value) for a in node.args), **node.kwargs)
     if call is None or not all(isinstance(a, torch.fx.Node) or is_number(a) for a in call.arguments):
         return None
     tensors = [a.meta.get("val") if isinstance(a, torch.fx.Node) else a for a in call.arguments]

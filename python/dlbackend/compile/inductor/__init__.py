@@ -17,16 +17,17 @@ from typing import Any, NoReturn
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._inductor import custom_graph_pass
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     register_backend_for_device,
     register_device_op_overrides,
 )
+from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from dlbackend import _C
+from dlbackend.compile.fuse import fuse_behind_products
 from dlbackend.compile.inductor.runtime import KernelDoesNotBuild
-from dlbackend.compile.products import take_narrow_matrices
+from dlbackend.compile.products import join_biases
 
 ocl: Any = torch.get_device_module("ocl")
 _Properties = namedtuple(
@@ -146,14 +147,21 @@ class OclOpOverrides(DeviceOpOverrides):
         return f"torch.ocl.device({device_idx})"
 
 
-class GraphPass(getattr(custom_graph_pass, "CustomGraphModulePass", custom_graph_pass.CustomGraphPass)):  # type: ignore[misc]
+def _is_generated(node: torch.fx.Node) -> bool:
+    """Whether Inductor generates what computes the call, which then computes what it takes as well."""
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.pointwise in tags or torch.Tag.reduction in tags
+
+
+class GraphPass(CustomGraphModulePass):
     """What is done to graphs on the device before they are lowered. Its uuid puts the device and its driver, and this
     package, into the keys of Inductor's caches of graphs.
     """
 
-    def __call__(self, module: Any) -> None:
-        """Products take matrices of 8 bits as they are."""
-        take_narrow_matrices(module if isinstance(module, torch.fx.Graph) else module.graph)
+    def __call__(self, gm: torch.fx.GraphModule) -> None:
+        """Products and convolutions take the rows behind them and matrices of 8 bits."""
+        join_biases(gm.graph)
+        fuse_behind_products(gm, _is_generated)
 
     def uuid(self) -> Any:
         """Equal for processes that generate the same code."""

@@ -10,8 +10,10 @@ from torch._inductor import choices, compile_fx, scheduler, utils
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.virtualized import V
 from torch._subclasses import fake_impls
+from torch.utils._mode_utils import no_dispatch
 
 from dlbackend import _C
+from dlbackend.compile.products import NARROW
 
 
 def _create_backend(original: Any) -> Any:
@@ -125,10 +127,30 @@ def fake_attention(
     return (result, pairs.select(3, 0), pairs, None, query.shape[2], key.shape[2], seed, offset, None)
 
 
+def fake_rows(fake_mode: Any, func: Any, rows: str, a: torch.Tensor, b: torch.Tensor, *args: Any) -> Any:
+    """What products and convolutions with rows behind them return, of sizes that may be symbolic."""
+    is_product = func is torch.ops.dlbackend.product_rows.default
+    with fake_mode:
+        if is_product:
+            first = (b if a.dtype in NARROW else a).new_empty((*a.shape[:-1], b.shape[-1]))
+        else:
+            bias, stride, padding, dilation, groups = args[:5]
+            moved = (stride, padding, dilation, False, [0] * len(stride), groups)
+            first = torch.ops.aten.convolution.default(a, b, bias, *moved)
+    with no_dispatch():  # the dtypes, which do not depend on sizes
+        one = torch.empty(1, 1, dtype=first.dtype, device="meta")
+        extras = [torch.empty(1, dtype=x.dtype, device="meta") for x in args[3 if is_product else 5]]
+        small = torch.ops.dlbackend.product_rows.default(rows, one, one, None, 0, 1, extras)
+    with fake_mode:
+        return [torch.empty_like(first, dtype=y.dtype) for y in small]
+
+
 def patch() -> None:
     """Applies them."""
     attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
     fake_impls.op_implementations_checks.append((lambda func: func is attention, fake_attention))
+    products = (torch.ops.dlbackend.product_rows.default, torch.ops.dlbackend.convolution_rows.default)
+    fake_impls.op_implementations_checks.append((lambda func: func in products, fake_rows))
     if "ocl" not in utils.GPU_TYPES:
         utils.GPU_TYPES.append("ocl")
     scheduler.Scheduler.create_backend = _create_backend(scheduler.Scheduler.create_backend)  # type: ignore[method-assign]
