@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dlbackend.integrations.patching import DoesNotFit, Patch, Wrap, exchanged
+from dlbackend.integrations.patching import DoesNotFit, Exchange, Patch, Wrap, exchanged
 
 INSTEAD = (
     "Give DistributedDataParallel a bucket_cap_mb of the net's size where you register a PowerSGD hook; use "
@@ -252,10 +252,45 @@ class KernelsOfHpu:
         module.get_device.__code__ = exchanged(module.get_device.__code__, {}, {"hpu": "ocl"})
 
 
+@dataclass(frozen=True)
+class FlexAttention:
+    """Gives the higher-order op of flex_attention kernels for ocl, which autograd goes through as it does through other
+    ops: there is no gradient of the op's own.
+    """
+
+    target: str
+    upstream: str
+
+    def apply(self, module: types.ModuleType) -> None:
+        """Adds the kernels."""
+        op = getattr(module, self.target, None)
+        if not isinstance(op, torch._ops.HigherOrderOperator):
+            raise DoesNotFit("it is not there")
+
+        def attention(*args: Any) -> Any:
+            from dlbackend.compile import flex
+
+            return flex.attention(*args)
+
+        def attention_in_autocast(*args: Any) -> Any:
+            from dlbackend.compile import flex
+
+            return flex.attention_in_autocast(*args)
+
+        op.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(attention)
+        op.py_impl(torch._C.DispatchKey.AutocastPrivateUse1)(attention_in_autocast)
+
+
 RNG = 'impl_map = {"cuda": impl_cuda, "cpu": impl_cpu, "hpu": impl_hpu, "xpu": impl_xpu}'
 
 PATCHES: dict[str, list[Patch]] = {
     "torch._inductor.compile_fx": [Wrap("compile_fx", "def compile_fx(model_, example_inputs_, ...)", by_rows)],
+    "torch._higher_order_ops.flex_attention": [
+        FlexAttention("flex_attention", "@flex_attention.py_impl(DispatchKey.Autograd)")
+    ],
+    "torch.nn.attention.flex_attention": [
+        Exchange("_validate_device", 'supported_devices = {"cuda", "cpu", "xpu", "hpu", "mps"}', texts={"hpu": "ocl"})
+    ],
     "torch._prims.rng_prims": [KernelsOfHpu("run_and_save_rng_state", RNG), KernelsOfHpu("run_with_rng_state", RNG)],
     "torch._subclasses.fake_impls": [
         WrapConvolutions(
