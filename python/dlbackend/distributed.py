@@ -42,6 +42,8 @@ def install(torch: types.ModuleType, c: types.ModuleType) -> None:
 
         gloo = make_gloo(store, rank, size)
         gloo._set_sequence_number_for_group()
+        # A store that outlives a group has what its ranks told each other, which the next group must not read.
+        store = c10d.PrefixStore(str(store.add(f"groups/{rank}", 1)), store)
         hosts = _hosts(store, rank, size, c.host_identity())
         segment = _segment(c, store, rank, size, hosts) if len(hosts) < size else None
         firsts = [host[0] for host in hosts]
