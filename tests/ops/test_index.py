@@ -387,6 +387,38 @@ def test_many_indices(dtype: torch.dtype) -> None:
         check_same(lambda s, at: torch.zeros(2000, dtype=s.dtype, device=s.device).index_put((at,), s), source, at)
 
 
+REPEATED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "index_put": lambda x, i, s: x.index_put((i,), s),
+    "index_put of strided": lambda x, i, s: x.t().contiguous().t().index_put((i,), s),
+    "index_put of columns": lambda x, i, s: x.t().index_put((torch.arange(3, device=x.device)[:, None], i), s.t()).t(),
+    "index_copy": lambda x, i, s: x.index_copy(0, i, s),
+    "scatter": lambda x, i, s: x.scatter(0, i[:, None].expand(-1, 3), s),
+    "scatter to more": lambda x, i, s: x.scatter(0, i[:, None].expand(-1, 2), s),
+    "put": lambda x, i, s: x.put(i[:, None] * 3 + torch.arange(3, device=x.device), s),
+}
+
+
+@pytest.mark.parametrize("dtype", [*MOST, torch.complex128], ids=str)
+def test_deterministic_writes_of_many(dtype: torch.dtype) -> None:
+    """Of what is written to one place the last stays, on GPUs too."""
+    x, i, s = values((40, 3), dtype), indices(40, (3000,), seed=3), values((3000, 3), dtype, 1)
+    last = torch.zeros(40, dtype=torch.long).tolist()
+    for row, place in enumerate(i.tolist()):
+        last[place] = row
+    chosen = s[torch.tensor(last)]
+    torch.use_deterministic_algorithms(True)
+    try:
+        for name, write in REPEATED.items():
+            wanted = chosen.clone()
+            if name == "scatter to more":
+                wanted[:, 2] = x[:, 2]
+            actual = write(x.to(DEVICE), i.to(DEVICE), s.to(DEVICE))
+            assert actual.cpu().equal(wanted), name
+        assert x.to(DEVICE).index_fill(0, i[:7].to(DEVICE), 1).cpu().equal(x.index_fill(0, i[:7], 1))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("some", [0.0, 0.3, 1.0])
 def test_many_of_a_mask(some: float) -> None:
     x = torch.rand(37, 1001, generator=torch.Generator().manual_seed(1))

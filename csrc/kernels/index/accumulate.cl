@@ -4,11 +4,12 @@
 
 inline T dlb_combine(int op, T a, T b) {
 #ifdef COMPLEX
-  return op == COMBINE_PRODUCT ? dlb_cmul(a, b) : a + b;
+  return op == COMBINE_PRODUCT ? dlb_cmul(a, b) : op == COMBINE_LAST ? b : a + b;
 #else
   switch (op) {
     case COMBINE_SUM: return a + b;
     case COMBINE_PRODUCT: return a * b;
+    case COMBINE_LAST: return b;
     case COMBINE_MAXIMUM: return b > a || b != b ? b : a;
     default: return b < a || b != b ? b : a;
   }

@@ -13,7 +13,7 @@ enum {
   COUNT_LOCAL_BINS = 2048  // GPU: bins that a work-group counts in local memory
 };
 enum { PLAIN, INDEXED, INDEX, SIDES };
-enum { COMBINE_SUM, COMBINE_PRODUCT, COMBINE_MAXIMUM, COMBINE_MINIMUM };
+enum { COMBINE_SUM, COMBINE_PRODUCT, COMBINE_MAXIMUM, COMBINE_MINIMUM, COMBINE_LAST };
 
 // index/access.cl: a walk over the plain and the indexed side and the index. Offsets and strides are in
 // elements.

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <array>
 #include <bit>
 #include <limits>
 
@@ -124,6 +125,7 @@ void run_sorted(Job& job, Stream& stream) {
 
 // Atomics combine in any order, which only shows where rounding depends on it.
 bool may_use_atomics(const Job& job, const cl::Device& device, const Accumulation& how) {
+  if (how.op == Combine::Last) return false;
   const DType type = storage_dtype_of(job.target.scalar_type(), "accumulate");
   const bool sum = how.op == Combine::Sum && has_native_add(device, type);
   const size_t bytes = codegen::size_of(type);
@@ -174,6 +176,13 @@ at::Tensor reachable(const at::Tensor& target, int64_t dim, const at::Tensor& so
   return part;
 }
 
+// The same bits as integers, where there are any of that size.
+at::Tensor bits_of(const at::Tensor& t) {
+  constexpr std::array<at::ScalarType, 4> kIntegers = {at::kByte, at::kShort, at::kInt, at::kLong};
+  const auto size = static_cast<uint32_t>(t.itemsize());
+  return size > 8 ? t : t.view(kIntegers[static_cast<size_t>(std::bit_width(size)) - 1]);
+}
+
 }  // namespace
 
 void accumulate(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
@@ -182,12 +191,13 @@ void accumulate(const at::Tensor& target, int64_t dim, const at::Tensor& index, 
   TORCH_CHECK_INDEX(target.numel() > 0, "index out of range: dimension ", dim, " has no elements");
   if (target.dim() == 0)
     return accumulate(target.view({1}), 0, index.reshape({-1}), source.reshape({-1}), how);
-  const at::Tensor part = reachable(target, dim, source);
-  const bool narrow = at::isReducedFloatingType(target.scalar_type());
+  const bool moves = how.op == Combine::Last;
+  const at::Tensor part = reachable(moves ? bits_of(target) : target, dim, source);
+  const bool narrow = at::isReducedFloatingType(part.scalar_type());
   const at::Tensor work =
       narrow ? part.to(at::kFloat, false, false, at::MemoryFormat::Contiguous) : part.contiguous();
   Stream& stream = current_stream(target.device().index());
-  Job job = make_job(work, dim, index, source, how);
+  Job job = make_job(work, dim, index, moves ? bits_of(source) : source, how);
   if (stream.device().cls == cl::DeviceClass::kCpu)
     run_owned(job, stream);
   else if (may_use_atomics(job, stream.device(), how))

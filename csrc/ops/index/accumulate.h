@@ -1,4 +1,5 @@
-// Adding (multiplying, taking the maximum or minimum of) many elements into the places that indices name.
+// Adding (multiplying, taking the maximum, minimum or last of) many elements into the places that indices
+// name.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,7 +11,8 @@ enum class Combine : int32_t {
   Sum = params::COMBINE_SUM,
   Product = params::COMBINE_PRODUCT,
   Maximum = params::COMBINE_MAXIMUM,
-  Minimum = params::COMBINE_MINIMUM
+  Minimum = params::COMBINE_MINIMUM,
+  Last = params::COMBINE_LAST  // on GPUs, where a walk of writes (access.h) has no order; moves bits
 };
 
 struct Accumulation {

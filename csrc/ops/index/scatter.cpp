@@ -22,12 +22,13 @@
 namespace dlb {
 namespace {
 
-// Deterministic algorithms must fix which of two writes to one element stays; a GPU cannot promise that.
-bool needs_order(const char* op, const at::Tensor& t) {
-  if (!at::globalContext().deterministicAlgorithms()) return false;
-  if (current_stream(t.device().index()).device().cls != cl::DeviceClass::kCpu)
-    at::globalContext().alertNotDeterministic(op);
-  return true;
+// Deterministic algorithms must fix which of two writes to one element stays: the last, as on the CPU. A walk
+// does that on CPUs; on GPUs the writes are sorted.
+bool needs_order() {
+  return at::globalContext().deterministicAlgorithms();
+}
+bool sorts_writes(const at::Tensor& t) {
+  return needs_order() && current_stream(t.device().index()).device().cls != cl::DeviceClass::kCpu;
 }
 
 at::Tensor scalar_on(const at::Tensor& like, const c10::Scalar& value) {
@@ -37,13 +38,14 @@ at::Tensor scalar_on(const at::Tensor& like, const c10::Scalar& value) {
 
 // out[.., index, ..] = source along dim, index of the full shape.
 void scatter_write(const at::Tensor& out, int64_t dim, const at::Tensor& index, const at::Tensor& source,
-                   int32_t site, const char* op) {
+                   int32_t site) {
+  if (sorts_writes(out)) return scatter_combine(out, dim, index, source, Combine::Last, site);
   const at::Tensor to = at_least_1d(out), at = at_least_1d(index), from = source.resolve_conj().resolve_neg();
   const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, to.dim()));
   IndexAccess access = access_elements(from, to, at, d, site);
   if (from.dim() == 0) access.plain_strides = at::DimVector(at.sizes().size(), 0);
   access.write = true;
-  access.ordered = needs_order(op, out);
+  access.ordered = needs_order();
   run_index_access(access);
 }
 
@@ -89,7 +91,7 @@ at::Tensor& scatter_op(const at::Tensor& self, int64_t dim, const at::Tensor& in
   if (reduce)
     scatter_combine(result, dim, index, source, *reduce == "add" ? Combine::Sum : Combine::Product, site);
   else
-    scatter_write(result, dim, index, source, site, "scatter");
+    scatter_write(result, dim, index, source, site);
   op.finish();
   return out;
 }
@@ -149,16 +151,19 @@ at::Tensor& index_add_out(const at::Tensor& self, int64_t dim, const at::Tensor&
 
 // Writes `source` (expandable to the slices) over the slices that a vector of indices names.
 void write_slices(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
-                  bool wraps, int32_t site, const char* op) {
+                  bool wraps, int32_t site) {
   const at::Tensor to = at_least_1d(target), at = index.reshape({-1});
   const auto d = static_cast<size_t>(at::maybe_wrap_dim(dim, to.dim()));
   at::DimVector sizes(to.sizes());
   sizes[d] = at.numel();
   const at::Tensor from = at_least_1d(source.resolve_conj().resolve_neg()).expand(sizes);
+  if (sorts_writes(target))
+    return accumulate(to, static_cast<int64_t>(d), at, from,
+                      {.op = Combine::Last, .site = site, .wraps = wraps});
   IndexAccess access = access_slices(from, to, at, d, site);
   access.wraps = wraps;
   access.write = true;
-  access.ordered = needs_order(op, target);
+  access.ordered = needs_order();
   run_index_access(access);
 }
 
@@ -182,8 +187,7 @@ at::Tensor& index_copy_out(const at::Tensor& self, int64_t dim, const at::Tensor
   if (!self.is_same(result)) result.copy_(self);
   check_same_device(self, index, "index_copy");
   check_same_device(self, source, "index_copy");
-  if (index.numel() > 0 && result.numel() > 0)
-    write_slices(result, dim, index, source, false, site, "index_copy");
+  if (index.numel() > 0 && result.numel() > 0) write_slices(result, dim, index, source, false, site);
   op.finish();
   return out;
 }
@@ -206,8 +210,7 @@ at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& i
   check_has_slices(self, dim, index, "index_fill_");
   if (self.numel() == 0 || index.numel() == 0) return self;
   const c10::DeviceGuard guard(self.device());
-  write_slices(self, dim, index.to(self.device()), value.to(self.device(), self.scalar_type()), true, site,
-               "index_fill_");
+  write_slices(self, dim, index.to(self.device()), value.to(self.device(), self.scalar_type()), true, site);
   return self;
 }
 
@@ -245,12 +248,12 @@ at::Tensor& put_(at::Tensor& self, const at::Tensor& index, const at::Tensor& so
     accumulate(flat, 0, index.reshape({-1}), values.resolve_conj().resolve_neg(),
                {.op = Combine::Sum, .site = site, .wraps = true, .deterministic = true});
   else
-    write_slices(flat, 0, index, values, true, site, "put_");
+    write_slices(flat, 0, index, values, true, site);
   if (!dense.is_same(self)) self.copy_(dense);
   return self;
 }
 
-void index_put_accumulate(const AdvancedIndexing& plan, const at::Tensor& values) {
+void index_put_combine(const AdvancedIndexing& plan, const at::Tensor& values, Combine op) {
   const at::Tensor target = plan.permuted_self();
   const at::Tensor index = plan.row_index();
   const int64_t rows = plan.rows(), inner = target.numel() / rows;
@@ -258,7 +261,7 @@ void index_put_accumulate(const AdvancedIndexing& plan, const at::Tensor& values
   static const int32_t site = index_error_site("index_put_");
   accumulate(dense.view({rows, inner}), 0, index,
              plan.permuted_values(values).reshape({index.numel(), inner}),
-             {.op = Combine::Sum, .site = site, .wraps = true, .deterministic = true});
+             {.op = op, .site = site, .wraps = true, .deterministic = true});
   if (!dense.is_same(target)) target.copy_(dense);
 }
 
@@ -308,10 +311,10 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
               "got ",
               self.scalar_type(), " for the destination and ", given.scalar_type(), " for the source.");
   IndexAccess access;
-  if (accumulating) {
+  if (accumulating || sorts_writes(self)) {
     bool empty = self.numel() == 0;
     for (int64_t size : plan.sizes()) empty |= size == 0;
-    if (!empty) index_put_accumulate(plan, values);
+    if (!empty) index_put_combine(plan, values, accumulating ? Combine::Sum : Combine::Last);
     return self;
   }
   access = plan.access();
@@ -319,7 +322,7 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
   access.plain = wide;
   access.plain_strides = wide.strides();
   access.write = true;
-  access.ordered = needs_order("index_put_", self);
+  access.ordered = needs_order();
   run_index_access(access);
   return self;
 }

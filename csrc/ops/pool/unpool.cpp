@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "ops/index/access.h"
+#include "ops/index/accumulate.h"
 #include "runtime/stream.h"
 #include "runtime/tensor.h"
 
@@ -53,15 +54,19 @@ Tensor& unpool_out(const Tensor& self, const Tensor& indices, IntArrayRef output
     static const int32_t site = register_error_site(
         {"max_unpool", "found an invalid max index: %lld (output volumes are of size %lld)",
          /*is_index=*/false});
-    IndexAccess access = access_elements(planes_of(self.contiguous(), Axes), planes_of(dense, Axes),
-                                         planes_of(indices.contiguous(), Axes), 1, site);
-    access.write = true;
-    // Where places repeat the last one stays, which GPUs cannot promise.
-    access.ordered = current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
-    if (!access.ordered)
-      at::globalContext().alertNotDeterministic(Axes == 2 ? "max_unpooling2d_forward_out"
-                                                          : "max_unpooling3d_forward_out");
-    run_index_access(access);
+    const Tensor values = planes_of(self.contiguous(), Axes), places = planes_of(indices.contiguous(), Axes),
+                 to = planes_of(dense, Axes);
+    // Where places repeat the last one stays. On GPUs that takes a sort, which is for deterministic
+    // algorithms.
+    const bool cpu = current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
+    if (!cpu && at::globalContext().deterministicAlgorithms()) {
+      accumulate(to, 1, places, values, {.op = Combine::Last, .site = site});
+    } else {
+      IndexAccess access = access_elements(values, to, places, 1, site);
+      access.write = true;
+      access.ordered = cpu;
+      run_index_access(access);
+    }
   }
   if (!dense.is_same(out)) out.copy_(dense);
   return out;
