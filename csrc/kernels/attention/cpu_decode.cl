@@ -5,9 +5,9 @@
 inline float dot_row(global const T* a, local const float* b, int n) {
   float16 sums = (float16)(0.f);
   int d = 0;
-  for (; d + 16 <= n; d += 16) sums = fma(LOAD16(a + d), vload16(0, b + d), sums);
+  for (; d + 16 <= n; d += 16) sums = fma(load16(a + d), vload16(0, b + d), sums);
   float sum = sum16(sums);
-  for (; d < n; d++) sum = fma(LOAD1(a + d), b[d], sum);
+  for (; d < n; d++) sum = fma(load1(a + d), b[d], sum);
   return sum;
 }
 
@@ -19,19 +19,19 @@ inline void weighted_rows(global const T* v, long row, int n, int dim, local con
     for (int r = 0; r < n; r++) {
       const float16 f = (float16)(factors[r]);
       global const T* x = v + r * row + d;
-      c0 = fma(f, LOAD16(x), c0), c1 = fma(f, LOAD16(x + 16), c1);
-      c2 = fma(f, LOAD16(x + 32), c2), c3 = fma(f, LOAD16(x + 48), c3);
+      c0 = fma(f, load16(x), c0), c1 = fma(f, load16(x + 16), c1);
+      c2 = fma(f, load16(x + 32), c2), c3 = fma(f, load16(x + 48), c3);
     }
     vstore16(c0, 0, to + d), vstore16(c1, 0, to + d + 16), vstore16(c2, 0, to + d + 32), vstore16(c3, 0, to + d + 48);
   }
   for (; d + 16 <= dim; d += 16) {
     float16 c = (float16)(0.f);
-    for (int r = 0; r < n; r++) c = fma((float16)(factors[r]), LOAD16(v + r * row + d), c);
+    for (int r = 0; r < n; r++) c = fma((float16)(factors[r]), load16(v + r * row + d), c);
     vstore16(c, 0, to + d);
   }
   for (; d < dim; d++) {
     float c = 0.f;
-    for (int r = 0; r < n; r++) c = fma(factors[r], LOAD1(v + r * row + d), c);
+    for (int r = 0; r < n; r++) c = fma(factors[r], load1(v + r * row + d), c);
     to[d] = c;
   }
 }

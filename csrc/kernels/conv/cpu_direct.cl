@@ -48,14 +48,14 @@ inline __attribute__((always_inline)) void load_row(global const T* src, long st
   int w = w0;
   if (step == 1 && stride == 1)
     for (; w + 16 <= w1 || (w < w1 && first + w + 16 <= readable); w += 16)
-      vstore16(LOAD16(src + first + w), 0, dst + w);
+      vstore16(load16(src + first + w), 0, dst + w);
   if (step == 2 && stride == 1)  // short of the end, where the last odd neighbour may not exist
     for (; w + 16 < w1 || (w < w1 && first + 2 * w + 32 <= readable); w += 16) {
       global const T* s = src + first + 2 * w;
-      vstore16((float16)(LOAD16(s).even, LOAD16(s + 16).even), 0, dst + w);
+      vstore16((float16)(load16(s).even, load16(s + 16).even), 0, dst + w);
     }
 #pragma clang loop vectorize(disable)
-  for (; w < w1; w++) dst[w] = LOAD1(src + (long)(first + w * step) * stride);
+  for (; w < w1; w++) dst[w] = load1(src + (long)(first + w * step) * stride);
   for (w = w1; w < n; w += 16) vstore16((float16)0.f, 0, dst + w);
 }
 
@@ -177,9 +177,9 @@ inline void store_rows(const Gather* p, const Block* b, const Sums* sums, local 
       int w = 0;
       if (dense)
         for (; w < n && w + 16 <= space; w += 16)
-          STORE16(FINISH16(vload16(0, row + w) + bias, p->low, p->high, o - first + w, 1, 0, channel, 0, 16), o + w);
+          store16(o + w, FINISH16(vload16(0, row + w) + bias, p->low, p->high, o - first + w, 1, 0, channel, 0, 16));
       for (; w < n; w++)
-        STORE1(FINISH(row[w] + bias, p->low, p->high, o - first + w * p->os[4], 0, channel), o + w * p->os[4]);
+        store1(o + w * p->os[4], FINISH(row[w] + bias, p->low, p->high, o - first + w * p->os[4], 0, channel));
     }
 }
 
@@ -188,7 +188,7 @@ inline void load_weights(const Gather* p, global const T* weights, int channels,
     for (int t0 = 0; t0 < p->taps[0]; t0++)
       for (int t1 = 0; t1 < p->taps[1]; t1++)
         for (int t2 = 0; t2 < p->taps[2]; t2++)
-          *to++ = LOAD1(weights + c * p->wred + t0 * p->wtap[0] + t1 * p->wtap[1] + t2 * p->wtap[2]);
+          *to++ = load1(weights + c * p->wred + t0 * p->wtap[0] + t1 * p->wtap[1] + t2 * p->wtap[2]);
 }
 
 // Forward pass, or one stride phase of the input gradient. Range: blocks of positions (of one image each), blocks of
@@ -224,7 +224,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(globa
     }
     for (int j = 0; j < p.cols; j++) {
       const int channel = g * p.cols + j;
-      store_rows(&p, &b, &layout, sums + j * results, p.has_bias ? LOAD1(bias + ob + channel) : 0.f,
+      store_rows(&p, &b, &layout, sums + j * results, p.has_bias ? load1(bias + ob + channel) : 0.f,
                  out + channel * p.os[1], first, channel EPILOGUE_ARGUMENTS);
     }
   }
@@ -285,7 +285,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct_weigh
         global T* w = weights + ow + g * p.wgroup + j * p.wcol + c * p.wred;
         for (int t0 = 0; t0 < p.taps[0]; t0++)
           for (int t1 = 0; t1 < p.taps[1]; t1++)
-            for (int t2 = 0; t2 < p.taps[2]; t2++) STORE1(*s++, w + t0 * p.wtap[0] + t1 * p.wtap[1] + t2 * p.wtap[2]);
+            for (int t2 = 0; t2 < p.taps[2]; t2++) store1(w + t0 * p.wtap[0] + t1 * p.wtap[1] + t2 * p.wtap[2], *s++);
       }
   }
 }

@@ -7,7 +7,7 @@ TILES(local)
 
 // Packs weights of one group: of 16 columns, `jn` of which there are, `count` channels and all taps, to
 // to[tap][channel][column] with rows of `width`. Columns that there are not become zeros.
-#define LOAD_WEIGHTS(n, h) x##h = LOAD16(s + n * p->wcol);
+#define LOAD_WEIGHTS(n, h) x##h = load16(s + n * p->wcol);
 #define STORE_WEIGHTS(n, h)                              \
   vstore16(x##h, 0, to + ((long)tap * count + c) * width); \
   if (++tap == taps) tap = 0, c++;
@@ -44,9 +44,9 @@ TILES(local)
         global const T* s = weights + c * p->wred + tap / plane * p->wtap[0] +                                        \
                             tap / p->taps[2] % p->taps[1] * p->wtap[1] + tap % p->taps[2] * p->wtap[2];               \
         SPACE float* d = to + ((long)tap * count + c) * width;                                                        \
-        if (jn == 16 && p->wcol == 1) vstore16(LOAD16(s), 0, d);                                                      \
+        if (jn == 16 && p->wcol == 1) vstore16(load16(s), 0, d);                                                      \
         else                                                                                                          \
-          for (int i = 0; i < 16; i++) d[i] = i < jn ? LOAD1(s + i * p->wcol) : 0.f;                                  \
+          for (int i = 0; i < 16; i++) d[i] = i < jn ? load1(s + i * p->wcol) : 0.f;                                  \
       }                                                                                                               \
   }
 PACK(global)
@@ -244,13 +244,13 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_implicit_red
     for (; i + 16 <= row; i += 16) {
       float16 sum = vload16(0, partial + i);
       for (int s = 1; s < slices; s++) sum += vload16(0, partial + s * slice_step + i);
-      STORE16(sum, weights + i);
+      store16(weights + i, sum);
     }
   for (; i < row; i++) {
     float sum = partial[i];
     for (int s = 1; s < slices; s++) sum += partial[s * slice_step + i];
     const int t = i % taps;
-    STORE1(sum, weights + i / taps * p.wred + t / (p.taps[1] * p.taps[2]) * p.wtap[0] +
-                    t / p.taps[2] % p.taps[1] * p.wtap[1] + t % p.taps[2] * p.wtap[2]);
+    store1(weights + i / taps * p.wred + t / (p.taps[1] * p.taps[2]) * p.wtap[0] +
+                    t / p.taps[2] % p.taps[1] * p.wtap[1] + t % p.taps[2] * p.wtap[2], sum);
   }
 }

@@ -70,7 +70,7 @@ inline void load_weights(const Gather* p, global const T* weights, int count, in
     for (int c = 0; c < count; c++) {
       VECTORS16(x) VECTORS16(y)
       global const T* s = weights + c * p->wred - (reversed ? 8 : 0);
-#define LOAD_TAPS(n, h) x##h = LOAD16(s + n * p->wcol - (n == 15 ? 7 : 0));
+#define LOAD_TAPS(n, h) x##h = load16(s + n * p->wcol - (n == 15 ? 7 : 0));
 #define STORE_TAP(n, h) \
   if (n < 9) vstore16(x##h, c * 9 + (reversed ? 8 - n : n), w);
       EACH16(LOAD_TAPS)
@@ -83,10 +83,10 @@ inline void load_weights(const Gather* p, global const T* weights, int count, in
   for (int tap = 0; tap < 9; tap++) {
     global const T* s = weights + tap / 3 * p->wtap[1] + tap % 3 * p->wtap[2];
     if (jn == 16 && p->wcol == 1) {
-      for (int c = 0; c < count; c++) vstore16(LOAD16(s + c * p->wred), c * 9 + tap, w);
+      for (int c = 0; c < count; c++) vstore16(load16(s + c * p->wred), c * 9 + tap, w);
     } else if (jn == 16 && count == 16 && p->wred == 1) {
       VECTORS16(x) VECTORS16(y)
-#define LOAD_COLUMN(n, h) x##h = LOAD16(s + n * p->wcol);
+#define LOAD_COLUMN(n, h) x##h = load16(s + n * p->wcol);
 #define STORE_CHANNEL(n, h) vstore16(x##h, n * 9 + tap, w);
       EACH16(LOAD_COLUMN)
       TRANSPOSE(x, y)
@@ -94,7 +94,7 @@ inline void load_weights(const Gather* p, global const T* weights, int count, in
     } else {
       for (int c = 0; c < count; c++)
         for (int i = 0; i < 16; i++)
-          w[(c * 9 + tap) * 16 + i] = i < jn ? LOAD1(s + c * p->wred + i * p->wcol) : 0.f;
+          w[(c * 9 + tap) * 16 + i] = i < jn ? load1(s + c * p->wred + i * p->wcol) : 0.f;
     }
   }
 }
@@ -134,7 +134,7 @@ inline void direct_tile(const Gather* p, int m, global const T* in, global const
         const int ih = h + i / m + tap / 3, iw = w + i % m + tap % 3;
         if (d < 0 || d >= p->in[0] || ih < 0 || ih >= p->in[1] || iw < 0 || iw >= p->in[2]) continue;
         global const T* x = in + c0 * p->is[1] + d * p->is[2] + ih * p->is[3] + iw * p->is[4];
-        for (int c = 0; c < n; c++) sum = fma((float16)(LOAD1(x + c * p->is[1])), vload16(c * 9 + tap, taps), sum);
+        for (int c = 0; c < n; c++) sum = fma((float16)(load1(x + c * p->is[1])), vload16(c * 9 + tap, taps), sum);
       }
       vstore16(sum, i, y);
     }
@@ -230,12 +230,12 @@ inline void direct_taps(const Gather* p, global const T* in, global const T* gra
         for (int w = b.begin[3]; w < b.begin[3] + b.size[3]; w++) {
           float d[16];
           global const T* from = grad + n * p->os[0] + b.begin[1] * p->os[2] + h * p->os[3] + w * p->os[4];
-          for (int i = 0; i < 16; i++) d[i] = i < jn ? LOAD1(from + i * p->os[1]) : 0.f;
+          for (int i = 0; i < 16; i++) d[i] = i < jn ? load1(from + i * p->os[1]) : 0.f;
           const int id0 = b.begin[1] + p->first[0];
           for (int tap = 0; tap < 9; tap++) {
             const int ih = h + p->first[1] + tap / 3, iw = w + p->first[2] + tap % 3;
             if (id0 < 0 || id0 >= p->in[0] || ih < 0 || ih >= p->in[1] || iw < 0 || iw >= p->in[2]) continue;
-            const float x = LOAD1(in + n * p->is[0] + id0 * p->is[2] + ih * p->is[3] + iw * p->is[4]);
+            const float x = load1(in + n * p->is[0] + id0 * p->is[2] + ih * p->is[3] + iw * p->is[4]);
             sum[tap] = fma((float16)(x), vload16(0, d), sum[tap]);
           }
         }

@@ -36,8 +36,8 @@ static inline float sum_of(float16 v) {
 #define A_LOAD16(p) FLOATS(vload16(0, p))
 #else
 #undef A_LOAD1
-#define A_LOAD1 LOAD1
-#define A_LOAD16 LOAD16
+#define A_LOAD1 load1
+#define A_LOAD16 load16
 #endif
 #if defined(B_E4M3)
 #define B_LOAD16(p) floats_of_e4m3(vload16(0, p))
@@ -47,8 +47,8 @@ static inline float sum_of(float16 v) {
 #define B_LOAD16(p) FLOATS(vload16(0, p))
 #else
 #undef B_LOAD1
-#define B_LOAD1 LOAD1
-#define B_LOAD16 LOAD16
+#define B_LOAD1 load1
+#define B_LOAD16 load16
 #endif
 #define PACK(name) a_##name
 #define PACK_T A_T
@@ -75,7 +75,7 @@ inline void pack_groups(global const uchar* src, long sj, int k0, int nk, int co
 #define LOAD_GROUP(n, h)                                                              \
   {                                                                                   \
     const int at = min(j + n, nj - 1);                                                \
-    x##h = nibbles16(src + (at * sj + k) / 2) * LOAD1(scales + 2 * at) + LOAD1(scales + 2 * at + 1); \
+    x##h = nibbles16(src + (at * sj + k) / 2) * load1(scales + 2 * at) + load1(scales + 2 * at + 1); \
   }
 #define STORE_GROUP(n, h) vstore16(x##h, 0, d + n * njp);
       EACH16(LOAD_GROUP)
@@ -117,7 +117,7 @@ inline void split_pairs(local float* a, int n, local float* sums) {
           of_a[r] += sums[r * sums_pitch + k / LEAST_GROUP];                                                        \
         }                                                                                                           \
       }                                                                                                             \
-      const float scale = LOAD1(scales), zero = LOAD1(scales + 1);                                                  \
+      const float scale = load1(scales), zero = load1(scales + 1);                                                  \
       _Pragma("unroll") for (int r = 0; r < R; r++) {                                                               \
         total[r] = fma((float16)(scale), sum[r] + sum_low[r], total[r]);                                                         \
         rest[r] = fma(zero, of_a[r], rest[r]);                                                                      \
@@ -148,23 +148,23 @@ static inline void store_block(local float* sc, int pitch, int mn, int nn, globa
 #ifdef EPILOGUE
     if (scn == 1) {
       local float* v = sc + i * pitch;
-      for (j = 0; j < nn; j++) v[j] = alpha * v[j] + (has_d ? beta * LOAD1(D + i * sdm + j * sdn) : 0.f);
+      for (j = 0; j < nn; j++) v[j] = alpha * v[j] + (has_d ? beta * load1(D + i * sdm + j * sdn) : 0.f);
       dlb_epilogue_row(v, nn, begin + i * scm, m0 + i, n0 EPILOGUE_ARGUMENTS);
-      for (j = 0; j + 16 <= nn; j += 16) STORE16(vload16(0, v + j), C + i * scm + j);
-      for (; j < nn; j++) STORE1(v[j], C + i * scm + j);
+      for (j = 0; j + 16 <= nn; j += 16) store16(C + i * scm + j, vload16(0, v + j));
+      for (; j < nn; j++) store1(C + i * scm + j, v[j]);
     }
 #else
     if (scn == 1 && (!has_d || sdn == 1 || sdn == 0))
       for (; j + 16 <= nn; j += 16) {
         float16 v = alpha * vload16(0, sc + i * pitch + j);
-        if (has_d) v += beta * (sdn ? LOAD16(D + i * sdm + j) : (float16)(LOAD1(D + i * sdm)));
-        STORE16(bounded16(v, low, high), C + i * scm + j);
+        if (has_d) v += beta * (sdn ? load16(D + i * sdm + j) : (float16)(load1(D + i * sdm)));
+        store16(C + i * scm + j, bounded16(v, low, high));
       }
 #endif
     for (; j < nn; j++) {
       float v = alpha * sc[i * pitch + j];
-      if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
-      STORE1(FINISH(v, low, high, begin + i * scm + j * scn, m0 + i, n0 + j), C + i * scm + j * scn);
+      if (has_d) v += beta * load1(D + i * sdm + j * sdn);
+      store1(C + i * scm + j * scn, FINISH(v, low, high, begin + i * scm + j * scn, m0 + i, n0 + j));
     }
   }
 }
@@ -328,7 +328,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_gemv(
   for (int i = 0; i < M; i++)
     for (int j = 0; j < nn; j++) {
       float v = alpha * sc[i * nc + j];
-      if (has_d) v += beta * LOAD1(D + i * sdm + j * sdn);
-      STORE1(FINISH(v, low, high, batch * scb + i * scm + (n0 + j) * scn, i, n0 + j), C + i * scm + j * scn);
+      if (has_d) v += beta * load1(D + i * sdm + j * sdn);
+      store1(C + i * scm + j * scn, FINISH(v, low, high, batch * scb + i * scm + (n0 + j) * scn, i, n0 + j));
     }
 }

@@ -90,13 +90,13 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_small(
           if (scn == 1 && (!has_d || sdn <= 1))
             for (; q + 16 <= jn; q += 16) {
               float16 v = alpha * vload16(0, sc + r * NR + q);
-              if (has_d) v += beta * (sdn ? LOAD16(d + q) : (float16)(LOAD1(d)));
-              STORE16(FINISH16(v, low, high, c - first_of_all + q, 1, i + r, j + q, 1, 16), c + q);
+              if (has_d) v += beta * (sdn ? load16(d + q) : (float16)(load1(d)));
+              store16(c + q, FINISH16(v, low, high, c - first_of_all + q, 1, i + r, j + q, 1, 16));
             }
           for (; q < jn; q++) {
             float v = alpha * sc[r * NR + q];
-            if (has_d) v += beta * LOAD1(d + q * sdn);
-            STORE1(FINISH(v, low, high, c - first_of_all + q * scn, i + r, j + q), c + q * scn);
+            if (has_d) v += beta * load1(d + q * sdn);
+            store1(c + q * scn, FINISH(v, low, high, c - first_of_all + q * scn, i + r, j + q));
           }
         }
       }
