@@ -24,6 +24,18 @@ def test_training(tmp_path):
     assert (tmp_path / "checkpoint.pt").exists()
 
 
+@pytest.mark.slow
+def test_quantizing(tmp_path):
+    script = tmp_path / "quantize.py"
+    script.write_text(blocks("tutorials/quantize.md"))
+    done = run_python(str(script), DLBACKEND_FALLBACK="error")
+    assert done.returncode == 0, done.stderr[-3000:]
+    before, after = re.findall(r"^accuracy ([\d.]+) in float32, ([\d.]+) in int8$", done.stdout, re.MULTILINE)[0]
+    assert float(before) > 0.95
+    assert float(before) - float(after) <= 0.01
+    assert len(re.findall(r"^\d (?:Conv2d|Linear): error \d\.\de-\d\d, ", done.stdout, re.MULTILINE)) == 3
+
+
 @pytest.mark.parametrize("page", ["quickstart.md", "tutorials/template.md", "custom-kernels.md"])
 def test_short_ones(page, tmp_path):
     script = tmp_path / "page.py"

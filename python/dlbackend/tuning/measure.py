@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from dlbackend import _C, backend, ocl, quantization
+from dlbackend import _C, backend, ocl, quantization, solvers
 from dlbackend.inputs import Inputs, Loss, arguments, floats
 from dlbackend.tuning import result, variant
 from dlbackend.tuning.accuracy import accuracy_of
@@ -113,12 +113,13 @@ class Measurement:
             _C.load_find_record(self.place, key, text)
 
     def sample(self, entry: Entry, seconds: float = SLOT, least: int = RUNS[0], most: float = RUNS[1]) -> None:
-        """A slot of runs, each waited for; the first two do not count."""
+        """A slot of runs, each waited for; the first two do not count, nor what they have compiled behind them."""
         self._activate_records(entry)
         model = self.build(entry.configuration)
         for _ in range(2):
             self.step(model)
-        ocl.synchronize(self.index)
+            ocl.synchronize(self.index)
+            solvers.wait()
         begin = time.perf_counter()
         times: list[float] = []
         while len(times) < least or (time.perf_counter() - begin < seconds and len(times) < most):

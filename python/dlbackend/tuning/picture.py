@@ -24,12 +24,13 @@ def draw(title: str, measured: list[Json], winner: Json, slowest: Json, quantize
     if names:
         heights.append(0.2 * len(names) * (len(quantized) + 1) + 1)
     figure = figure_class()(figsize=(11, sum(heights) + 1), layout="constrained")
-    parts = figure.subfigures(len(heights), 1, height_ratios=heights)
+    parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).flat)
     figure.suptitle(title)
     _draw_whole(parts[0].subplots(), measured, slowest)
     _draw_layers(parts[1].subplots(), layers)
     if names:
-        _draw_quantized(*parts[2].subplots(1, 2, sharey=True), names, quantized)
+        times, errors = parts[2].subplots(1, 2, sharey=True, squeeze=False).flat
+        _draw_quantized(times, errors, names, quantized)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
