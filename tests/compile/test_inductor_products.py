@@ -2,6 +2,9 @@
 many launches, and which rows stay with Inductor's own kernels.
 """
 
+import copy
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -158,3 +161,20 @@ def test_new_sizes_are_the_same_graph():
         for sizes in ((2, 6, 9, 11), (3, 6, 12, 8)):
             x = torch.randn(sizes, device=DEVICE)
             torch.testing.assert_close(compiled(x), convolutions(x), rtol=1e-4, atol=1e-5)
+
+
+def test_freezing_folds_batch_norms():
+    """Weights are constants with the norms in them: a launch for a convolution, norm and activation."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 24, 3), nn.BatchNorm2d(24), nn.Tanh()]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(2, 3, 9, 11)
+    for norm in (model[1], model[4]):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+    exact = copy.deepcopy(model).double()(x.double()).detach()
+    model, x = model.to(DEVICE), x.to(DEVICE)
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        actual, (code,) = run_and_get_code(torch.compile(model, fullgraph=True), x)
+        assert_as_close([actual], [model(x)], [exact])
+    assert calls(code) == (2, 0)
+    assert re.search(r"^ *arg\d+_1, = args$", code, re.MULTILINE)  # the picture alone
