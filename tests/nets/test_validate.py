@@ -88,6 +88,21 @@ def test_a_wrong_result_fails(spoil):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_compiled_nets_are_held_to_the_rule():
+    def breaks(x):
+        torch._dynamo.graph_break()
+        return x * 1.0
+
+    def wrong(x):
+        return x * 1.001 if torch.compiler.is_compiling() else x
+
+    found = [command.validate(net(spoil), torch.device("ocl:0"), True, compiles=True) for spoil in (breaks, wrong)]
+    assert [result.passed for result in found] == [True, False]
+    assert [sum(result.graph_breaks.values()) > 0 for result in found] == [True, False]
+    assert "graph break: " in line(found[0])
+    assert validate(wrong).passed
+
+
 def test_an_op_on_the_cpu_fails():
     result = validate(lambda x: torch.linalg.eigvals((x @ x.mT).detach()).real.sum() * 0 + x)
     assert all(check.passed for check in result.checks)

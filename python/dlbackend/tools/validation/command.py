@@ -66,8 +66,10 @@ def kernels_compiled() -> int:
     return int(stats["compiled"] + stats["compiled_elsewhere"])
 
 
-def validate(net: Net, device: torch.device, quick: bool) -> Result:
-    """Runs all stages of a network. What they raise is the network's failure."""
+def validate(net: Net, device: torch.device, quick: bool, compiles: bool = False) -> Result:
+    """Runs all stages of a network, on the device by torch.compile if it `compiles`. What they raise is the network's
+    failure.
+    """
     result = Result(net.name, net.family)
     torch.manual_seed(SEED)
     dlbackend.reset_fallback_report()
@@ -75,6 +77,10 @@ def validate(net: Net, device: torch.device, quick: bool) -> Result:
     where = "build"
     try:
         example = net.make(quick)
+        example.compiles = compiles
+        if compiles:
+            torch._dynamo.reset()
+            torch._dynamo.utils.counters.clear()
         for name, stage in rule.stages(example).items():
             where = name
             if name == "eval":
@@ -83,6 +89,7 @@ def validate(net: Net, device: torch.device, quick: bool) -> Result:
     except Exception as error:  # the next network may be right
         result.error = f"{where}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     result.fallbacks = dlbackend.fallback_report()
+    result.graph_breaks = dict(torch._dynamo.utils.counters["graph_break"]) if compiles else {}
     result.compiled = kernels_compiled() - before
     result.peak_bytes = memory.bytes()
     gc.collect()
@@ -106,7 +113,7 @@ def main(args: argparse.Namespace) -> int:
         vision.import_torchvision("validate")
     print(f"{device_name(device)} against float64 on the CPU; in brackets, how much of what the rule allows\n{HEAD}")
     results: list[Result] = []
-    work = partial(validate, device=device, quick=args.quick)
+    work = partial(validate, device=device, quick=args.quick, compiles=args.compile)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # ops on the CPU are in the table
@@ -128,7 +135,7 @@ def record(args: argparse.Namespace, results: list[Result]) -> dict[str, Any]:
     return {
         "dlbackend": dlbackend.__version__, "torch": torch.__version__, "device": args.device,
         "device_name": device_name(torch.device(args.device)), "machine": platform.machine(), "quick": args.quick,
-        "nets": [as_json(result) for result in results],
+        "compile": args.compile, "nets": [as_json(result) for result in results],
     }  # fmt: skip
 
 
@@ -136,6 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `validate`; sets `run`."""
     parser.add_argument("--device", default="ocl:0")
     parser.add_argument("--quick", action="store_true", help="small pictures and widths: minutes instead of hours")
+    parser.add_argument("--compile", action="store_true", help="the device runs torch.compile(network)")
     parser.add_argument(
         "--only", default="", metavar="NAME[,NAME]", help="these networks; any of torchvision's may be named"
     )

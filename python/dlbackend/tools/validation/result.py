@@ -14,6 +14,7 @@ class Result:
     family: str
     stages: dict[str, Comparison] = field(default_factory=dict)
     fallbacks: dict[str, int] = field(default_factory=dict)
+    graph_breaks: dict[str, int] = field(default_factory=dict)  # of torch.compile: why, and how often
     compiled: int = 0
     peak_bytes: int | None = None  # of the host's memory, the whole process; None where the system does not tell
     error: str = ""
@@ -56,6 +57,7 @@ def line(result: Result) -> str:
     lines = [f"{row} {result.compiled:8}  {'ok' if result.passed else 'FAIL'}"]
     lines += [f"{result.error}"] if result.error else []
     lines += [f"on the CPU: {op}, {calls} calls" for op, calls in sorted(result.fallbacks.items())]
+    lines += [f"graph break: {why.partition(chr(10))[0]}, {times} times" for why, times in result.graph_breaks.items()]
     lines += [
         f"{x.stage}, {x.what}: error {x.error:.2e}, allowed {x.allowed:.2e}, PyTorch's CPU device {x.cpu_error:.2e}"
         for x in result.checks
@@ -77,6 +79,6 @@ def as_json(result: Result) -> dict[str, Any]:
     }
     return {
         "name": result.name, "family": result.family, "passed": result.passed, "error": result.error,
-        "fallbacks": result.fallbacks, "kernels_compiled": result.compiled, "peak_host_bytes": result.peak_bytes,
-        "stages": stages,
+        "fallbacks": result.fallbacks, "graph_breaks": result.graph_breaks, "kernels_compiled": result.compiled,
+        "peak_host_bytes": result.peak_bytes, "stages": stages,
     }  # fmt: skip

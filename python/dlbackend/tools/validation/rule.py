@@ -45,6 +45,7 @@ class Example:
     training_inputs: Any = None  # `inputs` where it is None
     generate: dict[str, Any] | None = None  # keywords of the model's generate(), if that is to be compared
     replay: bool = False  # all runs take the decisions of the one in float64: detection, routing among experts
+    compiles: bool = False  # the device runs what torch.compile makes of the model
 
 
 @dataclass
@@ -141,9 +142,17 @@ def call_training(example: Example, model: nn.Module) -> Any:
     return _call(model, example.inputs if example.training_inputs is None else example.training_inputs)
 
 
+def _placed(example: Example, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A copy of the model for a run."""
+    model = copy.deepcopy(example.model).to(device=device, dtype=dtype)
+    if example.compiles and device.type != "cpu":
+        model.compile()  # type: ignore[no-untyped-call]
+    return model
+
+
 def train(example: Example, device: torch.device, dtype: torch.dtype, mode: Comparable) -> Run:
     """One training step with SGD."""
-    model = without_dropout(copy.deepcopy(example.model)).to(device=device, dtype=dtype).train()
+    model = without_dropout(_placed(example, device, dtype)).train()
     inputs = moved(example.inputs if example.training_inputs is None else example.training_inputs, device, dtype)
     # Targets stand in the second place of what torchvision's detection takes; their gradients are not compared.
     pictures = [x for x in tensors(inputs[0] if isinstance(inputs, tuple) else inputs) if x.is_floating_point()]
@@ -191,7 +200,7 @@ def generate(example: Example, device: torch.device, dtype: torch.dtype, mode: C
 def _forward(
     example: Example, device: torch.device, dtype: torch.dtype, mode: Comparable, call: Callable[[Any, Any], Any]
 ) -> Run:
-    model = copy.deepcopy(example.model).to(device=device, dtype=dtype).eval()
+    model = _placed(example, device, dtype).eval()
     inputs = moved(example.inputs, device, dtype)
     synchronize(device)
     start = time.perf_counter()
@@ -261,5 +270,6 @@ def check(stage: str, what: str, here: list[float], there: list[float], to_round
 
 
 def stages(example: Example) -> dict[str, Stage]:
-    """The stages in which a network is compared, by name."""
-    return {"train": train, "eval": infer, **({"generate": generate} if example.generate else {})}
+    """The stages in which a network is compared, by name. Generating tokens is compared without the compiler."""
+    generates = example.generate and not example.compiles
+    return {"train": train, "eval": infer, **({"generate": generate} if generates else {})}
