@@ -476,3 +476,11 @@ def test_from_rows_to_columns():
     assert torch.equal(found.to_dense().cpu(), x)
     for part in (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values):
         assert torch.equal(part(found).cpu(), part(expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.float32])
+def test_differences_of_signed_and_unsigned_numbers(dtype):
+    a, b = torch.tensor([[0, 5], [1, 0]], dtype=dtype), torch.tensor([[4, 0], [3, 0]], dtype=torch.uint8)
+    wanted = torch.tensor([[-4, 5], [-2, 0]]).to(torch.result_type(a, b))
+    for result in (a.to(DEVICE).to_sparse() - b.to(DEVICE).to_sparse(), a.to(DEVICE) - b.to(DEVICE).to_sparse()):
+        torch.testing.assert_close(result.to_dense().cpu(), wanted, rtol=0, atol=0)

@@ -219,7 +219,8 @@ Tensor& add_coo_out(const Tensor& self, const Tensor& other, const c10::Scalar& 
   TORCH_CHECK(c10::canCast(common, out.scalar_type()), "result type ", common,
               " can't be cast to the desired output type ", out.scalar_type());
   const auto scaled_values = [&](const Tensor& t) {
-    return (alpha.equal(1) ? t._values() : t._values().mul(alpha)).to(common);
+    const Tensor values = t._values().to(common);  // first: unsigned ones have no negative multiples
+    return alpha.equal(1) ? values : values.mul(alpha).to(common);
   };
   if (other._nnz() == 0) return write(self, out);
   if (self._nnz() == 0)
