@@ -121,10 +121,10 @@ def _fused(
         zero = torch.zeros((), device=query.device)
         bias = _for_all(lambda *given: score_mod(zero, *given), sizes, score_others, query.device).float()
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
-    expanded = [t.expand(query.shape[0], *t.shape[1:]) for t in (key, value)]
+    key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
     grouped = query.shape[1] != key.shape[1]
     return torch.nn.functional.scaled_dot_product_attention(
-        query, *expanded, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
     )
 
 
@@ -155,7 +155,9 @@ def attention_in_autocast(query: torch.Tensor, key: torch.Tensor, value: torch.T
     """attention() of operands in the dtype of autocast, as on other devices."""
     from torch._higher_order_ops.flex_attention import flex_attention
 
+    op: Any = flex_attention
+    keys: Any = torch._C.DispatchKey
     dtype = torch.get_autocast_dtype("ocl")
     narrowed = [t.to(dtype) if t.dtype in _DTYPES else t for t in (query, key, value)]
-    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
-        return flex_attention(*narrowed, *others)
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(keys.AutocastPrivateUse1)):
+        return op(*narrowed, *others)

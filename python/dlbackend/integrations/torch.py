@@ -277,8 +277,9 @@ class FlexAttention:
 
             return flex.attention_in_autocast(*args)
 
-        op.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(attention)
-        op.py_impl(torch._C.DispatchKey.AutocastPrivateUse1)(attention_in_autocast)
+        keys: Any = torch._C.DispatchKey
+        op.py_impl(keys.AutogradPrivateUse1)(attention)
+        op.py_impl(keys.AutocastPrivateUse1)(attention_in_autocast)
 
 
 RNG = 'impl_map = {"cuda": impl_cuda, "cpu": impl_cpu, "hpu": impl_hpu, "xpu": impl_xpu}'

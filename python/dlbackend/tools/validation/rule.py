@@ -146,7 +146,7 @@ def _placed(example: Example, device: torch.device, dtype: torch.dtype) -> nn.Mo
     """A copy of the model for a run."""
     model = copy.deepcopy(example.model).to(device=device, dtype=dtype)
     if example.compiles and device.type != "cpu":
-        model.compile()  # type: ignore[no-untyped-call]
+        model.compile()
     return model
 
 
