@@ -19,8 +19,8 @@ std::string rates();           // DLBACKEND_RATES: measured, derived
 std::string enqueue_thread();  // DLBACKEND_ENQUEUE_THREAD: 0, 1
 
 // Parts of DLBACKEND_EMULATE, a list such as "class=gpu,tensor_cores=emulated" of what devices are taken to
-// have in place of what their drivers and the system report. Empty or 0 where the list does not name the part and, with a
-// line on stderr, where it gives it another value.
+// have in place of what their drivers and the system report. Empty or 0 where the list does not name the part
+// and, with a line on stderr, where it gives it another value.
 std::string emulated_class();           // class: cpu, gpu
 std::string emulated_bf16();            // bf16: vectors, none
 std::string emulated_tensor_cores();    // tensor_cores: none, emulated

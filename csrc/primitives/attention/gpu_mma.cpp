@@ -113,7 +113,8 @@ std::unique_ptr<Invoker<AttentionProblem>> backward(const AttentionProblem& p, c
                                                     const Config& chosen) {
   const MmaConfig config = config_of(p, chosen);
   return invoker_of(
-      p, {kernel_of(p, device, config, "attention_gpu_mma_dq"), kernel_of(p, device, config, "attention_gpu_mma_dkv"),
+      p, {kernel_of(p, device, config, "attention_gpu_mma_dq"),
+          kernel_of(p, device, config, "attention_gpu_mma_dkv"),
           range_of(config, p.queries, p.heads, p.batch), range_of(config, p.keys, p.kv_heads, p.batch)});
 }
 

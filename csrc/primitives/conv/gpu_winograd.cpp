@@ -139,7 +139,8 @@ class WinogradInvoker final : public ConvInvoker {
         other_(kernel(p, device, config.as<WinogradConfig>().m,
                       plan_.weight_grad ? "conv_gpu_winograd_grads" : "conv_gpu_winograd_weights")),
         result_(kernel(p, device, config.as<WinogradConfig>().m,
-                       plan_.weight_grad ? "conv_gpu_winograd_taps" : "conv_gpu_winograd_output", p.epilogue)) {}
+                       plan_.weight_grad ? "conv_gpu_winograd_taps" : "conv_gpu_winograd_output",
+                       p.epilogue)) {}
 
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const GpuWinogradPlan& plan = plan_;

@@ -99,7 +99,8 @@ class GemvInvoker final : public GpuGemmInvoker<params::GemmGemv> {
  public:
   GemvInvoker(const GemmProblem& problem, cl::Device& device, const Config& config)
       : GpuGemmInvoker(problem, swap_sides(problem),
-                       kernel(problem, device, along_k(oriented(problem)) ? "gemm_gpu_gemv_along_k" : "gemm_gpu_gemv_along_n"),
+                       kernel(problem, device,
+                              along_k(oriented(problem)) ? "gemm_gpu_gemv_along_k" : "gemm_gpu_gemv_along_n"),
                        kernel(problem, device, "split_reduce")) {
     const GemmProblem p = oriented(problem);
     params::GemmGemv& a = arguments_;
