@@ -11,6 +11,7 @@ VARIADIC = re.compile(r"#\s*define\s+\w+\([^)]*\.\.\.\s*\)")
 FOR_CPUS = re.compile(r"__clang__|\bDLB_CPU\b")  # conditions that hold for compilers made of clang, or on CPUs alone
 MOST_LINES = 60  # of a function
 LONGER = {  # why is in csrc/kernels/README.md
+    "attention/gpu_mma_backward.cl",
     "reduce/reduce_rows_cpu.clh",
     "reduce/scan_group_gpu.clh",
 }

@@ -90,37 +90,6 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma
   store_kept(acc, p.scale, to, p.grad_q.row, qn - first, &p, lane);
 }
 
-// s, the scores of a warp's keys from `first` on and of queries from q0 on, become their probabilities after dropout, and
-// d, the probabilities' gradients, those of the scores. bases, deltas: as query_gradients()' base and less, of each query.
-// kept: as of kept_of_keys().
-INLINE void key_gradients(float s[TILES][COLUMNS][4], float d[TILES][COLUMNS][4], local const float2* bases,
-                          local const float* deltas, const AttentionParams* p, global const T* bias, long bias_head,
-                          int q0, int first, uint kept, int lane) {
-  const int g = lane / 4, t = lane % 4, qn = min(STEP, p->queries - q0);
-  const bool whole = qn == STEP && !(p->causal && q0 < first + ROWS - 1);
-#pragma unroll
-  for (int n = 0; n < COLUMNS; n++)
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-      const int r = n * 8 + 2 * t + c, query = q0 + r;
-      const float2 base = bases[r];
-      const float less = deltas[r];
-#pragma unroll
-      for (int m = 0; m < TILES; m++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          const int key = first + m * 16 + g + 8 * i;
-          const bool seen = (whole || (r < qn && !(p->causal && key > query))) && (!BIAS || key < p->keys);
-          float x = s[m][n][2 * i + c] * p->scale;
-          if (BIAS && seen) x += bias_of(bias, p, bias_head, query, key);
-          const float prob = seen ? exp(x - base.x - base.y) : 0.f;
-          const float gradient = DROPPED(d[m][n][2 * i + c], kept, *p, m, i, n, c);
-          s[m][n][2 * i + c] = DROPPED(prob, kept, *p, m, i, n, c);
-          d[m][n][2 * i + c] = seen ? prob * (gradient - less) : 0.f;
-        }
-    }
-}
-
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma_dkv(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
     global const float* lse, global const float* delta, global T* grad_k, global T* grad_v, AttentionParams p) {
@@ -148,6 +117,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma
     for (int q0 = from; q0 < p.queries; q0 += STEP) {
       const int qn = min(STEP, p.queries - q0);
       const long row = ROW_AT(p, b, h) + q0;
+      const bool whole = qn == STEP && !(p.causal && q0 < k0 + first + ROWS - 1);
       if (!AHEAD || q0 == from) {
         fetch_rows(next_queries, q + q0 * p.q.row, p.q.row, qn, &p, item);
         fetch_rows(next_grads, go + q0 * p.out.row, p.out.row, qn, &p, item);
@@ -170,14 +140,39 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma
       float s[TILES][COLUMNS][4], d[TILES][COLUMNS][4];
       multiply_scores(s, keys, queries, scratch, item);
       multiply_scores(d, values, grads, scratch, item);
-      key_gradients(s, d, bases, deltas, &p, bias, bias_head, q0, k0 + first, kept, lane);
+#pragma unroll
+      for (int n = 0; n < COLUMNS; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+          const int r = n * 8 + 2 * t + c, query = q0 + r;
+          const float2 base = bases[r];
+          const float less = deltas[r];
+#pragma unroll
+          for (int m = 0; m < TILES; m++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+              const int key = k0 + first + m * 16 + g + 8 * i;
+              const bool seen = (whole || (r < qn && !(p.causal && key > query))) && (!BIAS || key < p.keys);
+              float x = s[m][n][2 * i + c] * p.scale;
+              if (BIAS && seen) x += bias_of(bias, &p, bias_head, query, key);
+              const float prob = seen ? exp(x - base.x - base.y) : 0.f;
+              const float gradient = DROPPED(d[m][n][2 * i + c], kept, p, m, i, n, c);
+              s[m][n][2 * i + c] = DROPPED(prob, kept, p, m, i, n, c);
+              d[m][n][2 * i + c] = seen ? prob * (gradient - less) : 0.f;
+            }
+        }
       multiply_rows(dv, s, grad_pairs, scratch, item);
       multiply_rows(dk, d, query_pairs, scratch, item);
       barrier(CLK_LOCAL_MEM_FENCE);
     }
   }
-  global T* to_k = grad_k + HEAD_AT(p.grad_k, b, kv) + (k0 + first) * p.grad_k.row;
-  global T* to_v = grad_v + HEAD_AT(p.grad_v, b, kv) + (k0 + first) * p.grad_v.row;
-  store_kept(dk, p.scale, to_k, p.grad_k.row, kn - first, &p, lane);
-  store_kept(dv, 1.f, to_v, p.grad_v.row, kn - first, &p, lane);
+#pragma unroll
+  for (int m = 0; m < TILES; m++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int r = first + m * 16 + g + 8 * i;
+      if (r >= kn) continue;
+      store_half(dk[m], i, p.scale, grad_k + HEAD_AT(p.grad_k, b, kv) + (k0 + r) * p.grad_k.row, &p, t);
+      store_half(dv[m], i, 1.f, grad_v + HEAD_AT(p.grad_v, b, kv) + (k0 + r) * p.grad_v.row, &p, t);
+    }
 }
