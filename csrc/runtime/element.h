@@ -1,5 +1,4 @@
-// Element types of the kernels that know them by a build option, those of common/element.clh and of the tiles
-// of products and convolutions.
+// Element types of the kernels that know them by a build option (kernels/common/storage.clh).
 #pragma once
 #include <c10/core/ScalarType.h>
 
