@@ -113,16 +113,21 @@ void Lane::await(int peer, Counter counter, uint64_t least, std::chrono::millise
     const uint32_t changes = theirs.changes.load();
     const bool alive = segment_->is_alive(peer);  // before there(): what ended may have been done before
     if (there()) return;
-    if (const int failed = segment_->failed(); failed >= 0)
-      throw std::runtime_error(failed == index_
-                                   ? "a collective of this group failed before"
-                                   : name_of(failed) + " failed in this collective or one before");
     if (!alive) throw std::runtime_error(name_of(peer) + " has ended");
+    if (const int failed = segment_->failed(); failed >= 0) raise_failed(failed);
     if (std::chrono::steady_clock::now() >= end)
       throw std::runtime_error("timed out: " + name_of(peer) + " did not come within " +
                                std::to_string(timeout.count()) + " ms");
     Segment::sleep(theirs, changes, kLookAfterPeer);
   }
+}
+
+// A rank that has ended is named before one that failed because of that.
+void Lane::raise_failed(int failed) const {
+  for (int peer = 0; peer < count(); ++peer)
+    if (peer != index_ && !segment_->is_alive(peer)) throw std::runtime_error(name_of(peer) + " has ended");
+  throw std::runtime_error(failed == index_ ? "a collective of this group failed before"
+                                            : name_of(failed) + " failed in this collective or one before");
 }
 
 void Lane::check_signature(uint64_t step, uint64_t signature) const {

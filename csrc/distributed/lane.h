@@ -46,6 +46,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void write(const Exchange& exchange, uint64_t base, size_t step, std::chrono::milliseconds timeout);
   void await_all(Counter counter, uint64_t least, std::chrono::milliseconds timeout) const;
   void await(int peer, Counter counter, uint64_t least, std::chrono::milliseconds timeout) const;
+  [[noreturn]] void raise_failed(int failed) const;
   void check_signature(uint64_t step, uint64_t signature) const;
   void publish(Counter counter, uint64_t value) const;
   std::string name_of(int peer) const;

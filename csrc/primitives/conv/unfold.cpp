@@ -1,4 +1,4 @@
-// Convolution solver "conv_unfold": the image unfolded to a matrix in memory and one product of matrices per
+// Convolution solver "unfold": the image unfolded to a matrix in memory and one product of matrices per
 // group, by whichever GEMM solver is best for it; all directions, any device. Chellapilla, Puri and Simard,
 // "High Performance Convolutional Neural Networks for Document Processing" (2006).
 #include <cmath>
@@ -210,7 +210,7 @@ class UnfoldInvoker final : public ConvInvoker {
 
 class Unfold final : public ConvSolver {
  public:
-  const char* name() const override { return "conv_unfold"; }
+  const char* name() const override { return "unfold"; }
   bool takes_epilogue() const override { return true; }
   bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<InnerGemmConfig>(); }
