@@ -207,4 +207,9 @@ void accumulate(const at::Tensor& target, int64_t dim, const at::Tensor& index, 
   if (!work.is_same(part)) part.copy_(work);
 }
 
+bool sorts_writes(const at::Tensor& target) {
+  return at::globalContext().deterministicAlgorithms() &&
+         current_stream(target.device().index()).device().cls != cl::DeviceClass::kCpu;
+}
+
 }  // namespace dlb

@@ -29,4 +29,9 @@ struct Accumulation {
 void accumulate(const at::Tensor& target, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                 const Accumulation& how);
 
+// Whether writes through indices to a tensor are to be sorted, by Combine::Last, so that of two writes to one
+// element the last stays, as on the CPU: where deterministic algorithms are asked for, but on CPUs, whose
+// walks of writes have that order.
+bool sorts_writes(const at::Tensor& target);
+
 }  // namespace dlb

@@ -22,15 +22,6 @@
 namespace dlb {
 namespace {
 
-// Deterministic algorithms must fix which of two writes to one element stays: the last, as on the CPU. A walk
-// does that on CPUs; on GPUs the writes are sorted.
-bool needs_order() {
-  return at::globalContext().deterministicAlgorithms();
-}
-bool sorts_writes(const at::Tensor& t) {
-  return needs_order() && current_stream(t.device().index()).device().cls != cl::DeviceClass::kCpu;
-}
-
 at::Tensor scalar_on(const at::Tensor& like, const c10::Scalar& value) {
   check_scalar_fits(value, like.scalar_type());
   return at::full({}, value, like.options());
@@ -45,7 +36,7 @@ void scatter_write(const at::Tensor& out, int64_t dim, const at::Tensor& index, 
   IndexAccess access = access_elements(from, to, at, d, site);
   if (from.dim() == 0) access.plain_strides = at::DimVector(at.sizes().size(), 0);
   access.write = true;
-  access.ordered = needs_order();
+  access.ordered = at::globalContext().deterministicAlgorithms();
   run_index_access(access);
 }
 
@@ -163,7 +154,7 @@ void write_slices(const at::Tensor& target, int64_t dim, const at::Tensor& index
   IndexAccess access = access_slices(from, to, at, d, site);
   access.wraps = wraps;
   access.write = true;
-  access.ordered = needs_order();
+  access.ordered = at::globalContext().deterministicAlgorithms();
   run_index_access(access);
 }
 
@@ -322,7 +313,7 @@ at::Tensor& index_put(at::Tensor& self, const c10::List<std::optional<at::Tensor
   access.plain = wide;
   access.plain_strides = wide.strides();
   access.write = true;
-  access.ordered = needs_order();
+  access.ordered = at::globalContext().deterministicAlgorithms();
   run_index_access(access);
   return self;
 }

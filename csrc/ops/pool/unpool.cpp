@@ -58,13 +58,12 @@ Tensor& unpool_out(const Tensor& self, const Tensor& indices, IntArrayRef output
                  to = planes_of(dense, Axes);
     // Where places repeat the last one stays. On GPUs that takes a sort, which is for deterministic
     // algorithms.
-    const bool cpu = current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
-    if (!cpu && at::globalContext().deterministicAlgorithms()) {
+    if (sorts_writes(self)) {
       accumulate(to, 1, places, values, {.op = Combine::Last, .site = site});
     } else {
       IndexAccess access = access_elements(values, to, places, 1, site);
       access.write = true;
-      access.ordered = cpu;
+      access.ordered = current_stream(self.device().index()).device().cls == cl::DeviceClass::kCpu;
       run_index_access(access);
     }
   }
