@@ -3,15 +3,9 @@
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/ops/argsort.h>
-#include <ATen/ops/clamp_max.h>
-#include <ATen/ops/cumsum.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/max.h>
-#include <ATen/ops/multinomial_native.h>
 #include <ATen/ops/ones_like.h>
-#include <ATen/ops/searchsorted.h>
-#include <ATen/ops/topk.h>
 
 #include <cmath>
 #include <limits>
@@ -305,98 +299,13 @@ at::Tensor& randperm_out(int64_t n, Gen generator, at::Tensor& out) {
   return out.copy_(keys.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
 }
 
-// These report, at the next call that waits for the device, what is no probability.
-constexpr const char* kNoProbability = "probability tensor contains either `inf`, `nan` or element < 0";
-constexpr codegen::PointwiseOp kProbability{.name = "multinomial",
-                                            .on_float = "bad = !(x0 >= 0 && x0 < INFINITY); y0 = x0;",
-                                            .error = kNoProbability};
-constexpr codegen::PointwiseOp kRace{.name = "multinomial_race",
-                                     .on_float = "bad = !(x0 >= 0 && x0 < INFINITY); y0 = x0 / x1;",
-                                     .error = kNoProbability};
-constexpr codegen::PointwiseOp kTotalProbability{
-    .name = "multinomial_total",
-    .on_float = "bad = !(x0 > 0); y0 = x0;",
-    .error = "invalid multinomial distribution (sum of probabilities <= 0)"};
-
-at::Tensor checked(const codegen::PointwiseOp& check, const at::Tensor& values) {
-  at::Tensor same;
-  return run_or_raise(check, same, {&values});
-}
-
-}  // namespace
-
-// Several draws with replacement, by the inverse of the cumulative distribution: where a uniform number times
-// the total falls.
-void multinomial_with_replacement(at::Tensor& result, const at::Tensor& self, const int64_t samples,
-                                  Gen generator) {
-  const at::ScalarType type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor rows = self.dim() == 1 ? self.unsqueeze(0) : self;
-  const at::Tensor cumulative = at::cumsum(checked(kProbability, rows), 1, type);
-  const at::Tensor total = checked(kTotalProbability, cumulative.narrow(1, cumulative.size(1) - 1, 1));
-  at::Tensor u = at::empty({rows.size(0), samples}, cumulative.options());
-  uniform_(u, 0, 1, std::move(generator));
-  const at::Tensor found = at::searchsorted(cumulative, u.mul_(total), /*out_int32=*/false, /*right=*/true)
-                               .clamp_max_(cumulative.size(1) - 1);
-  result.copy_(self.dim() == 1 ? found.squeeze(0) : found);
-}
-
-namespace {
-
 constexpr codegen::PointwiseOp kDropoutBackward{.name = "dropout_backward",
                                                 .on_float = "x0 * (x1 * s0)",
                                                 .on_complex = "x0 * (x1.x * s0.x)",
                                                 .scalars = 1};
 
 const codegen::RegisterOps kRandomOps(codegen::RowKind::Pointwise,
-                                      {{kProbability, "multinomial multinomial.out", "fixed"},
-                                       {kRace, "multinomial multinomial.out", "common"},
-                                       {kTotalProbability, "multinomial multinomial.out", "fixed"},
-                                       {kDropoutBackward, "native_dropout_backward", "first"}});
-
-void check_draws(const at::Tensor& self, int64_t samples, bool replacement, const at::Tensor& result) {
-  TORCH_CHECK(result.device() == self.device(), "multinomial arguments must have the same device");
-  TORCH_CHECK(self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");
-  TORCH_CHECK(at::isFloatingType(self.scalar_type()),
-              "multinomial only supports floating-point dtypes for input, got: ", self.scalar_type());
-  TORCH_CHECK(result.scalar_type() == at::kLong,
-              "multinomial expects Long tensor out, got: ", result.scalar_type());
-  TORCH_CHECK(samples > 0, "cannot sample n_sample <= 0 samples");
-  const int64_t categories = self.size(-1);
-  TORCH_CHECK(replacement || samples <= categories,
-              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
-  TORCH_CHECK(categories <= int64_t{1} << 24, "number of categories cannot exceed 2^24");
-}
-
-// Draws without replacement are the places of the largest p / e, with e drawn from Exp(1) (Efraimidis and
-// Spirakis, "Weighted random sampling with a reservoir"). PyTorch's own code waits for the device twice, to
-// look for what is no probability; here the kernels report that.
-at::Tensor& multinomial_out(const at::Tensor& self, int64_t samples, bool replacement, Gen generator,
-                            at::Tensor& result) {
-  if (replacement && samples != 1)
-    return at::native::multinomial_out(self, samples, replacement, std::move(generator), result);
-  check_draws(self, samples, replacement, result);
-  at::DimVector sizes(self.sizes());
-  sizes.back() = samples;
-  at::native::resize_output(result, sizes);
-  if (result.numel() == 0) return result;
-  const c10::DeviceGuard guard(self.device());
-  const auto type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  at::Tensor keys = at::empty(self.sizes(), self.options().dtype(type));
-  exponential_(keys, 1, std::move(generator));
-  run_or_raise(kRace, keys, {&self, &keys});
-  at::Tensor largest = at::empty(sizes, keys.options());
-  if (samples == 1)
-    at::max_out(largest, result, keys, /*dim=*/-1, /*keepdim=*/true);
-  else
-    at::topk_out(largest, result, keys, samples);
-  checked(kTotalProbability, largest.narrow(-1, 0, 1));
-  return result;
-}
-
-at::Tensor multinomial(const at::Tensor& self, int64_t samples, bool replacement, Gen generator) {
-  at::Tensor result = at::empty({0}, self.options().dtype(at::kLong));
-  return multinomial_out(self, samples, replacement, std::move(generator), result);
-}
+                                      {{kDropoutBackward, "native_dropout_backward", "first"}});
 
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
                                                   std::optional<bool> train) {
@@ -472,14 +381,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("random_.from", random_from);
   m.impl("random_.to", random_to);
   m.impl("randperm.generator_out", randperm_out);
-  m.impl("multinomial", multinomial);
-  m.impl("multinomial.out", multinomial_out);
   m.impl("native_dropout", native_dropout);
   m.impl("native_dropout_backward", native_dropout_backward);
 }
 
 }  // namespace dlb
-
-namespace at::native {
-REGISTER_PRIVATEUSE1_DISPATCH(multinomial_with_replacement_stub, &dlb::multinomial_with_replacement)
-}

@@ -6,7 +6,6 @@
 
 #include "cl/recording.h"
 #include "solver/ahead.h"
-#include "solver/background.h"
 #include "solver/budget.h"
 #include "solver/build_failures.h"
 #include "solver/settings.h"
