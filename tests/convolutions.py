@@ -1,4 +1,7 @@
-"""Small convolutions that the tests of several solvers share: with groups, strides, dilation and one tap."""
+"""Small convolutions that several tests share: with groups, strides, dilation and one tap, and a net of two of them."""
+
+import torch.nn.functional as F
+from torch import nn
 
 SMALL_CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
     (2, 8, 16, 1, (9, 10), 3, 1, 1, 1),
@@ -7,3 +10,14 @@ SMALL_CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
     (2, 8, 12, 4, (11, 13), 3, 1, 2, 2),
     (3, 40, 72, 1, (4, 3), 3, 1, 1, 1),
 ]
+
+
+class Residual(nn.Module):
+    """Two convolutions, one of them with groups, with an activation and a sum behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1, groups=2)
+
+    def forward(self, x):
+        return F.relu(self.second(F.silu(self.first(x))) + x)

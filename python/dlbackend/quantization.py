@@ -118,8 +118,7 @@ class Int8Linear(_NarrowLinear):
         """ValueError for weights that hold infinities or NaN."""
         super().__init__(layer)
         weight = layer.weight.detach()
-        largest = weight.abs().amax(1).float()
-        scale = torch.where(largest > 0, largest / _STEPS, 1).to(weight.dtype)  # as products have it
+        scale = _scales(weight.float(), _STEPS, torch.int8).to(weight.dtype)  # as products have it
         steps = (weight.float() / scale.float()[:, None]).round().clamp(-_STEPS, _STEPS)
         self.register_buffer("weight", steps.to(torch.int8))
         self.register_buffer("scale", scale)

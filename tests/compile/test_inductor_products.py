@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import DEVICE
+from convolutions import Residual
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
@@ -36,15 +37,6 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return x + self.down(F.gelu(self.up(x)))
-
-
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1, groups=2)
-
-    def forward(self, x):
-        return F.relu(self.second(F.silu(self.first(x))) + x)
 
 
 def step(model, x):

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
+from convolutions import Residual
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -58,14 +59,6 @@ def test_training_of_an_mlp(graphs):
 
 
 def test_training_of_convolutions(graphs):
-    class Residual(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1, groups=2)
-
-        def forward(self, x):
-            return F.relu(self.second(F.silu(self.first(x))) + x)
-
     for layout in (torch.contiguous_format, torch.channels_last):
         graphs.clear()
         torch._dynamo.reset()

@@ -121,7 +121,7 @@ def test_multinomial() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_one_draw_of_each_row(dtype: torch.dtype) -> None:
-    """One draw is the same with and without replacement, and nothing of it waits for the device."""
+    """One draw is the same with and without replacement."""
     weights = torch.tensor([[1.0, 2.0, 0.0, 7.0]], dtype=dtype, device=DEVICE).expand(20_000, 4)
     for replacement in (True, False):
         drawn = torch.multinomial(weights, 1, replacement)
@@ -147,6 +147,25 @@ def test_multinomial_refuses_as_the_cpu(weights, samples, message):
     for device in ("cpu", DEVICE):
         with pytest.raises(RuntimeError, match=message):
             torch.multinomial(weights.to(device), samples)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_multinomial_waits_for_nothing(samples: int) -> None:
+    """A capture refuses what waits for the device. Each replay draws anew."""
+    weights = torch.rand(4, 50, device=DEVICE)
+    torch.multinomial(weights, samples)
+    graph = torch.ocl.OclGraph()
+    with torch.ocl.graph(graph):
+        drawn = torch.multinomial(weights, samples)
+    graph.replay()
+    first = drawn.cpu()
+    assert first.min() >= 0
+    assert first.max() < 50
+    for _ in range(5):
+        graph.replay()
+        if not torch.equal(drawn.cpu(), first):
+            return
+    raise AssertionError("all replays drew the same")
 
 
 def test_multinomial_takes_few_launches(background_at_rest: None) -> None:
