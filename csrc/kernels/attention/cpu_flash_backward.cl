@@ -7,8 +7,8 @@
 
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_flash_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
-    global const float* lse, global const float* delta, global T* grad_q, global float* scores, AttentionParams p, int bq,
-    int bk, local float* scratch) {
+    global const float* lse, global const float* delta, global T* grad_q, global float* scores, AttentionParams p,
+    int bq, int bk, local float* scratch) {
   const QueryBlock at = query_block(&p, K, V, bq);
   const int q0 = at.q0, qn = at.qn;
   const int wide = ROUND16(p.dim), q_pitch = wide + 16, s_pitch = bk + 16;
@@ -54,7 +54,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_flash_d
 // gradients, s the probabilities that dropout left. `base` is the queries' log-sum-exp, with the rests `pitch` behind;
 // `factors` is scratch for four rows.
 inline void four_keys(const AttentionParams* p, local float* s, local float* d, int pitch, int rows, int qn,
-                      local const float* base, local const float* less, local float* factors, ulong row, int j, int q0) {
+                      local const float* base, local const float* less, local float* factors, ulong row, int j,
+                      int q0) {
   if (p->keep < 1.f)
     for (int i = 0; i < qn; i++) {
       const float4 f = dropout_factors(p, row + i, j);
@@ -88,7 +89,8 @@ inline KeyBlock key_block(const AttentionParams* p, int bq, int bk, local float*
   return x;
 }
 
-inline void begin_keys(const AttentionParams* p, const KeyBlock* x, global const T* k, global const T* v, int kn, int bk) {
+inline void begin_keys(const AttentionParams* p, const KeyBlock* x, global const T* k, global const T* v, int kn,
+                       int bk) {
   load_rows(k, p->k.row, kn, p->dim, p->scale, x->k, x->k_pitch);
   load_rows(v, p->v.row, kn, p->dim, 1.f, x->v, x->k_pitch);
   zero(x->dk, (bk + MR) * x->wide);

@@ -4,8 +4,8 @@
 #include "attention/gpu.clh"
 
 #define ITEMS ATTENTION_DECODE_ITEMS
-#define PIECES (DIM / 4)          // of a row
-#define SHARES (ITEMS / PIECES)   // work-items that divide the keys between them where each has a piece of the values
+#define PIECES (DIM / 4)         // of a row
+#define SHARES (ITEMS / PIECES)  // work-items that divide the keys between them where each has a piece of the values
 
 // Folds the values of the work-items, for each row: to the largest, or to the sum.
 static inline void fold(float v[ROWS], local float* scratch, int item, int take_sum) {
@@ -33,7 +33,8 @@ typedef struct {
 #define QUERY_OF(p, row) ((row) % (p)->queries)
 
 // queries[row][d] = the share's queries times the scale; those that do not exist are 0.
-static inline void load_queries(global const T* Q, const AttentionParams* p, Share at, local float4* queries, int item) {
+static inline void load_queries(global const T* Q, const AttentionParams* p, Share at, local float4* queries,
+                                int item) {
   for (int e = item; e < ROWS * PIECES; e += ITEMS) {
     const int r = at.first + e / PIECES, d = e % PIECES * 4;
     global const T* q = Q + HEAD_AT(p->q, at.b, HEAD_OF(at, p, r)) + QUERY_OF(p, r) * p->q.row;
@@ -77,8 +78,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_dec
   local float scores[ROWS * ATTENTION_PART];
   local float4 queries[ROWS * PIECES], scratch[ROWS * ITEMS];
   const int rows = p.group * p.queries, chunks = (rows + ROWS - 1) / ROWS, item = get_local_id(0), n = get_group_id(0);
-  const Share at = {get_group_id(2), get_group_id(1) / chunks, rows, get_group_id(1) % chunks * ROWS, n * p.part,
-                    min(p.part, p.keys - n * p.part)};
+  const Share at = {get_group_id(2), get_group_id(1) / chunks,        rows, get_group_id(1) % chunks * ROWS,
+                    n * p.part,      min(p.part, p.keys - n * p.part)};
   global const T* k = K + HEAD_AT(p.k, at.b, at.kv) + at.key * p.k.row;
   global const T* v = V + HEAD_AT(p.v, at.b, at.kv) + at.key * p.v.row;
   load_queries(Q, &p, at, queries, item);

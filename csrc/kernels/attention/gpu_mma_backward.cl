@@ -39,7 +39,8 @@ INLINE void query_gradients(float s[TILES][COLUMNS][4], const float d[TILES][COL
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_mma_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
-    global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
+    global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad,
+    AttentionParams p) {
   local __attribute__((aligned(16))) uint keys[ROW_TILE], values[ROW_TILE];
   LOCAL_PAIRS(key_pairs, keys);
   local uint scratch[SCRATCH];

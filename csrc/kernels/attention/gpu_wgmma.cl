@@ -1,3 +1,4 @@
+// clang-format off
 // Attention in 16 bits on the tensor cores of NVIDIA's Hopper GPUs, in one pass over the keys (attention/gpu_mma.cl).
 // A work-group keeps 128 queries. A warpgroup's products of one step's queries with keys begin together with those of
 // the step before with values; with OVERLAP the exponentials of the step do not wait for the latter.

@@ -5,10 +5,10 @@
 PARAMS_BEGIN
 
 enum {
-  ATTENTION_WGMMA_KEPT = 128,   // rows that a work-group keeps: 64 for each of two warpgroups
-  ATTENTION_WGMMA_ITEMS = 384,  // of a work-group: those two warpgroups, and the one that copies
-  ATTENTION_WGMMA_MAPS = 4,     // tensor maps of a work-group, at most
-  ATTENTION_WGMMA_UNIT = 8,     // elements, to whose multiple the copy engine wants rows and strides aligned
+  ATTENTION_WGMMA_KEPT = 128,             // rows that a work-group keeps: 64 for each of two warpgroups
+  ATTENTION_WGMMA_ITEMS = 384,            // of a work-group: those two warpgroups, and the one that copies
+  ATTENTION_WGMMA_MAPS = 4,               // tensor maps of a work-group, at most
+  ATTENTION_WGMMA_UNIT = 8,               // elements, to whose multiple the copy engine wants rows and strides aligned
   ATTENTION_WGMMA_STEP_BYTES = 128 << 10  // of local memory for the rows that are gone through, at most
 };
 

@@ -1,3 +1,4 @@
+// clang-format off
 // The gradients of attention in 16 bits on the tensor cores of NVIDIA's Hopper GPUs, divided as in
 // attention/gpu_flash_backward.cl: one kernel keeps queries and goes through the keys, the other keeps keys and goes through
 // the queries, so that there are no atomics and the bits are the same each time. In both a step makes scores of kept rows by

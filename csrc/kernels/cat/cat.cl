@@ -23,11 +23,10 @@ inline E dlb_block_element(global const E* in, int k, uint at, const CatParams* 
   return in[b->offset[k] + row * b->pitch[k] + column];
 }
 
-kernel void dlb_cat(global const E* i0, global const E* i1, global const E* i2, global const E* i3,
-                    global const E* i4, global const E* i5, global const E* i6, global const E* i7,
-                    global const E* i8, global const E* i9, global const E* i10, global const E* i11,
-                    global const E* i12, global const E* i13, global const E* i14, global const E* i15,
-                    global E* out, const CatParams b) {
+kernel void dlb_cat(global const E* i0, global const E* i1, global const E* i2, global const E* i3, global const E* i4,
+                    global const E* i5, global const E* i6, global const E* i7, global const E* i8, global const E* i9,
+                    global const E* i10, global const E* i11, global const E* i12, global const E* i13,
+                    global const E* i14, global const E* i15, global E* out, const CatParams b) {
 #if DLB_CPU
   dlb_copy_block(i0, 0, out, &b);
   if (b.inputs > 1) dlb_copy_block(i1, 1, out, &b);

@@ -12,7 +12,7 @@ static inline long line_of(const PackLines* p, uint line) {
 
 // Global size: {tiles along the elements * tiles along the lines * inner * outer * PACK_ITEMS}.
 __attribute__((reqd_work_group_size(PACK_ITEMS, 1, 1))) kernel void pack_lines(global const T* from, global T* to,
-                                                                                PackLines p) {
+                                                                               PackLines p) {
   local T tile[PACK_TILE * (PACK_TILE + 1)];
   const int x = get_local_id(0) % PACK_TILE, y = get_local_id(0) / PACK_TILE;
   const uint tiles_e = (p.length + PACK_TILE - 1) / PACK_TILE;
@@ -26,8 +26,7 @@ __attribute__((reqd_work_group_size(PACK_ITEMS, 1, 1))) kernel void pack_lines(g
   for (int i = y; i < PACK_TILE; i += PACK_ITEMS / PACK_TILE) {
     const int line = p.elements_fast ? i : x, element = p.elements_fast ? x : i;
     if (first_l + line < p.lines && first_e + element < p.length)
-      tile[line * (PACK_TILE + 1) + element] =
-          from[line_of(&p, first_l + line) + (first_e + element) * p.from_element];
+      tile[line * (PACK_TILE + 1) + element] = from[line_of(&p, first_l + line) + (first_e + element) * p.from_element];
   }
   barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll

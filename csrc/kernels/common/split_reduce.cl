@@ -5,8 +5,7 @@
 
 // Global size: at least batch * m * n.
 kernel void split_reduce(global const ACC* restrict partial, global C_T* c, global const T* d, FACTOR alpha,
-                         FACTOR beta,
-                         SplitReduce p EPILOGUE_PARAMETERS) {
+                         FACTOR beta, SplitReduce p EPILOGUE_PARAMETERS) {
   const long size = p.batch * p.m * p.n, i = get_global_id(0);
   if (i >= size) return;
   ACC sum = 0;

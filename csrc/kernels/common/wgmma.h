@@ -20,11 +20,7 @@ PARAMS_END
 static inline int wgmma_row(int item, int i) {
   return item / 128 * 64 + item % 128 / 32 * 16 + item % 32 / 4 + i / 2 % 2 * 8;
 }
-static inline int wgmma_column(int item, int i) {
-  return i / 4 * 8 + item % 4 * 2 + i % 2;
-}
+static inline int wgmma_column(int item, int i) { return i / 4 * 8 + item % 4 * 2 + i % 2; }
 // The first of the two neighbouring sums that word `word` of left operands in registers holds in 16 bits,
 // where a product's columns are the k of the next: words 4 k to 4 k + 3 are those of instruction k.
-static inline int wgmma_sum_of_word(int word) {
-  return 2 * word;
-}
+static inline int wgmma_sum_of_word(int word) { return 2 * word; }

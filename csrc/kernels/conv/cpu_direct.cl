@@ -5,8 +5,8 @@
 
 // The planes of one channel in scratch.
 typedef struct {
-  int phases[3];  // residues of the stride that some tap needs
-  int size[3];    // of a plane: positions and the furthest tap's shift
+  int phases[3];       // residues of the stride that some tap needs
+  int size[3];         // of a plane: positions and the furthest tap's shift
   int plane, channel;  // floats of a plane and of all planes of a channel
   int flat;            // floats from the first position to the last, and one more
 } Planes;
@@ -42,8 +42,8 @@ inline void tap_offsets(const Gather* p, const Planes* s, local int* offsets) {
 
 // dst[w] = src[(first + w * step) * stride] for w in w0..w1, zero before and up to n. Where src[0..readable] may be read,
 // which reaches beyond the row, and where there are zeros, up to 15 floats behind dst[n] may change.
-inline __attribute__((always_inline)) void load_row(global const T* src, long stride, int first, int step, int w0, int w1, int n, long readable,
-                     local float* dst) {
+inline __attribute__((always_inline)) void load_row(global const T* src, long stride, int first, int step, int w0,
+                                                    int w1, int n, long readable, local float* dst) {
   for (int w = 0; w < w0; w += 16) vstore16((float16)0.f, 0, dst + w);
   int w = w0;
   if (step == 1 && stride == 1)
@@ -116,23 +116,23 @@ typedef float16 Lanes;
 
 // Adds to the sums of DIRECT_ROWS rows what N taps below each other give; `from` is what the first of them reads for the
 // first row, and rows are `pitch` apart.
-#define COLUMN(N)                                                           \
-  case N: {                                                                 \
-    Lanes w[N];                                                             \
-    EACH(t, N) w[t] = (Lanes)(weight[t * w_step]);                          \
-    EACH(r, DIRECT_ROWS + N - 1) {                                          \
-      const Lanes v = LANES_LOAD(0, from + r * pitch);                      \
+#define COLUMN(N)                                                                          \
+  case N: {                                                                                \
+    Lanes w[N];                                                                            \
+    EACH(t, N) w[t] = (Lanes)(weight[t * w_step]);                                         \
+    EACH(r, DIRECT_ROWS + N - 1) {                                                         \
+      const Lanes v = LANES_LOAD(0, from + r * pitch);                                     \
       EACH(t, N) if (r >= t && r - t < DIRECT_ROWS) sum[r - t] = fma(w[t], v, sum[r - t]); \
-    }                                                                       \
-    break;                                                                  \
+    }                                                                                      \
+    break;                                                                                 \
   }
 #define MOST_COLUMN 7
 
 // to[row] (+)= sum over channels and taps of weights * planes, of DIRECT_ROWS rows and LANES positions; `at` is the first
 // position's place in a plane.
-inline __attribute__((always_inline)) void accumulate(const Gather* p, const Planes* s, local const float* planes, int at, int channels,
-                       local const int* offsets, local const float* weights, local float* to, int to_pitch,
-                       int residues, int add) {
+inline __attribute__((always_inline)) void accumulate(
+    const Gather* p, const Planes* s, local const float* planes, int at, int channels, local const int* offsets,
+    local const float* weights, local float* to, int to_pitch, int residues, int add) {
   const int pitch = residues * s->size[2], apart = p->step[1] * residues / p->dilation[1];
   const int w_step = apart * p->taps[2];
   Lanes sum[DIRECT_ROWS];
@@ -193,14 +193,13 @@ inline void load_weights(const Gather* p, global const T* weights, int channels,
 
 // Forward pass, or one stride phase of the input gradient. Range: blocks of positions (of one image each), blocks of
 // groups.
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(global const T* in, long oi,
-                                                                           global const T* weights, long ow,
-                                                                           global T* out, long oo,
-                                                                           global const T* bias, long ob, Gather p,
-                                                                           local float* scratch EPILOGUE_PARAMETERS) {
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(
+    global const T* in, long oi, global const T* weights, long ow, global T* out, long oo, global const T* bias,
+    long ob, Gather p, local float* scratch EPILOGUE_PARAMETERS) {
   const Block b = block_of(&p, get_global_id(0));
   const Planes s = planes_of(&p, b.size + 1);
-  const int taps = p.taps[0] * p.taps[1] * p.taps[2], last = min(p.groups, (int)(get_global_id(1) + 1) * p.block_groups);
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2],
+            last = min(p.groups, (int)(get_global_id(1) + 1) * p.block_groups);
   local int* offsets = (local int*)scratch;
   local float* w = scratch + padded16(taps);
   const Sums layout = sums_of(&p, b.size + 1);
@@ -241,7 +240,8 @@ inline float sum16(float16 v) {
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct_weight_grad(
     global const T* in, long oi, global const T* grad, long og, global T* weights, long ow, Gather p, int blocks,
     local float* scratch) {
-  const int taps = p.taps[0] * p.taps[1] * p.taps[2], last = min(p.groups, (int)(get_global_id(0) + 1) * p.block_groups);
+  const int taps = p.taps[0] * p.taps[1] * p.taps[2],
+            last = min(p.groups, (int)(get_global_id(0) + 1) * p.block_groups);
   local int* offsets = (local int*)scratch;
   local float* sums = scratch + padded16(taps);
   for (int g = get_global_id(0) * p.block_groups; g < last; g++) {
@@ -254,15 +254,16 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct_weigh
       local float* planes = rows + flat;
       tap_offsets(&p, &s, offsets);
       for (int c = 0; c < p.red; c++)
-        load_planes(&p, &b, &s, in + oi + b.begin[0] * p.is[0] + ((long)g * p.red + c) * p.is[1], planes + c * s.channel);
+        load_planes(
+            &p, &b, &s, in + oi + b.begin[0] * p.is[0] + ((long)g * p.red + c) * p.is[1], planes + c * s.channel);
       for (int i = 0; i < 32; i++) planes[p.red * s.channel + i] = 0.f;  // read by vectors that reach past the end
       for (int j = 0; j < p.cols; j++) {
         global const T* src = grad + og + b.begin[0] * p.os[0] + ((long)g * p.cols + j) * p.os[1];
         for (int i = 0; i < flat; i++) rows[i] = 0.f;
         for (int d = 0; d < b.size[1]; d++)
           for (int h = 0; h < b.size[2]; h++)
-            load_row(src + (b.begin[1] + d) * p.os[2] + (b.begin[2] + h) * p.os[3] + b.begin[3] * p.os[4], p.os[4], 0, 1,
-                     0, b.size[3], b.size[3], 0, rows + (d * s.size[1] + h) * s.size[2]);
+            load_row(src + (b.begin[1] + d) * p.os[2] + (b.begin[2] + h) * p.os[3] + b.begin[3] * p.os[4], p.os[4], 0,
+                     1, 0, b.size[3], b.size[3], 0, rows + (d * s.size[1] + h) * s.size[2]);
         for (int c = 0; c < p.red; c++)
           for (int t = 0; t < taps; t++) {
             local const float* from = planes + c * s.channel + offsets[t];

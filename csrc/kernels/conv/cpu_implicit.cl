@@ -1,3 +1,4 @@
+// clang-format off
 // Implicit-GEMM convolution for CPU-like devices, run-time sizes. One gathering kernel serves the forward pass and,
 // once per stride phase, the input gradient; another the weight gradient. A work-item copies the part of the gathered
 // image that its block of positions needs into scratch, padded and with channels innermost; from then on every

@@ -1,3 +1,4 @@
+// clang-format off
 // Winograd convolution with 3x3 filters for CPU-like devices; see conv/winograd.clh for the algorithm. Fused: a work-item
 // takes a block of m x m output tiles through scratch: pixels -> transformed tiles -> one small product per tile
 // element -> outputs. Everything runs in vectors of 16 channels.

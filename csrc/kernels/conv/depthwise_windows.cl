@@ -17,12 +17,8 @@ typedef struct {
   int n, d, w, first, end;  // rows first to below end
 } Column;
 
-static inline int segments_of(const ConvDepthwise* p) {
-  return (p->y_size[1] + p->segment - 1) / p->segment;
-}
-static inline int columns_of(const ConvDepthwise* p) {
-  return p->batch * p->y_size[0] * p->y_size[2] * segments_of(p);
-}
+static inline int segments_of(const ConvDepthwise* p) { return (p->y_size[1] + p->segment - 1) / p->segment; }
+static inline int columns_of(const ConvDepthwise* p) { return p->batch * p->y_size[0] * p->y_size[2] * segments_of(p); }
 
 static inline Column column_at(int i, const ConvDepthwise* p) {
   const int segments = segments_of(p);
@@ -74,7 +70,7 @@ static inline void load_rows(ACC window[TAP_ROWS][TAP_COLS], int r0, int r1, int
 // 1: x = dL/dy, w walked backwards.
 // Global size: at least channels * columns.
 kernel void conv_depthwise_windows_forward(global const T* restrict x, global const T* restrict w, global T* y,
-                                      global const T* restrict bias, ConvDepthwise p EPILOGUE_PARAMETERS) {
+                                           global const T* restrict bias, ConvDepthwise p EPILOGUE_PARAMETERS) {
   const uint columns = columns_of(&p), i = get_global_id(0);
   if (i >= columns * p.channels) return;
   const int c = p.channels_fast ? i % p.channels : i / columns;
@@ -139,10 +135,8 @@ static inline void add_column(ACC sum[TAPS], global const T* x, global const T* 
 // dL/dw; with splits > 1 into `partial` (splits x channels x taps, dense), which common/split_reduce.cl finishes.
 // A work-group takes DEPTHWISE_CHANNELS channels where those are neighbours, else one, and a part of the columns. Global
 // size: {ceil(channels / that) * ITEMS, splits}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_depthwise_windows_gradient(global const T* restrict x, global T* w,
-                                                                                 global const T* restrict y,
-                                                                                 global ACC* partial,
-                                                                                 ConvDepthwise p) {
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_depthwise_windows_gradient(
+    global const T* restrict x, global T* w, global const T* restrict y, global ACC* partial, ConvDepthwise p) {
   local ACC scratch[TAPS * ITEMS];
   const int lanes = p.channels_fast ? DEPTHWISE_CHANNELS : 1;
   const int item = get_local_id(0), lane = item % lanes;
@@ -171,10 +165,9 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_depthwise_wi
       if (channel >= p.channels) continue;
       const ACC total = scratch[tap * ITEMS + t % lanes];
       if (p.splits > 1)
-        partial[p.partial_offset + ((long)get_group_id(1) * p.channels + channel) * p.taps[0] * TAPS + td * TAPS + tap] =
-            total;
-      else
-        store1(w + p.w_offset + channel * p.w_c + td * p.w_s[0] + th * p.w_s[1] + tw * p.w_s[2], total);
+        partial[p.partial_offset + ((long)get_group_id(1) * p.channels + channel) * p.taps[0] * TAPS + td * TAPS +
+                tap] = total;
+      else store1(w + p.w_offset + channel * p.w_c + td * p.w_s[0] + th * p.w_s[1] + tw * p.w_s[2], total);
     }
   }
 }

@@ -22,7 +22,7 @@ typedef float V;
 #define LOAD(p) (*(p))
 #define STORE(v, p) (*(p) = (v))
 #endif
-#define FOR_ITEMS(id)                                                                                  \
+#define FOR_ITEMS(id) \
   for (int id = get_global_id(0) * t.per_item, id##_end = min(id + t.per_item, t.items); id < id##_end; ++id)
 
 // The chunk's images, a line of t.columns for each of their rows, zeros behind it.
@@ -61,8 +61,8 @@ kernel void conv_fft_filter(global const float* w, const long from, global float
 
 // y[image][group, col] = sum over red of x[image][group, red] * conj(w[group, col][red]), number by number. An item is a
 // vector of numbers of FFT_IMAGES images and FFT_COLUMNS channels; those that there are not repeat the last one.
-kernel void conv_fft_multiply(global const float* x, const long ox, global const float* w, const long ow, global float* y,
-                              const long oy, const Gather g, const FftChunk t) {
+kernel void conv_fft_multiply(global const float* x, const long ox, global const float* w, const long ow,
+                              global float* y, const long oy, const Gather g, const FftChunk t) {
   const int vectors = t.plane / WIDTH, blocks = (g.cols + FFT_COLUMNS - 1) / FFT_COLUMNS;
   const long spectrum = 2 * t.plane;
   FOR_ITEMS(id) {

@@ -6,7 +6,7 @@
 
 #define RUN DEPTHWISE_RUN
 #define DW_ITEMS DEPTHWISE_ITEMS
-#define TAP_ROWS 3   // taps that the weight gradient accumulates in one walk over the pixels: 3 x 8
+#define TAP_ROWS 3  // taps that the weight gradient accumulates in one walk over the pixels: 3 x 8
 #define TAP_COLS 8
 #define DW_TAPS (TAP_ROWS * TAP_COLS)
 
@@ -31,7 +31,7 @@ static inline Place place_at(uint i, int channels_fast, int channels, int depth,
 // backwards.
 // Global size: at least batch * channels * depth * ceil(height / RUN) * width of y.
 kernel void conv_gpu_depthwise_forward(global const T* restrict x, global const T* restrict w, global T* y,
-                              global const T* restrict bias, ConvDepthwise p EPILOGUE_PARAMETERS) {
+                                       global const T* restrict bias, ConvDepthwise p EPILOGUE_PARAMETERS) {
   const int runs = (p.y_size[1] + RUN - 1) / RUN;
   const uint i = get_global_id(0);
   if (i >= (uint)(p.batch * p.channels * p.y_size[0] * runs) * p.y_size[2]) return;
@@ -63,7 +63,7 @@ kernel void conv_gpu_depthwise_forward(global const T* restrict x, global const 
 #pragma unroll
         for (int r = 0; r < RUN; r++) {
           const int xh = next + r * p.stride[1];
-          in[r] = sliding && r + 1 < RUN                 ? in[min(r + 1, RUN - 1)]
+          in[r] = sliding && r + 1 < RUN         ? in[min(r + 1, RUN - 1)]
                   : (uint)xh < (uint)p.x_size[1] ? load1(column + xh * p.x_s[1])
                                                  : 0;
         }
@@ -76,8 +76,7 @@ kernel void conv_gpu_depthwise_forward(global const T* restrict x, global const 
 #pragma unroll
   for (int r = 0; r < RUN; r++)
     if (h0 + r < p.y_size[1])
-      store1(y + (h0 + r) * p.y_s[1],
-             FINISH(sum[r] + b, p.low, p.high, column + (h0 + r) * p.y_s[1], 0, o.c));
+      store1(y + (h0 + r) * p.y_s[1], FINISH(sum[r] + b, p.low, p.high, column + (h0 + r) * p.y_s[1], 0, o.c));
 }
 
 // The taps of one axis that reach coordinate x: first, first + inc ... below end, at y coordinates from y in steps of
@@ -105,7 +104,7 @@ static inline TapWalk taps_reaching(const ConvDepthwise* p, int d, int x) {
 
 // dL/dx (+ bias) by gathering from y = dL/dy. Global size: at least batch * (channels / multiplier) * pixels of x.
 kernel void conv_gpu_depthwise_input_gradient(global T* x, global const T* restrict w, global const T* restrict y,
-                                     global const T* restrict bias, ConvDepthwise p) {
+                                              global const T* restrict bias, ConvDepthwise p) {
   const uint i = get_global_id(0);
   const int x_channels = p.channels / p.multiplier;
   if (i >= (uint)(p.batch * x_channels * p.x_size[0] * p.x_size[1]) * p.x_size[2]) return;
@@ -135,10 +134,9 @@ kernel void conv_gpu_depthwise_input_gradient(global T* x, global const T* restr
 static inline void accumulate_taps(ACC sum[DW_TAPS], global const T* x, global const T* y, const ConvDepthwise* p,
                                    int first, int step, int end, int td, int th0, int tw0) {
   const int width = p->y_size[2], height = p->y_size[1], depth = p->y_size[0];
-  const Place jump = {step / width / height / depth, 0, step / width / height % depth, step / width % height,
-                      step % width};
-  Place o = {first / width / height / depth, 0, first / width / height % depth, first / width % height,
-             first % width};
+  const Place jump = {
+      step / width / height / depth, 0, step / width / height % depth, step / width % height, step % width};
+  Place o = {first / width / height / depth, 0, first / width / height % depth, first / width % height, first % width};
   for (int q = first; q < end; q += step) {
     const int xd = o.d * p->stride[0] - p->pad[0] + td * p->dilation[0];
     if ((uint)xd < (uint)p->x_size[0]) {
@@ -162,8 +160,7 @@ static inline void accumulate_taps(ACC sum[DW_TAPS], global const T* x, global c
 #pragma unroll
         for (int r = 0; r < TAP_ROWS; r++)
 #pragma unroll
-          for (int s = 0; s < 4; s++)
-            sum[r * TAP_COLS + s0 + s] = fma(gradient, in[r][s], sum[r * TAP_COLS + s0 + s]);
+          for (int s = 0; s < 4; s++) sum[r * TAP_COLS + s0 + s] = fma(gradient, in[r][s], sum[r * TAP_COLS + s0 + s]);
       }
     }
     o.w += jump.w, o.h += jump.h, o.d += jump.d, o.n += jump.n;
@@ -205,8 +202,7 @@ __attribute__((reqd_work_group_size(DW_ITEMS, 1, 1))) kernel void conv_gpu_depth
           if (p.splits > 1)
             partial[p.partial_offset + ((long)get_group_id(1) * p.channels + channel) * taps +
                     (td * p.taps[1] + th) * p.taps[2] + tw] = total;
-          else
-            store1(w + p.w_offset + channel * p.w_c + td * p.w_s[0] + th * p.w_s[1] + tw * p.w_s[2], total);
+          else store1(w + p.w_offset + channel * p.w_c + td * p.w_s[0] + th * p.w_s[1] + tw * p.w_s[2], total);
         }
       }
 }

@@ -41,9 +41,9 @@ typedef struct {
 } Axis;
 
 #if WIDE
-typedef int4 Entry;  // offset in x, then x coordinate along each axis
+typedef int4 Entry;        // offset in x, then x coordinate along each axis
 #define FAR (INT_MIN / 2)  // the coordinate of absent entries: inside nothing, even when two of them meet
-#define INSIDE(a, b)                                                                              \
+#define INSIDE(a, b)                                                                         \
   ((uint)((a).y + (b).y) < (uint)p.x_size[0] && (uint)((a).z + (b).z) < (uint)p.x_size[1] && \
    (uint)((a).w + (b).w) < (uint)p.x_size[2])
 #else
@@ -210,10 +210,10 @@ INLINE void a_load(ELEM4* reg, global const T* a, const int* row_offset, local c
       ELEM v[4];
 #pragma unroll
       for (int e = 0; e < 4; e++) {
-        const int at = !group_exists(item, i, TM)    ? -1
-                       : p->a_k_fast                 ? k[e]
+        const int at = !group_exists(item, i, TM)       ? -1
+                       : p->a_k_fast                    ? k[e]
                        : row + e < rows_left && *k >= 0 ? *k + e * p->a_row
-                                                     : -1;
+                                                        : -1;
         v[e] = at >= 0 ? fetch1(a + (row_offset[i] + at)) : 0;
       }
       reg[i] = four(v[0], v[1], v[2], v[3]);
@@ -258,8 +258,7 @@ INLINE void b_store(const B_ELEM* reg, local CELL* tile, int item) {
   for (int i = 0; i < B_LOADS; i++) store_along_k(tile, reg[i], b_k(item, i), b_column(item, i), TN);
 #elif B_VEC == 4  // consecutive loads are consecutive k of the same columns
 #pragma unroll
-  for (int i = 0; i < B_LOADS; i += K_WORD)
-    store_along_rows(tile, reg + i, b_k(item, i), b_column(item, i), TN);
+  for (int i = 0; i < B_LOADS; i += K_WORD) store_along_rows(tile, reg + i, b_k(item, i), b_column(item, i), TN);
 #else
 #pragma unroll
   for (int i = 0; i < B_LOADS; i += K_WORD) {
@@ -292,8 +291,7 @@ INLINE void b_store(const B_ELEM* reg, local CELL* tile, int item) {
 #endif
 
 // A 4 x 4 piece of the result; at[e] is the offset of column e, negative where there is none.
-INLINE void store_piece(global T* out, const ACC4* v, const local int* at, int rows, int row_stride,
-                        int out_vector) {
+INLINE void store_piece(global T* out, const ACC4* v, const local int* at, int rows, int row_stride, int out_vector) {
   if (out_vector == 2 && rows >= 4) {
     if (at[0] >= 0) store4(out + at[0], (ACC4)(v[0].x, v[1].x, v[2].x, v[3].x));
     if (at[1] >= 0) store4(out + at[1], (ACC4)(v[0].y, v[1].y, v[2].y, v[3].y));
@@ -400,7 +398,8 @@ INLINE void store_tile(ACCUMULATORS(acc), local CELL* tiles, Place place, const 
       if (TAKEN_TOGETHER && m >= p->rows) continue;
       const long base = out_base + (long)m * p->out_row;
       if (p->splits > 1) {
-        store_partial_piece(partial + p->partial_offset + split * p->part_stride + base, v, at, p->rows - m, p->out_row);
+        store_partial_piece(
+            partial + p->partial_offset + split * p->part_stride + base, v, at, p->rows - m, p->out_row);
         continue;
       }
       if (p->has_bias) {
@@ -419,10 +418,9 @@ INLINE void store_tile(ACCUMULATORS(acc), local CELL* tiles, Place place, const 
 // a is w, or y where WGRAD; out is y, or w where WGRAD. With splits > 1 the sums go to `partial`, laid out by out's
 // strides, and common/split_reduce.cl finishes them (adds the bias, applies the bounds).
 // Global size: {tiles of rows * tiles of columns (of phase 0) * ITEMS, phases, groups * splits}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu_implicit(global const T* restrict x,
-                                                                       global const T* restrict a, global T* out,
-                                                                       global const T* restrict bias,
-                                                                       global ACC* partial, ConvImplicit p EPILOGUE_PARAMETERS) {
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu_implicit(
+    global const T* restrict x, global const T* restrict a, global T* out, global const T* restrict bias,
+    global ACC* partial, ConvImplicit p EPILOGUE_PARAMETERS) {
   local CELL tiles[TILES] __attribute__((aligned(32)));
   local Entry column_table[TN], k_table[2 * ITEMS];
   local int out_table[TN], a_table[2 * ITEMS];
@@ -448,8 +446,7 @@ __attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void conv_gpu_implicit
   const int k_part = ((k_size + p.splits - 1) / p.splits + TK - 1) / TK * TK;
   const int k0 = split * k_part, k1 = min(k0 + k_part, k_size);
 
-  for (int i = item; i < TN; i += ITEMS)
-    column_table[i] = column_entry(&p, axis, tile_n + i, columns, out_table + i);
+  for (int i = item; i < TN; i += ITEMS) column_table[i] = column_entry(&p, axis, tile_n + i, columns, out_table + i);
   k_table[item] = k_entry(&p, axis, k0 + item, max(k1, 0), a_table + item);
   x += p.x_offset + (long)group * p.x_group;
   a += p.a_offset + (long)group * p.a_group + (long)tile_m * p.a_row;

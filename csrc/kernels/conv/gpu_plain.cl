@@ -44,7 +44,8 @@ INLINE ACC gathered(global const T* image, const ConvShape* p, const Place* pixe
     }
   }
   if (!inside) return 0;
-  return load1(image + pixel->outer * strides[0] + (group * channels + tap->outer) * strides[1] + along(at, strides + 2));
+  return load1(
+      image + pixel->outer * strides[0] + (group * channels + tap->outer) * strides[1] + along(at, strides + 2));
 }
 
 // The element of a row's line.
@@ -52,7 +53,8 @@ INLINE ACC line_element(global const T* line, const ConvShape* p, int group, int
   if (PIXELS_SUMMED)
     return load1(line + summed->outer * p->ys[0] + (group * rows + row) * p->ys[1] + along(summed->at, p->ys + 2));
   global const T* filter = line + along(summed->at, p->ws + 2);
-  if (DIRECTION == CONV_PLAIN_FORWARD) return load1(filter + (group * rows + row) * p->ws[0] + summed->outer * p->ws[1]);
+  if (DIRECTION == CONV_PLAIN_FORWARD)
+    return load1(filter + (group * rows + row) * p->ws[0] + summed->outer * p->ws[1]);
   return load1(filter + (group * (p->k / p->groups) + summed->outer) * p->ws[0] + row * p->ws[1]);
 }
 

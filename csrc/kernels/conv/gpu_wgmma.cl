@@ -1,3 +1,4 @@
+// clang-format off
 // Convolutions on the tensor cores of NVIDIA's Hopper GPUs: the forward pass and both gradients as products of matrices
 // (common/wgmma_loop.clh) whose operands the copy engine gathers.
 //

@@ -10,9 +10,9 @@ PARAMS_BEGIN
 enum {
   CONV_WGMMA_PIXEL_ROWS,     // pixels of the result; its channels
   CONV_WGMMA_PIXEL_COLUMNS,  // channels of the result; its pixels
-  CONV_WGMMA_WEIGHTS,  // of the weight gradient: channels of y; 64 channels of x at one tap, then the next 64
-  CONV_WGMMA_BLOCK = 64,  // those 64
-  CONV_WGMMA_STRIDE = 8   // the largest that tensor maps know
+  CONV_WGMMA_WEIGHTS,        // of the weight gradient: channels of y; 64 channels of x at one tap, then the next 64
+  CONV_WGMMA_BLOCK = 64,     // those 64
+  CONV_WGMMA_STRIDE = 8      // the largest that tensor maps know
 };
 
 // An axis, in the order width, height, depth.
@@ -97,8 +97,7 @@ static inline ConvWgmmaMap conv_wgmma_image_map(const ConvWgmma* p, int line) {
 // Weight gradient: y's.
 static inline ConvWgmmaMap conv_wgmma_y_map(const ConvWgmma* p) {
   ConvWgmmaMap m;
-  for (int i = 0; i < 3; i++)
-    m.size[1 + i] = p->axis[i].out, m.box[1 + i] = p->axis[i].box, m.step[1 + i] = 1;
+  for (int i = 0; i < 3; i++) m.size[1 + i] = p->axis[i].out, m.box[1 + i] = p->axis[i].box, m.step[1 + i] = 1;
   conv_wgmma_channels_by_axes(&m, p, p->cols, CONV_WGMMA_BLOCK);
   return m;
 }
@@ -219,19 +218,17 @@ typedef struct {
 } ConvWgmmaBox;
 
 // The pixels that a stage needs.
-static inline ConvWgmmaBox conv_wgmma_image_box(const ConvWgmma* p, const ConvWgmmaTile* t,
-                                                const ConvWgmmaReach* r, const ConvWgmmaStages* s, int line) {
+static inline ConvWgmmaBox conv_wgmma_image_box(const ConvWgmma* p, const ConvWgmmaTile* t, const ConvWgmmaReach* r,
+                                                const ConvWgmmaStages* s, int line) {
   ConvWgmmaBox b = {{s->at[0] * line, 0, 0, 0, t->n}};
-  for (int i = 0; i < 3; i++)
-    b.x[1 + i] = t->at[i] * r[i].image_step + r[i].image_first + s->at[1 + i] * r[i].jump;
+  for (int i = 0; i < 3; i++) b.x[1 + i] = t->at[i] * r[i].image_step + r[i].image_first + s->at[1 + i] * r[i].jump;
   if (p->grouped) b.x[3] = t->group;
   return b;
 }
 
 // The weights that a stage needs: channel, tap, channel of the result.
-static inline ConvWgmmaBox conv_wgmma_weight_box(const ConvWgmma* p, const ConvWgmmaTile* t,
-                                                 const ConvWgmmaReach* r, const ConvWgmmaStages* s,
-                                                 int line) {
+static inline ConvWgmmaBox conv_wgmma_weight_box(const ConvWgmma* p, const ConvWgmmaTile* t, const ConvWgmmaReach* r,
+                                                 const ConvWgmmaStages* s, int line) {
   dlb_int tap = 0;
   for (int i = 2; i >= 0; i--)
     tap = tap * (dlb_int)p->axis[i].taps.divisor + r[i].first_tap + s->at[1 + i] * r[i].tap_step;
@@ -240,8 +237,8 @@ static inline ConvWgmmaBox conv_wgmma_weight_box(const ConvWgmma* p, const ConvW
 }
 
 // Weight gradient: the pixels of y of a stage.
-static inline ConvWgmmaBox conv_wgmma_y_box(const ConvWgmma* p, const ConvWgmmaTile* t,
-                                            const ConvWgmmaStages* s, int channel) {
+static inline ConvWgmmaBox conv_wgmma_y_box(const ConvWgmma* p, const ConvWgmmaTile* t, const ConvWgmmaStages* s,
+                                            int channel) {
   ConvWgmmaBox b = {{channel, 0, 0, 0, s->at[3] * p->image_box}};
   for (int i = 0; i < 3; i++) b.x[1 + i] = s->at[i] * p->axis[i].box;
   if (p->grouped) b.x[3] = t->group;
@@ -262,8 +259,8 @@ static inline ConvWgmmaColumns conv_wgmma_columns(const ConvWgmma* p, dlb_uint b
 }
 
 // Weight gradient: the pixels of x that meet those of y.
-static inline ConvWgmmaBox conv_wgmma_x_box(const ConvWgmma* p, const ConvWgmmaTile* t,
-                                            const ConvWgmmaStages* s, const ConvWgmmaColumns* c) {
+static inline ConvWgmmaBox conv_wgmma_x_box(const ConvWgmma* p, const ConvWgmmaTile* t, const ConvWgmmaStages* s,
+                                            const ConvWgmmaColumns* c) {
   ConvWgmmaBox b = {{c->channel, 0, 0, 0, s->at[3] * p->image_box}};
   for (int i = 0; i < 3; i++) {
     const ConvWgmmaAxis* a = p->axis + i;
@@ -301,14 +298,13 @@ static inline dlb_int conv_wgmma_weight_place(const ConvWgmma* p, const ConvWgmm
   const ConvWgmmaColumns c = conv_wgmma_columns(p, t->block + column / CONV_WGMMA_BLOCK);
   const dlb_int channel = c.channel + column % CONV_WGMMA_BLOCK;
   if (channel >= p->red) return -1;
-  return t->group * p->out_group + channel * p->out_red + c.tap[0] * p->out_axis[0] +
-         c.tap[1] * p->out_axis[1] + c.tap[2] * p->out_axis[2];
+  return t->group * p->out_group + channel * p->out_red + c.tap[0] * p->out_axis[0] + c.tap[1] * p->out_axis[1] +
+         c.tap[2] * p->out_axis[2];
 }
 
 // Where the result of a tile's row and column lies, -1 where there is none; `place` is the row's where rows
 // are pixels, else the column's.
-static inline dlb_int conv_wgmma_result(const ConvWgmma* p, int form, int place, int channel, int row,
-                                        int column) {
+static inline dlb_int conv_wgmma_result(const ConvWgmma* p, int form, int place, int channel, int row, int column) {
   channel += form == CONV_WGMMA_PIXEL_ROWS ? column : row;
   return place < 0 || channel >= p->cols ? -1 : place + channel * p->out_channel;
 }

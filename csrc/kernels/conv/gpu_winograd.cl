@@ -59,7 +59,8 @@ static inline void store_tile(global float* to, const float* x, long step) {
 }
 
 // Global size: at least groups * cols * red.
-kernel void conv_gpu_winograd_weights(global const T* weights, long offset, global float* to, long to_offset, Gather p) {
+kernel void conv_gpu_winograd_weights(global const T* weights, long offset, global float* to, long to_offset,
+                                      Gather p) {
   const int size = p.groups * p.cols * p.red, id = get_global_id(0);
   if (id >= size) return;
   const int red = id % p.red, rest = id / p.red, col = rest % p.cols, group = rest / p.cols;
@@ -74,7 +75,8 @@ kernel void conv_gpu_winograd_weights(global const T* weights, long offset, glob
 }
 
 // Global size: at least groups * red * tiles.
-kernel void conv_gpu_winograd_input(global const T* in, long offset, global float* to, long to_offset, Gather p, WinogradTiles t) {
+kernel void conv_gpu_winograd_input(global const T* in, long offset, global float* to, long to_offset, Gather p,
+                                    WinogradTiles t) {
   const int size = p.groups * p.red * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.red, t.in_channels_fast);
@@ -108,9 +110,10 @@ static inline float direct_output(const Gather* p, global const T* in, global co
 }
 
 // Global size: at least groups * cols * tiles.
-kernel void conv_gpu_winograd_output(global const float* product, long product_offset, global const T* in, long in_offset,
-                            global const T* weights, long weight_offset, global T* out, long offset,
-                            global const T* bias, long bias_offset, Gather p, WinogradTiles t EPILOGUE_PARAMETERS) {
+kernel void conv_gpu_winograd_output(global const float* product, long product_offset, global const T* in,
+                                     long in_offset, global const T* weights, long weight_offset, global T* out,
+                                     long offset, global const T* bias, long bias_offset, Gather p,
+                                     WinogradTiles t EPILOGUE_PARAMETERS) {
   const int size = p.groups * p.cols * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.cols, t.out_channels_fast);
@@ -134,9 +137,10 @@ kernel void conv_gpu_winograd_output(global const float* product, long product_o
     weights += weight_offset + at.group * p.wgroup + at.channel * p.wcol;
     for (int i = 0; i < rows; i++)
       for (int j = 0; j < columns; j++)
-        store1(out + i * p.os[3] + j * p.os[4],
-               FINISH(b + direct_output(&p, in, weights, at.d + p.first[0], at.h + i + p.first[1], at.w + j + p.first[2]),
-                      p.low, p.high, first + i * p.os[3] + j * p.os[4], 0, channel));
+        store1(
+            out + i * p.os[3] + j * p.os[4],
+            FINISH(b + direct_output(&p, in, weights, at.d + p.first[0], at.h + i + p.first[1], at.w + j + p.first[2]),
+                   p.low, p.high, first + i * p.os[3] + j * p.os[4], 0, channel));
     return;
   }
 #pragma unroll
@@ -149,13 +153,14 @@ kernel void conv_gpu_winograd_output(global const float* product, long product_o
 }
 
 // The output's gradient. Global size: at least groups * cols * tiles.
-kernel void conv_gpu_winograd_grads(global const T* grad, long offset, global float* to, long to_offset, Gather p, WinogradTiles t) {
+kernel void conv_gpu_winograd_grads(global const T* grad, long offset, global float* to, long to_offset, Gather p,
+                                    WinogradTiles t) {
   const int size = p.groups * p.cols * t.tiles, id = get_global_id(0);
   if (id >= size) return;
   const Place at = place_of(&p, &t, id, p.cols, t.out_channels_fast);
   const int rows = at.exists ? p.q[1] - at.h : 0, columns = p.q[2] - at.w;
-  grad += offset + at.n * p.os[0] + ((long)at.group * p.cols + at.channel) * p.os[1] + at.d * p.os[2] +
-          at.h * p.os[3] + at.w * p.os[4];
+  grad += offset + at.n * p.os[0] + ((long)at.group * p.cols + at.channel) * p.os[1] + at.d * p.os[2] + at.h * p.os[3] +
+          at.w * p.os[4];
   float x[TILE * TILE];
 #pragma unroll
   for (int i = 0; i < OUT; i++)
@@ -183,7 +188,7 @@ static inline float direct_tap(const Gather* p, global const T* in, global const
 
 // The weights' gradient. Global size: at least groups * cols * red.
 kernel void conv_gpu_winograd_taps(global const float* product, long product_offset, global const T* in, long in_offset,
-                          global const T* grad, long grad_offset, global T* weights, long offset, Gather p) {
+                                   global const T* grad, long grad_offset, global T* weights, long offset, Gather p) {
   const int size = p.groups * p.cols * p.red, id = get_global_id(0);
   if (id >= size) return;
   const int red = id % p.red, rest = id / p.red, col = rest % p.cols, group = rest / p.cols;

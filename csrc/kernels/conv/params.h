@@ -40,8 +40,8 @@ typedef struct {
   dlb_long is[5];                        // of the gathered image: n, channel, then the axes
   dlb_long os[5];                        // of the output, per position
   dlb_long wgroup, wcol, wred, wtap[3];  // of the weights; taps may run backwards
-  dlb_int n, groups, red, cols;  // images, groups, channels per group to sum over, output channels per group
-  dlb_int in[3], q[3];           // gathered image, output positions
+  dlb_int n, groups, red, cols;          // images, groups, channels per group to sum over, output channels per group
+  dlb_int in[3], q[3];                   // gathered image, output positions
   dlb_int step[3], first[3], dilation[3], taps[3];
   dlb_int block[4];      // positions of one work-item: n, then the axes
   dlb_int channels;      // summed channels that are in scratch at a time
@@ -117,9 +117,6 @@ typedef struct {
 } FftChunk;
 ASSERT_SIZE(FftChunk, 32);
 
-enum {
-  FFT_IMAGES = 2,
-  FFT_COLUMNS = 4
-};  // images and output channels whose products a work-item sums together
+enum { FFT_IMAGES = 2, FFT_COLUMNS = 4 };  // images and output channels whose products a work-item sums together
 
 PARAMS_END

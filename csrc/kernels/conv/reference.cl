@@ -51,8 +51,8 @@ kernel void conv_reference_input_grad(global T* x, long ox, global const T* w, l
         const int s0 = i0 + p.padding[0] - f0 * p.dilation[0], q0 = s0 / p.stride[0];
         const int s1 = i1 + p.padding[1] - f1 * p.dilation[1], q1 = s1 / p.stride[1];
         const int s2 = i2 + p.padding[2] - f2 * p.dilation[2], q2 = s2 / p.stride[2];
-        if (s0 < 0 || s1 < 0 || s2 < 0 || q0 * p.stride[0] != s0 || q1 * p.stride[1] != s1 ||
-            q2 * p.stride[2] != s2 || q0 >= p.out[0] || q1 >= p.out[1] || q2 >= p.out[2])
+        if (s0 < 0 || s1 < 0 || s2 < 0 || q0 * p.stride[0] != s0 || q1 * p.stride[1] != s1 || q2 * p.stride[2] != s2 ||
+            q0 >= p.out[0] || q1 >= p.out[1] || q2 >= p.out[2])
           continue;
         for (int k = k0; k < k0 + kg; k++)
           sum += MUL(LOAD(y, oy + n * p.ys[0] + k * p.ys[1] + q0 * p.ys[2] + q1 * p.ys[3] + q2 * p.ys[4]),

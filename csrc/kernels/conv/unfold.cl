@@ -10,8 +10,8 @@ inline int row_of(const ConvShape* p, int channel, int tap, int taps, int taps_o
 
 // columns[row * row_step + n * image_step + pixel] = the pixel's input of that row, zero outside of the image. Range:
 // output pixels in runs of `span`, channels * taps, images.
-kernel void conv_unfold(global const T* x, long ox, global T* columns, long oc, ConvShape p, long row_step, long image_step,
-                   int taps_outer, long span) {
+kernel void conv_unfold(global const T* x, long ox, global T* columns, long oc, ConvShape p, long row_step,
+                        long image_step, int taps_outer, long span) {
   const int taps = p.filter[0] * p.filter[1] * p.filter[2], n = get_global_id(2);
   const int channel = get_global_id(1) / taps, tap = get_global_id(1) % taps;
   const int f0 = tap / (p.filter[1] * p.filter[2]), f1 = tap / p.filter[2] % p.filter[1], f2 = tap % p.filter[2];
@@ -47,8 +47,8 @@ kernel void conv_unfold(global const T* x, long ox, global T* columns, long oc, 
 
 // x = bias + sum over taps of columns, laid out [n][row][pixel]. Range: input columns in runs of SPAN, channels * depths
 // * rows, images.
-kernel void conv_fold(global const T* columns, long oc, global T* x, long ox, global const T* bias, long ob, ConvShape p,
-                 int taps_outer) {
+kernel void conv_fold(global const T* columns, long oc, global T* x, long ox, global const T* bias, long ob,
+                      ConvShape p, int taps_outer) {
   const int taps = p.filter[0] * p.filter[1] * p.filter[2], n = get_global_id(2), step = p.stride[2];
   const int i1 = get_global_id(1) % p.in[1], i0 = get_global_id(1) / p.in[1] % p.in[0];
   const int channel = get_global_id(1) / p.in[1] / p.in[0];

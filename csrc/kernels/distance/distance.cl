@@ -1,15 +1,17 @@
 // Distances between rows, and their gradients. A_T: the type of all tensors. `power`: that of a norm without a name.
 #include "kernels/distance/params.h"
 
-#define FOR_ITEMS(id, all)                                                                                        \
+#define FOR_ITEMS(id, all) \
   for (long id = (long)get_global_id(0) * p.per_item, id##_end = min(id + p.per_item, (long)(all)); id < id##_end; ++id)
 
 // Where the distance of rows i < j lies among pairs.
 inline long pair_of(int i, int j, int rows) { return (long)i * (2 * rows - i - 1) / 2 + j - i - 1; }
 
 inline T term(T d, int norm, T power) {
-  return norm == DISTANCE_COUNT ? (T)(d != 0) : norm == DISTANCE_SUM || norm == DISTANCE_MAX ? d
-         : norm == DISTANCE_EUCLID ? d * d : pow(d, power);
+  return norm == DISTANCE_COUNT                         ? (T)(d != 0)
+         : norm == DISTANCE_SUM || norm == DISTANCE_MAX ? d
+         : norm == DISTANCE_EUCLID                      ? d * d
+                                                        : pow(d, power);
 }
 
 kernel void distance_forward(global const A_T* x, global const A_T* y, global A_T* out, const DistanceParams p,

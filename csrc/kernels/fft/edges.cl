@@ -8,16 +8,16 @@
 #endif
 
 // Visits the work-item's runs of items, `each` of which there are to a transform.
-#define FOR_RUNS(each)                                                                                       \
-  const long each_ = (each), begin_ = (long)get_global_id(0) * p.per_item;                                     \
-  const long stop_ = min(p.transforms * each_, begin_ + p.per_item);                                           \
+#define FOR_RUNS(each)                                                     \
+  const long each_ = (each), begin_ = (long)get_global_id(0) * p.per_item; \
+  const long stop_ = min(p.transforms * each_, begin_ + p.per_item);       \
   for (long id_ = begin_; id_ < stop_; id_ = (id_ / each_ + 1) * each_)
 // Where the run's transform lies; its items are [k, end).
-#define LOCATE                                                                                               \
-  const int transform = id_ / each_, k = id_ - transform * each_, end = min(each_, k + stop_ - id_);           \
-  long from = p.in.offset, to = p.out.offset;                                                                \
-  fft_locate(&p.in, &p.out, p.sizes, transform + p.first, &from, &to);                                       \
-  global const REAL* in = input + from;                                                                      \
+#define LOCATE                                                                                       \
+  const int transform = id_ / each_, k = id_ - transform * each_, end = min(each_, k + stop_ - id_); \
+  long from = p.in.offset, to = p.out.offset;                                                        \
+  fft_locate(&p.in, &p.out, p.sizes, transform + p.first, &from, &to);                               \
+  global const REAL* in = input + from;                                                              \
   global REAL* out = output + to;
 // The last arguments of copy_run and the like. Where complex numbers are neighbours the compiler is told their steps, so
 // that it makes vectors. (OpenCL C has no macros of any number of arguments, which would write both calls at once.)
@@ -64,10 +64,8 @@ kernel void fft_copy(global const REAL* input, global REAL* output, global const
     if (p.flags & FFT_HERMITIAN) {
       copy_mirrored(in, out, table, p.use_table, k, there, p.points, swap_in, swap_out, scale, &p.in, &p.out);
     } else if (k < there) {
-      if (IS_DENSE)
-        copy_run(in, out, table, p.use_table, k, there, swap_in, swap_out, scale, DENSE_STEPS);
-      else
-        copy_run(in, out, table, p.use_table, k, there, swap_in, swap_out, scale, STEPS);
+      if (IS_DENSE) copy_run(in, out, table, p.use_table, k, there, swap_in, swap_out, scale, DENSE_STEPS);
+      else copy_run(in, out, table, p.use_table, k, there, swap_in, swap_out, scale, STEPS);
     }
     for (int e = max(k, p.points); e < end; ++e) {
       out[e * p.out.step] = 0;
@@ -98,10 +96,8 @@ kernel void fft_pack_edge(global const REAL* input, global REAL* output, global 
                           const REAL scale) {
   FOR_RUNS(p.points / 2 + 1) {
     LOCATE
-    if (IS_DENSE)
-      pack_run(in, out, table + p.table, p.points, k, end, scale, DENSE_STEPS);
-    else
-      pack_run(in, out, table + p.table, p.points, k, end, scale, STEPS);
+    if (IS_DENSE) pack_run(in, out, table + p.table, p.points, k, end, scale, DENSE_STEPS);
+    else pack_run(in, out, table + p.table, p.points, k, end, scale, STEPS);
   }
 }
 
@@ -136,9 +132,7 @@ kernel void fft_unpack_edge(global const REAL* input, global REAL* output, globa
   const int mirrored = p.flags & FFT_MIRROR ? 1 : 0;
   FOR_RUNS(p.points / 2 + 1) {
     LOCATE
-    if (IS_DENSE)
-      unpack_run(in, out, table + p.table, p.points, k, end, mirrored, scale, DENSE_STEPS);
-    else
-      unpack_run(in, out, table + p.table, p.points, k, end, mirrored, scale, STEPS);
+    if (IS_DENSE) unpack_run(in, out, table + p.table, p.points, k, end, mirrored, scale, DENSE_STEPS);
+    else unpack_run(in, out, table + p.table, p.points, k, end, mirrored, scale, STEPS);
   }
 }

@@ -38,9 +38,9 @@ typedef struct {
   dlb_int first;                                   // the batch index that the first tile belongs to
   dlb_int lanes, blocks;                           // transforms side by side, and how many tiles they fill
   dlb_int tiles, per_item;                         // in all, and those of a CPU's work-item
-  dlb_int n, points;            // of the passes, and of the transform: less by Bluestein's algorithm
-  dlb_int in_count, out_count;  // numbers loaded and stored
-  dlb_int capacity;             // numbers of a transform that a tile has room for
+  dlb_int n, points;                               // of the passes, and of the transform: less by Bluestein's algorithm
+  dlb_int in_count, out_count;                     // numbers loaded and stored
+  dlb_int capacity;                                // numbers of a transform that a tile has room for
   dlb_int passes, flags;
   dlb_int width;        // GPUs: the logarithm to 2 of a tile's lanes
   dlb_int step_bits;    // roots between steps: log2 of those in the finer table

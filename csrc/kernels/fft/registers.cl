@@ -51,32 +51,32 @@ inline REAL2 root_of(global const REAL* t, uint power, int bits) {
 }
 
 // Pass number `PASS` of radix 8. After it the numbers that the next one wants change hands, if there is a next one.
-#define FFT_FULL_PASS(PASS)                                                                              \
-  {                                                                                                      \
-    fft_8(re, im);                                                                                       \
-    if ((PASS) + 1 < PASSES) {                                                                           \
-      const int k = item >> 3 * (PASS), q = item & ((1 << 3 * (PASS)) - 1);                              \
-      turn(re, im, vload2(k << 3 * (PASS), roots));                                                      \
-      if ((PASS) > 0) barrier(CLK_LOCAL_MEM_FENCE);                                                      \
-      _Pragma("unroll") for (int i = 0; i < 8; ++i) {                                                    \
-        const int at = place_of(q + ((8 * k + i) << 3 * (PASS)), lane);                                  \
-        tile[at] = re[i], tile[HALF_TILE + at] = im[i];                                                  \
-      }                                                                                                  \
-      barrier(CLK_LOCAL_MEM_FENCE);                                                                      \
-      if ((PASS) + 2 == PASSES) item = ITEM(id, OUT_ACROSS), lane = LANE(id, OUT_ACROSS);                \
-      _Pragma("unroll") for (int i = 0; i < 8; ++i) {                                                    \
-        const int at = place_of(item + (i << ITEMS_LOG2), lane);                                         \
-        re[i] = tile[at], im[i] = tile[HALF_TILE + at];                                                  \
-      }                                                                                                  \
-    }                                                                                                    \
+#define FFT_FULL_PASS(PASS)                                                               \
+  {                                                                                       \
+    fft_8(re, im);                                                                        \
+    if ((PASS) + 1 < PASSES) {                                                            \
+      const int k = item >> 3 * (PASS), q = item & ((1 << 3 * (PASS)) - 1);               \
+      turn(re, im, vload2(k << 3 * (PASS), roots));                                       \
+      if ((PASS) > 0) barrier(CLK_LOCAL_MEM_FENCE);                                       \
+      _Pragma("unroll") for (int i = 0; i < 8; ++i) {                                     \
+        const int at = place_of(q + ((8 * k + i) << 3 * (PASS)), lane);                   \
+        tile[at] = re[i], tile[HALF_TILE + at] = im[i];                                   \
+      }                                                                                   \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                       \
+      if ((PASS) + 2 == PASSES) item = ITEM(id, OUT_ACROSS), lane = LANE(id, OUT_ACROSS); \
+      _Pragma("unroll") for (int i = 0; i < 8; ++i) {                                     \
+        const int at = place_of(item + (i << ITEMS_LOG2), lane);                          \
+        re[i] = tile[at], im[i] = tile[HALF_TILE + at];                                   \
+      }                                                                                   \
+    }                                                                                     \
   }
 
 // Several smaller transforms, of numbers as far apart.
-#define FFT_REST(R)                                                                    \
-  _Pragma("unroll") for (int u = 0; u < 8 / R; ++u) {                                  \
-    REAL a[R], b[R];                                                                   \
+#define FFT_REST(R)                                                                                   \
+  _Pragma("unroll") for (int u = 0; u < 8 / R; ++u) {                                                 \
+    REAL a[R], b[R];                                                                                  \
     _Pragma("unroll") for (int i = 0; i < R; ++i) a[i] = re[u + 8 / R * i], b[i] = im[u + 8 / R * i]; \
-    fft_##R(a, b);                                                                     \
+    fft_##R(a, b);                                                                                    \
     _Pragma("unroll") for (int i = 0; i < R; ++i) re[u + 8 / R * i] = a[i], im[u + 8 / R * i] = b[i]; \
   }
 

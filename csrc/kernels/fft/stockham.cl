@@ -1,3 +1,4 @@
+// clang-format off
 // Transforms that fit a tile, by Stockham's passes of radices 2 to 13 between the tile's two halves, and what goes
 // before and after: real numbers packed in pairs, Bluestein's chirp, the roots of unity of a longer transform.
 // Wants fft/common.clh, butterfly.clh and tile.clh.

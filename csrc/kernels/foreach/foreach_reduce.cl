@@ -23,7 +23,7 @@
 #else
 #define DLB_RESULT(x) (x)
 #endif
-#define DLB_ROW(t) (start + p.tensors + 1 + (ulong)(t) * 3)
+#define DLB_ROW(t) (start + p.tensors + 1 + (ulong)(t)*3)
 
 #ifdef DLB_CPU
 // Sums run in blocks, so that rounding errors grow with the block and the number of blocks, not with all elements.

@@ -14,9 +14,19 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_bf16(
   block.b = block.sums + (block.whole ? 1 : (block.rows + 31) / 32 * ((block.cols + 31) / 32)) * TILE_BYTES;
   block.a = block.b + tiles * ((kc + TILE_K - 1) / TILE_K) * (TILE_BYTES / 4);
   const size_t a = (size_t)(A + oa + batch * sab + m0 * sam), b = (size_t)(B + ob + batch * sbb + n0 * sbn);
-  Results results = {(size_t)(C + oc + batch * scb + m0 * scm + n0 * scn),
-                     (size_t)(D + od + batch * sdb + m0 * sdm + n0 * sdn), scm, scn, sdm, sdn, alpha, beta, low, high,
-                     has_d, 0};
+  Results results = {
+      (size_t)(C + oc + batch * scb + m0 * scm + n0 * scn),
+      (size_t)(D + od + batch * sdb + m0 * sdm + n0 * sdn),
+      scm,
+      scn,
+      sdm,
+      sdn,
+      alpha,
+      beta,
+      low,
+      high,
+      has_d,
+      0};
   bf16_begin((local uchar*)scratch);
   const int lie = lies(sbn, sbk);
   for (int k = 0; k == 0 || k < K; k += kc) {

@@ -110,10 +110,10 @@ inline V add_pairs(V a, V b, V c) {
 
 // x[p] = the plane p of W elements from `from`.
 #if PLANES == 2
-#define LOAD_PLANES(x, from)                                                                        \
-  {                                                                                                 \
-    const V low = VLOAD(0, (global const E*)(from)), high = VLOAD(1, (global const E*)(from));      \
-    x[0] = (V)(low.even, high.even), x[1] = (V)(low.odd, high.odd);                                 \
+#define LOAD_PLANES(x, from)                                                                   \
+  {                                                                                            \
+    const V low = VLOAD(0, (global const E*)(from)), high = VLOAD(1, (global const E*)(from)); \
+    x[0] = (V)(low.even, high.even), x[1] = (V)(low.odd, high.odd);                            \
   }
 #define PUT(at, plane, v) (at)[0] = (v).x, (at)[plane] = (v).y
 #else
@@ -150,31 +150,31 @@ inline void transpose(V* x) {
 
 // c[MR][N * W] = or += sum over k of a[row[r] + k * step] * b[k][N * W]; planes of a and c lie a_plane and c_plane apart,
 // those of b beside each other.
-#define TILE(N)                                                                                                     \
+#define TILE(N)                                                                                                      \
   inline void tile##N(local const E* a, const int* row, int step, int a_plane, int nk, local const E* b, local E* c, \
-                      int c_width, int c_plane, int add) {                                                          \
-    V sum[PLANES][MR][N];                                                                                           \
-    EACH(p, PLANES) EACH(r, MR) EACH(v, N) sum[p][r][v] = 0;                                                        \
-    for (int k = 0, i = 0; k < nk; k++, i += step, b += PLANES * N * W) {                                           \
-      V of[PLANES][N];                                                                                              \
-      EACH(p, PLANES) EACH(v, N) of[p][v] = VLOAD(p * N + v, b);                                                    \
-      EACH(r, MR) {                                                                                                 \
-        const V x = (V)(a[row[r] + i]);                                                                             \
-        EACH(p, PLANES) EACH(v, N) sum[p][r][v] = MULTIPLY_ADD(x, of[p][v], sum[p][r][v]);                          \
-        TURNED(N)                                                                                                   \
-      }                                                                                                             \
-    }                                                                                                               \
-    EACH(p, PLANES) EACH(r, MR) EACH(v, N) {                                                                        \
-      local E* to = c + p * c_plane + r * c_width;                                                                  \
-      VSTORE(add ? VLOAD(v, to) + sum[p][r][v] : sum[p][r][v], v, to);                                              \
-    }                                                                                                               \
+                      int c_width, int c_plane, int add) {                                                           \
+    V sum[PLANES][MR][N];                                                                                            \
+    EACH(p, PLANES) EACH(r, MR) EACH(v, N) sum[p][r][v] = 0;                                                         \
+    for (int k = 0, i = 0; k < nk; k++, i += step, b += PLANES * N * W) {                                            \
+      V of[PLANES][N];                                                                                               \
+      EACH(p, PLANES) EACH(v, N) of[p][v] = VLOAD(p * N + v, b);                                                     \
+      EACH(r, MR) {                                                                                                  \
+        const V x = (V)(a[row[r] + i]);                                                                              \
+        EACH(p, PLANES) EACH(v, N) sum[p][r][v] = MULTIPLY_ADD(x, of[p][v], sum[p][r][v]);                           \
+        TURNED(N)                                                                                                    \
+      }                                                                                                              \
+    }                                                                                                                \
+    EACH(p, PLANES) EACH(r, MR) EACH(v, N) {                                                                         \
+      local E* to = c + p * c_plane + r * c_width;                                                                   \
+      VSTORE(add ? VLOAD(v, to) + sum[p][r][v] : sum[p][r][v], v, to);                                               \
+    }                                                                                                                \
   }
 #if PLANES == 2  // the products with the imaginary part
-#define TURNED(N)                                                              \
-  const V y = (V)(a[row[r] + i + a_plane]);                                    \
-  EACH(v, N) {                                                                 \
-    sum[0][r][v] = MULTIPLY_ADD(-y, of[1][v], sum[0][r][v]);                   \
-    sum[1][r][v] = MULTIPLY_ADD(y, of[0][v], sum[1][r][v]);                    \
+#define TURNED(N)                                            \
+  const V y = (V)(a[row[r] + i + a_plane]);                  \
+  EACH(v, N) {                                               \
+    sum[0][r][v] = MULTIPLY_ADD(-y, of[1][v], sum[0][r][v]); \
+    sum[1][r][v] = MULTIPLY_ADD(y, of[0][v], sum[1][r][v]);  \
   }
 #else
 #define TURNED(N)
@@ -243,9 +243,9 @@ inline void copy_b(global const B_T* src, long sbk, long sbn, int kn, int jn, in
 }
 
 // Finishes and stores a block's sums. C and D begin at the block, `begin` elements behind the first result.
-inline void store_block(local const E* sc, int np, int plane, int mn, int nn, global C_T* C, long begin, long scm, long scn,
-                        global const T* D, long sdm, long sdn, S alpha, S beta, int has_d, float low, float high, int m0,
-                        int n0 EPILOGUE_PARAMETERS) {
+inline void store_block(local const E* sc, int np, int plane, int mn, int nn, global C_T* C, long begin, long scm,
+                        long scn, global const T* D, long sdm, long sdn, S alpha, S beta, int has_d, float low,
+                        float high, int m0, int n0 EPILOGUE_PARAMETERS) {
 #ifdef EPILOGUE
   const int plain = is_one(alpha) && !has_d && scn == 1;
 #else
@@ -273,9 +273,10 @@ inline void store_block(local const E* sc, int np, int plane, int mn, int nn, gl
 }
 
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_blocked(
-    global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk, long sbn,
-    global C_T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm, long sdn, S alpha,
-    S beta, int has_d, float low, float high, int M, int N, int K, int mb, int nb, int kb, local E* scratch EPILOGUE_PARAMETERS) {
+    global const A_T* A, long oa, long sab, long sam, long sak, global const B_T* B, long ob, long sbb, long sbk,
+    long sbn, global C_T* C, long oc, long scb, long scm, long scn, global const T* D, long od, long sdb, long sdm,
+    long sdn, S alpha, S beta, int has_d, float low, float high, int M, int N, int K, int mb, int nb, int kb,
+    local E* scratch EPILOGUE_PARAMETERS) {
   const int m0 = get_global_id(0) * mb, n0 = get_global_id(1) * nb;
   const long batch = get_global_id(2);
   const int mn = min(mb, M - m0), nn = min(nb, N - n0), np = (nn + W - 1) / W * W, plane = (mn + MR) * np;
@@ -308,6 +309,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_cpu_blocked(
       }
     }
   }
-  store_block(sc, np, plane, mn, nn, C, batch * scb + m0 * scm + n0 * scn, scm, scn, D, sdm, sdn, alpha, beta, has_d, low,
-              high, m0, n0 EPILOGUE_ARGUMENTS);
+  store_block(sc, np, plane, mn, nn, C, batch * scb + m0 * scm + n0 * scn, scm, scn, D, sdm, sdn, alpha, beta, has_d,
+              low, high, m0, n0 EPILOGUE_ARGUMENTS);
 }

@@ -1,3 +1,4 @@
+// clang-format off
 // GEMM for CPU-like devices: C = alpha * A * B + beta * D within bounds, any strides. One work-item computes a block
 // of mc x nc: it copies its rows of A as they lie (along k or along m) and its columns of B as panels of 64 into
 // scratch, kc of the reduction at a time, and runs register tiles over them.

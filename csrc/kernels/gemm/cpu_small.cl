@@ -1,3 +1,4 @@
+// clang-format off
 // Small products, many at a time, for CPU-like devices: register tiles that read A where it lies, whatever its strides,
 // and B too where its rows are whole vectors; else B is packed, all of its depth at once. Follows gemm/cpu_packed.cl.
 #ifndef B_NIBBLES

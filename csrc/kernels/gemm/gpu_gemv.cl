@@ -121,17 +121,14 @@ static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, glob
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
-      for (int i = 0; i < GEMV_WIDE; i++)
-        acc[i][r] += a1(a + k * p->a_k + i * a_next) * x1(x + k * p->x_k + x_row[r]);
+      for (int i = 0; i < GEMV_WIDE; i++) acc[i][r] += a1(a + k * p->a_k + i * a_next) * x1(x + k * p->x_k + x_row[r]);
 }
 #endif
 
 // Global size: {batch * groups of rows of a * GEMV_ITEMS, splits}; a work-group takes GEMV_ITEMS / lanes * GEMV_WIDE rows.
-__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gemv_along_k(global const A_T* restrict x,
-                                                                           global const B_T* restrict a, global T* c,
-                                                                           global const T* d, global ACC* partial,
-                                                                           ACC alpha, ACC beta,
-                                                                           GemmGemv p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
+__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gemv_along_k(
+    global const A_T* restrict x, global const B_T* restrict a, global T* c, global const T* d, global ACC* partial,
+    ACC alpha, ACC beta, GemmGemv p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   local ACC sums[GEMV_WIDE * ROWS * (GEMV_ITEMS + 1)];
   const int item = get_local_id(0), lane = item % p.lanes, team = item / p.lanes, teams = GEMV_ITEMS / p.lanes;
   const int groups = (p.n + teams * GEMV_WIDE - 1) / (teams * GEMV_WIDE);
@@ -148,13 +145,11 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gem
 #pragma unroll
     for (int r = 0; r < ROWS; r++) acc[i][r] = 0;
 #ifdef B_NIBBLES
-  sum_of_groups(acc, &p, a, B_STEP(a_next), x, x_row, k0 + lane * GEMV_STEP, k1, n, n + 1 < p.n,
-                p.x_vector GROUP_ARGUMENTS);
+  sum_of_groups(
+      acc, &p, a, B_STEP(a_next), x, x_row, k0 + lane * GEMV_STEP, k1, n, n + 1 < p.n, p.x_vector GROUP_ARGUMENTS);
 #else
-  if (p.a_vector && p.x_vector)
-    sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * GEMV_STEP, k1, 1);
-  else
-    sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * GEMV_STEP, k1, 0);
+  if (p.a_vector && p.x_vector) sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * GEMV_STEP, k1, 1);
+  else sum_along_k(acc, &p, a, a_next, x, x_row, k0 + lane * GEMV_STEP, k1, 0);
 #endif
 
 #pragma unroll
@@ -185,11 +180,9 @@ static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const B
 }
 
 // Global size: {batch * groups of columns * GEMV_ITEMS, splits}; a work-group takes lanes * 4 columns.
-__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gemv_along_n(global const A_T* restrict x,
-                                                                           global const B_T* restrict a, global T* c,
-                                                                           global const T* d, global ACC* partial,
-                                                                           ACC alpha, ACC beta,
-                                                                           GemmGemv p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
+__attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gemv_along_n(
+    global const A_T* restrict x, global const B_T* restrict a, global T* c, global const T* d, global ACC* partial,
+    ACC alpha, ACC beta, GemmGemv p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   local ACC sums[4 * ROWS * (GEMV_ITEMS + 1)];
   const int item = get_local_id(0), lane = item % p.lanes, slice = item / p.lanes, slices = GEMV_ITEMS / p.lanes;
   const int groups = (p.n + p.lanes * 4 - 1) / (p.lanes * 4);
@@ -221,7 +214,8 @@ __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gem
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
     local ACC* o = sums + r * 4 * (GEMV_ITEMS + 1) + item;
-    o[0] = acc[r].x, o[GEMV_ITEMS + 1] = acc[r].y, o[2 * (GEMV_ITEMS + 1)] = acc[r].z, o[3 * (GEMV_ITEMS + 1)] = acc[r].w;
+    o[0] = acc[r].x, o[GEMV_ITEMS + 1] = acc[r].y, o[2 * (GEMV_ITEMS + 1)] = acc[r].z,
+    o[3 * (GEMV_ITEMS + 1)] = acc[r].w;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int o = item; o < p.lanes * 4 * ROWS; o += GEMV_ITEMS) {

@@ -15,10 +15,9 @@ INLINE void load_plain(local ACC* tile, global const T* x, const GemmOperand* o,
 }
 
 // Global size: tiles of m * tiles of n * batch * PLAIN_ITEMS. `partial` is there because other kernels take it.
-__attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void gemm_gpu_plain(global const T* a, global const T* b,
-                                                                               global T* c, global const T* d,
-                                                                               global ACC* partial, ACC alpha,
-                                                                               ACC beta, GemmTiled p) {
+__attribute__((reqd_work_group_size(PLAIN_ITEMS, 1, 1))) kernel void gemm_gpu_plain(
+    global const T* a, global const T* b, global T* c, global const T* d, global ACC* partial, ACC alpha, ACC beta,
+    GemmTiled p) {
   PLAIN_MEMORY(memory);
   const int item = get_local_id(0), group = get_group_id(0);
   const int rows = (p.m + PLAIN - 1) / PLAIN, columns = (p.n + PLAIN - 1) / PLAIN, matrix = group / columns / rows;

@@ -56,8 +56,7 @@ INLINE void load_of_groups(ELEM4* reg, global const uchar* p, const int* offset,
     reg[i] = four(elem_of(v.x), elem_of(v.y), elem_of(v.z), elem_of(v.w));
   }
 }
-#define B_LOAD_GROUPS(reg, k) \
-  load_of_groups(reg, b, b_offset, item, tile_n, p.n - tile_n, k, k1 - (k) GROUP_ARGUMENTS)
+#define B_LOAD_GROUPS(reg, k) load_of_groups(reg, b, b_offset, item, tile_n, p.n - tile_n, k, k1 - (k)GROUP_ARGUMENTS)
 #else
 #define OPERAND_T B_T
 #ifdef B_NARROW
@@ -69,8 +68,8 @@ INLINE void load_of_groups(ELEM4* reg, global const uchar* p, const int* offset,
 #endif
 
 // A piece of 4 x 4 results from (row, col) on.
-INLINE void store_piece(const ACC4* acc, const GemmTiled* p, global C_T* c, global const T* d, FACTOR alpha, FACTOR beta,
-                        int row, int col, long begin EPILOGUE_PARAMETERS) {
+INLINE void store_piece(const ACC4* acc, const GemmTiled* p, global C_T* c, global const T* d, FACTOR alpha,
+                        FACTOR beta, int row, int col, long begin EPILOGUE_PARAMETERS) {
 #pragma unroll
   for (int r = 0; r < 4; r++, row++) {
     if (row >= p->m || col >= p->n) continue;
@@ -86,8 +85,7 @@ INLINE void store_piece(const ACC4* acc, const GemmTiled* p, global C_T* c, glob
       if (at[e] >= 0) store_c(o + e * p->c_n, dlb_epilogue(v[e], at[e], row, col + e EPILOGUE_ARGUMENTS));
 #else
     finish4(v, p->low, p->high, at, row, col, 1 EPILOGUE_ARGUMENTS);
-    if (p->c_vector && col + 4 <= p->n)
-      store4(o, (ACC4)(v[0], v[1], v[2], v[3]));
+    if (p->c_vector && col + 4 <= p->n) store4(o, (ACC4)(v[0], v[1], v[2], v[3]));
     else
       for (int e = 0; e < 4; e++)
         if (col + e < p->n) store1(o + e * p->c_n, v[e]);
@@ -100,8 +98,7 @@ INLINE void store_partial_piece(const ACC4* acc, const GemmTiled* p, global ACC*
   for (int r = 0; r < 4; r++, row++) {
     if (row >= p->m || col >= p->n) continue;
     const ACC v[4] = {acc[r].x, acc[r].y, acc[r].z, acc[r].w};
-    if (p->n % 4 == 0)
-      *(global ACC4*)(o + (long)row * p->n + col) = acc[r];
+    if (p->n % 4 == 0) *(global ACC4*)(o + (long)row * p->n + col) = acc[r];
     else
       for (int e = 0; e < 4; e++)
         if (col + e < p->n) o[(long)row * p->n + col + e] = v[e];
@@ -121,20 +118,16 @@ INLINE void store_tile(ACCUMULATORS(acc), local CELL* tiles, Place place, const 
       const int col = tile_n + piece_column(place, j, 0);
       ACC4 v[4];
       take_piece(v, acc, i, j, tiles, place, 0);
-      if (p->splits > 1)
-        store_partial_piece(v, p, partial, row, col);
-      else
-        store_piece(v, p, c, d, alpha, beta, row, col, begin EPILOGUE_ARGUMENTS);
+      if (p->splits > 1) store_partial_piece(v, p, partial, row, col);
+      else store_piece(v, p, c, d, alpha, beta, row, col, begin EPILOGUE_ARGUMENTS);
     }
   }
 }
 
 // Global size: {tiles of m * tiles of n * batch * ITEMS, splits}.
-__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu_tiled(global const A_T* restrict a,
-                                                                       global const B_T* restrict b, global C_T* c,
-                                                                       global const T* d, global ACC* partial,
-                                                                       FACTOR alpha, FACTOR beta,
-                                                                       GemmTiled p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
+__attribute__((reqd_work_group_size(ITEMS, 1, 1))) kernel void gemm_gpu_tiled(
+    global const A_T* restrict a, global const B_T* restrict b, global C_T* c, global const T* d, global ACC* partial,
+    FACTOR alpha, FACTOR beta, GemmTiled p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   local CELL tiles[TILES] __attribute__((aligned(32)));
   const int item = get_local_id(0);
 #ifdef CONSTANTS  // a program for one problem: sets all of GemmTiled but the offsets and bounds

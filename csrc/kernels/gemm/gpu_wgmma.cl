@@ -1,3 +1,4 @@
+// clang-format off
 // Batched matrix product on the tensor cores of NVIDIA's Hopper GPUs, by their warpgroup instructions (PTX ISA,
 // "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"):
 //   c[b,m,n] = alpha * sum_k a[b,m,k] * b[b,k,n] + beta * d[b,m,n], within bounds

@@ -21,8 +21,8 @@ typedef struct {
   dlb_long maps_offset;     // of the tensor maps, two for each work-group, in floats
   dlb_int batch, m, n, k;
   dlb_int splits, k_part;  // parts of k, none empty, and the size of each, a multiple of a line's elements
-  dlb_int c_vector;  // neighbours along n are contiguous, and pairs (of 16 bits: eights) of them aligned
-  float low, high;   // the bounds that results are brought to
+  dlb_int c_vector;        // neighbours along n are contiguous, and pairs (of 16 bits: eights) of them aligned
+  float low, high;         // the bounds that results are brought to
   dlb_int unused;
 } GemmWgmma;
 ASSERT_SIZE(GemmWgmma, 168);

@@ -9,9 +9,9 @@ PARAMS_BEGIN
 // times the planes of complex numbers.
 enum { BLOCKED_ROWS = 6, BLOCKED_COLUMNS = 64 };
 enum {
-  GEMV_ITEMS = 128,  // gemm/gpu_gemv.cl: work-items of a work-group
-  GEMV_WIDE = 2,  // rows of a that a work-item of gemm_gpu_gemv_along_k takes at once, so that x is read half
-                  // as often
+  GEMV_ITEMS = 128,   // gemm/gpu_gemv.cl: work-items of a work-group
+  GEMV_WIDE = 2,      // rows of a that a work-item of gemm_gpu_gemv_along_k takes at once, so that x is read half
+                      // as often
   CPU_GEMV_ROWS = 4,  // gemm/cpu_packed.cl: rows of gemm_cpu_gemv, at most
   LEAST_GROUP = 32    // elements of B that share a scale, at least; others are multiples
 };

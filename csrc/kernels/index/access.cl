@@ -1,3 +1,4 @@
+// clang-format off
 // Moves elements of any type between a plain side x and an indexed side y, over a strided walk of up to INDEX_RANK
 // dimensions: x[...] = y[... + index[...] * step], or the other way round. E is an unsigned type of the
 // element's size. Without an index it is a strided copy that also takes negative strides.

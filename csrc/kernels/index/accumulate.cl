@@ -1,3 +1,4 @@
+// clang-format off
 // dst[o][index[..]][i] = dst[o][index[..]][i] (op) src[o][n][i] on contiguous tensors. A: dst, B: src, T computes.
 // index is [n] or, when full, [o][n][i].
 #include "kernels/index/params.h"

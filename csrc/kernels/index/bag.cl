@@ -1,3 +1,4 @@
+// clang-format off
 // Bags of rows of an embedding table (A): the sum, mean or maximum of the rows that each bag's indices name. On CPUs a
 // work-item has a run of bags and a block of columns at a time, on GPUs one column of one bag.
 #include "common/touch.clh"

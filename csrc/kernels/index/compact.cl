@@ -94,8 +94,8 @@ inline void dlb_write_coordinates(global long* out, const Coordinates* c, long n
 // Coordinates of each true element, in order; at most `limit` of them.
 #if DLB_CPU
 kernel void dlb_true_positions(global const uchar* mask, long offset, uint count, uint per_run,
-                               global const int* counts, long counts_offset, global long* out,
-                               const Coordinates c, long limit) {
+                               global const int* counts, long counts_offset, global long* out, const Coordinates c,
+                               long limit) {
   const uint run = get_global_id(0), begin = run * per_run;
   if (begin >= count) return;
   const uint end = min(begin + per_run, count);
@@ -107,8 +107,8 @@ kernel void dlb_true_positions(global const uchar* mask, long offset, uint count
 #else
 // The places in the run are gathered in local memory, so that neighbouring work-items write neighbouring results.
 kernel void dlb_true_positions(global const uchar* mask, long offset, uint count, uint per_run,
-                               global const int* counts, long counts_offset, global long* out,
-                               const Coordinates c, long limit) {
+                               global const int* counts, long counts_offset, global long* out, const Coordinates c,
+                               long limit) {
   local uint sums[2 * SCAN_GROUP];
   local ushort place[SCAN_GROUP * RUN_ITEMS];
   const uint item = get_local_id(0), run = get_group_id(0), begin = run * per_run, end = min(per_run, count - begin);

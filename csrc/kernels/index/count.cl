@@ -77,10 +77,8 @@ kernel void dlb_count(global const A_T* x, long offset, global int* counts, long
   for (ulong i = get_global_id(0); i < n; i += get_global_size(0)) {
     const long bin = dlb_bin(x, i, bins, low, high);
     if (bin < 0) continue;
-    if (shared)
-      atomic_inc(here + bin);
-    else
-      atomic_inc(counts + bin);
+    if (shared) atomic_inc(here + bin);
+    else atomic_inc(counts + bin);
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   if (shared)
@@ -90,8 +88,8 @@ kernel void dlb_count(global const A_T* x, long offset, global int* counts, long
 #endif
 
 // The sums over all copies, as the result's type: int64 of bincount, A of histc.
-kernel void dlb_count_merge(global const int* counts, long counts_offset, global COUNT_T* out, long out_offset, uint bins,
-                            uint copies, uint per_item) {
+kernel void dlb_count_merge(global const int* counts, long counts_offset, global COUNT_T* out, long out_offset,
+                            uint bins, uint copies, uint per_item) {
   const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, bins);
   counts += counts_offset;
   for (uint b = begin; b < end; ++b) {

@@ -57,7 +57,7 @@ typedef struct {
   dlb_uint width, count, bags, per_item;
   dlb_int mode, wide;                                // BAG_...; indices and offsets are int64
   dlb_int site, first_site, range_site, order_site;  // see register_error_site
-  dlb_int ends;  // behind the bags' offsets stands another one, the last bag's end
+  dlb_int ends;                                      // behind the bags' offsets stands another one, the last bag's end
   dlb_int unused;
 } BagParams;
 ASSERT_SIZE(BagParams, 136);

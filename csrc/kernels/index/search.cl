@@ -13,14 +13,10 @@ kernel void dlb_search(global const A_T* boundaries, long boundaries_offset, glo
       const long middle = low + (high - low) / 2;
       const long place = sorted_by ? sorter[sorter_offset + base + middle] : middle;
       const T boundary = LOAD_A(boundaries, boundaries_offset + base + place);
-      if (right ? !(boundary > value) : !(boundary >= value))
-        low = middle + 1;
-      else
-        high = middle;
+      if (right ? !(boundary > value) : !(boundary >= value)) low = middle + 1;
+      else high = middle;
     }
-    if (wide)
-      ((global long*)out)[out_offset + i] = low;
-    else
-      out[out_offset + i] = (int)low;
+    if (wide) ((global long*)out)[out_offset + i] = low;
+    else out[out_offset + i] = (int)low;
   }
 }

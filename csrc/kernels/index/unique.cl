@@ -142,8 +142,8 @@ kernel void dlb_write_groups(global const A_T* x, long x_offset, global const in
 #endif
 
 // lengths[g] = starts[g + 1] - starts[g], the last up to n.
-kernel void dlb_group_lengths(global const long* starts, long starts_offset, global long* lengths,
-                              long lengths_offset, uint groups, long n, uint per_item) {
+kernel void dlb_group_lengths(global const long* starts, long starts_offset, global long* lengths, long lengths_offset,
+                              uint groups, long n, uint per_item) {
   const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, groups);
   starts += starts_offset, lengths += lengths_offset;
   for (uint g = begin; g < end; ++g) lengths[g] = (g + 1 < groups ? starts[g + 1] : n) - starts[g];
@@ -188,10 +188,8 @@ kernel void dlb_merge_rows(global const A_T* x, long x_offset, uint width, globa
   while (low < high) {
     const uint at = low + (high - low) / 2;
     const int other = first ? (int)at : from[at];
-    if (left ? dlb_row_less(x, width, other, row) : !dlb_row_less(x, width, row, other))
-      low = at + 1;
-    else
-      high = at;
+    if (left ? dlb_row_less(x, width, other, row) : !dlb_row_less(x, width, row, other)) low = at + 1;
+    else high = at;
   }
   to[begin + (i - (left ? begin : middle)) + (low - other_begin)] = row;
 }

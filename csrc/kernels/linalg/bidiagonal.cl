@@ -63,8 +63,7 @@ inline void form_columns(global T* q, long ld, int m, int n, global const T* fac
   for (int i = n - 1; i >= 0; --i) {
     global T* const x = q + i * ld + i;
     const T factor = factors[i];
-    for (int j = 1; j < n - i; ++j)
-      dlb_axpy(-MUL(factor, dlb_dot(x, x + j * ld, m - i)), x, x + j * ld, m - i);
+    for (int j = 1; j < n - i; ++j) dlb_axpy(-MUL(factor, dlb_dot(x, x + j * ld, m - i)), x, x + j * ld, m - i);
     DLB_SIMD for (int k = 0; k < m - i; ++k) x[k] = -MUL(factor, x[k]);
     x[0] += OF(1);
     for (int k = 1; k <= i; ++k) x[-k] = OF(0);

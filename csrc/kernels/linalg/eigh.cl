@@ -3,7 +3,7 @@
 // eigh_jacobi.cl. A_T: the element type.
 #include "kernels/linalg/linalg.clh"
 
-#define MOST_STEPS 60   // of the QL method for one eigenvalue
+#define MOST_STEPS 60     // of the QL method for one eigenvalue
 #define APPLIED_ROWS 256  // rows of the vectors that take a step's rotations before the next rows do
 
 // y = factor a x for a full matrix a.
@@ -133,9 +133,9 @@ inline void sort_ascending(global REAL* d, global T* z, long ldz, int n, int vec
       d[i] = d[least], d[least] = other;
     }
     if (vectors) FOR_ITEMS(k, 0, n) {
-      const T other = z[i * ldz + k];
-      z[i * ldz + k] = z[least * ldz + k], z[least * ldz + k] = other;
-    }
+        const T other = z[i * ldz + k];
+        z[i * ldz + k] = z[least * ldz + k], z[least * ldz + k] = other;
+      }
   }
   SYNC;
 }

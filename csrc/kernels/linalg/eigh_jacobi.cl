@@ -3,9 +3,8 @@
 
 // a: Hermitian matrices in one triangle; replaced by the vectors in columns where `vectors`. d: values, ascending. A
 // work-group a matrix, which takes 2 ld (n rounded up to an even number) elements of `room`.
-kernel void eigh_small(global T* a, const Matrix ma, global REAL* d, const Matrix md, global int* info,
-                       const Matrix mi, const int n, const int upper, const int vectors, const int ld, const int lanes,
-                       local T* room) {
+kernel void eigh_small(global T* a, const Matrix ma, global REAL* d, const Matrix md, global int* info, const Matrix mi,
+                       const int n, const int upper, const int vectors, const int ld, const int lanes, local T* room) {
   local Rotation rotations[JACOBI_MOST / 2];
   local REAL partial[LINALG_GROUP];
   local int rotated[2], places[JACOBI_MOST];
@@ -79,7 +78,7 @@ kernel void eigh_pairs(global T* a, const Matrix ma, global T* factors, const Ma
   }
   GLOBAL_SYNC;
   if (done) FOR_ELEMENTS(i, JACOBI_EDGE, j, JACOBI_EDGE, JACOBI_EDGE) {
-    a[column_of(pair, i) + column_of(pair, j) * ma.column] = w.a[i + j * EDGE_LD];
-    factors[i + j * JACOBI_EDGE] = w.v[i + j * EDGE_LD];
-  }
+      a[column_of(pair, i) + column_of(pair, j) * ma.column] = w.a[i + j * EDGE_LD];
+      factors[i + j * JACOBI_EDGE] = w.v[i + j * EDGE_LD];
+    }
 }

@@ -21,12 +21,9 @@ inline void factor_block(global T* a, long row, long column, int n, global T* in
     if (!failed && i > j && i < n) {
       const T factor = tile[j * PITCH + i] * scale;
       for (int c = lane; c <= i; c += lanes) {
-        if (c > j)
-          tile[c * PITCH + i] -= MUL(factor, CONJ(tile[j * PITCH + c]) * scale);
-        else if (c < j)
-          tile[i * PITCH + c] -= MUL(factor, tile[j * PITCH + c] * scale);
-        else
-          tile[i * PITCH + c] = -factor * scale;
+        if (c > j) tile[c * PITCH + i] -= MUL(factor, CONJ(tile[j * PITCH + c]) * scale);
+        else if (c < j) tile[i * PITCH + c] -= MUL(factor, tile[j * PITCH + c] * scale);
+        else tile[i * PITCH + c] = -factor * scale;
       }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -85,8 +82,8 @@ __attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void finish_pan
   global T* const target = a + ma.offset + batch * ma.batch + top * ma.row + (long)k * BLOCK * ma.column;
   T sums[EACH][EACH];
   clear_sums(sums);
-  add_block_product(sums, target, ma.row, ma.column, rows, inverse + mv.offset + batch * mv.batch, BLOCK, 1, BLOCK, 1,
-                    BLOCK, room);
+  add_block_product(
+      sums, target, ma.row, ma.column, rows, inverse + mv.offset + batch * mv.batch, BLOCK, 1, BLOCK, 1, BLOCK, room);
   SYNC;
   store_block(target, ma.row, ma.column, rows, BLOCK, sums, 0, 0);
 }

@@ -70,16 +70,15 @@ __attribute__((reqd_work_group_size(LINALG_SMALL_GROUP, 1, 1))) kernel void solv
   for (int k = 0; k < SIZE; ++k) {
     T value = OF(lane == k ? 1 : 0);
     if (active && lane < n && k < n)
-      value = (what & SOLVE_MIRROR) && k > lane ? CONJ(a[k * ma.row + lane * ma.column])
-                                                : a[lane * ma.row + k * ma.column];
+      value =
+          (what & SOLVE_MIRROR) && k > lane ? CONJ(a[k * ma.row + lane * ma.column]) : a[lane * ma.row + k * ma.column];
     tile[lane * SIZE + k] = value;
   }
   swaps[ITEM] = active && exchanges && lane < n ? pivots[lane * mp.row] - 1 : lane;
   barrier(CLK_LOCAL_MEM_FENCE);
   int source = lane;  // which row the exchanges bring here
   if (exchanges)
-    for (int j = n - 1; j >= 0; --j)
-      source = source == j ? swaps[own + j] : source == swaps[own + j] ? j : source;
+    for (int j = n - 1; j >= 0; --j) source = source == j ? swaps[own + j] : source == swaps[own + j] ? j : source;
   sources[ITEM] = source;
   barrier(CLK_LOCAL_MEM_FENCE);
   if (!active) return;

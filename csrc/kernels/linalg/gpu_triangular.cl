@@ -63,8 +63,8 @@ __attribute__((reqd_work_group_size(LINALG_GROUP, 1, 1))) kernel void substitute
     SYNC;
     const int count = (n + BLOCK - 1) / BLOCK;
     clear_sums(sums);
-    add_block_product(sums, inverse + mv.offset + (long)(batch * count + target) * mv.batch, mv.row, mv.column, rows, to,
-                      mx.column, mx.row, width, 0, rows, room);
+    add_block_product(sums, inverse + mv.offset + (long)(batch * count + target) * mv.batch, mv.row, mv.column, rows,
+                      to, mx.column, mx.row, width, 0, rows, room);
     SYNC;
     store_block(to, mx.row, mx.column, rows, width, sums, 0, 0);
   }

@@ -31,11 +31,12 @@ kernel void apply_pairs(global T* x, const Matrix mx, global const T* factors, c
     }
   }
   LOCAL_SYNC;
-  if (left) for (int k = 0; k < EDGE_SHARE; ++k) {
-    const int j = first + k * EDGE_TEAMS;
-    tile[i + j * JACOBI_EDGE] = sums[k];
-    factor[i + j * (JACOBI_EDGE + 1)] = factors[above * mf.batch + i + j * JACOBI_EDGE];
-  }
+  if (left)
+    for (int k = 0; k < EDGE_SHARE; ++k) {
+      const int j = first + k * EDGE_TEAMS;
+      tile[i + j * JACOBI_EDGE] = sums[k];
+      factor[i + j * (JACOBI_EDGE + 1)] = factors[above * mf.batch + i + j * JACOBI_EDGE];
+    }
   LOCAL_SYNC;
   if (left) {
     for (int k = 0; k < EDGE_SHARE; ++k) sums[k] = OF(0);

@@ -9,7 +9,7 @@
 #define CONJ_IF(hermitian, v) (v)
 #define REAL_IF(hermitian, v) (v)
 #endif
-#define AT(i, j) a[(i) + (j) * ld]
+#define AT(i, j) a[(i) + (j)*ld]
 
 // The place of the largest of n numbers that lie `step` apart; all work-items find it for themselves.
 inline int largest(global const T* x, int n, long step) {
@@ -113,16 +113,14 @@ kernel void ldl_factor(global T* matrices, const Matrix ma, global int* pivots, 
         if (step == 2) swaps[k + 1] = -(kp + 1);
       }
       SYNC;
-      if (step == 2)
-        eliminate_two(a, ld, n, k, hermitian);
-      else if (!IS_ZERO(AT(k, k)))
-        eliminate_one(a, ld, n, k, hermitian);
+      if (step == 2) eliminate_two(a, ld, n, k, hermitian);
+      else if (!IS_ZERO(AT(k, k))) eliminate_one(a, ld, n, k, hermitian);
     }
     if (ITEM == 0) info[b] = failed;
   }
 }
 
-#define SIDE(i) x[(i) * row]
+#define SIDE(i) x[(i)*row]
 inline void exchange_sides(global T* x, long row, int i, int j) {
   const T other = SIDE(i);
   SIDE(i) = SIDE(j), SIDE(j) = other;

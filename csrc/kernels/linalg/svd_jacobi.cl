@@ -155,5 +155,5 @@ kernel void svd_pairs(global const T* w, const Matrix mw, global T* factors, con
     if (done) moved[mo.offset] = 1;
   }
   if (done) FOR_ELEMENTS(r, JACOBI_EDGE, j, JACOBI_EDGE, JACOBI_EDGE)
-      factors[r + j * JACOBI_EDGE] = q.v[r + j * EDGE_LD];
+  factors[r + j * JACOBI_EDGE] = q.v[r + j * EDGE_LD];
 }

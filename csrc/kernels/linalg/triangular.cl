@@ -1,3 +1,4 @@
+// clang-format off
 // Solutions with triangular matrices that fit a tile. A_T: the element type.
 #include "kernels/linalg/linalg.clh"
 

@@ -7,7 +7,7 @@
 #include "kernels/loss/params.h"
 
 typedef struct {
-  int time, states;              // of the sample
+  int time, states;  // of the sample
   global const B_T* target;
 } ctc_sample;
 
@@ -62,8 +62,8 @@ inline void ctc_time(global const A_T* x, ctc_sample s, CtcParams p, int t, int 
       const int i = min(block + j, labels - 1), beyond = i - side, inside = beyond >= 0 && beyond < labels;
       const long c = s.target[i * p.target_stride], d = s.target[(inside ? beyond : i) * p.target_stride];
       const T skip = LOAD_A(other, 2 * (inside ? beyond : i) + 1);
-      const T ways = log_sum_3(LOAD_A(other, 2 * i + 1), LOAD_A(other, 2 * i + 1 - side),
-                               inside && d != c ? skip : (T)-INFINITY);
+      const T ways =
+          log_sum_3(LOAD_A(other, 2 * i + 1), LOAD_A(other, 2 * i + 1 - side), inside && d != c ? skip : (T)-INFINITY);
       const int known = c >= 0 && c < p.classes;
       const T prob = LOAD_A(probs, (known ? c : 0) * p.xs[2]);
       value[j] = known ? ways + prob : (T)-INFINITY;

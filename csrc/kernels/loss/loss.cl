@@ -68,10 +68,10 @@ kernel void nll_finish(global const T* partial, global A_T* out, global A_T* tot
 
 // x: the gradient of the scores, zeroed before. out: the gradient of the loss.
 kernel void nll_backward(global A_T* x, global const B_T* target, global const A_T* weight, global const A_T* out,
-                         global const A_T* total, volatile global int* error, const NllParams p,
-                         const Team team) {
-  const T common = p.reduction == NLL_NONE ? (T)0
-                   : p.reduction == NLL_MEAN ? LOAD_A(out, p.out) / LOAD_A(total, p.total) : LOAD_A(out, p.out);
+                         global const A_T* total, volatile global int* error, const NllParams p, const Team team) {
+  const T common = p.reduction == NLL_NONE   ? (T)0
+                   : p.reduction == NLL_MEAN ? LOAD_A(out, p.out) / LOAD_A(total, p.total)
+                                             : LOAD_A(out, p.out);
   FOR_ROWS(i, team) {
     if (!i_active) continue;
     const long t = class_of(target, p, i, error);

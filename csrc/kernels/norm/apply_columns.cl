@@ -16,9 +16,5 @@ inline void apply_columns(global const A_T* x, global const A_T* dy, global A_T*
   }
 }
 
-kernel void norm_apply_columns(APPLY_ARGUMENTS) {
-  apply_columns(x, dy, y, k, p, team, 0);
-}
-kernel void norm_apply_columns_backward(APPLY_ARGUMENTS) {
-  apply_columns(x, dy, y, k, p, team, 1);
-}
+kernel void norm_apply_columns(APPLY_ARGUMENTS) { apply_columns(x, dy, y, k, p, team, 0); }
+kernel void norm_apply_columns_backward(APPLY_ARGUMENTS) { apply_columns(x, dy, y, k, p, team, 1); }

@@ -16,9 +16,5 @@ inline void apply_rows(global const A_T* x, global const A_T* dy, global A_T* y,
   }
 }
 
-kernel void norm_apply_rows(APPLY_ARGUMENTS) {
-  apply_rows(x, dy, y, k, p, team, 0);
-}
-kernel void norm_apply_rows_backward(APPLY_ARGUMENTS) {
-  apply_rows(x, dy, y, k, p, team, 1);
-}
+kernel void norm_apply_rows(APPLY_ARGUMENTS) { apply_rows(x, dy, y, k, p, team, 0); }
+kernel void norm_apply_rows_backward(APPLY_ARGUMENTS) { apply_rows(x, dy, y, k, p, team, 1); }

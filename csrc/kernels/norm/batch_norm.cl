@@ -4,8 +4,7 @@
 // Per channel: coefficients [3][channels].
 kernel void batch_norm_finish(global const T* partial, global const B_T* weight, global const B_T* bias,
                               global B_T* running_mean, global B_T* running_var, global T* save_mean,
-                              global T* save_rstd, global T* coefficients, const NormFinish p,
-                              const Team team) {
+                              global T* save_rstd, global T* coefficients, const NormFinish p, const Team team) {
   coefficients += p.results;
   STATS_SCRATCH
   FOR_ROWS(c, team) {

@@ -5,14 +5,14 @@
 
 enum { AT_ONCE = 4 };  // loads of a work-item before it stores
 
-#define TILE_GROUP                                                                               \
-  const uint block = get_group_id(0) % t.blocks, chunk = get_group_id(0) / t.blocks;             \
-  const uint first = block * t.channels, width = min(t.channels, p.rows - first);                \
-  const Team team = {p.rows, 1, t.lanes, 0};                                                     \
-  const uint mine = get_local_id(0) / t.lanes, c = first + min(mine, width - 1);                 \
+#define TILE_GROUP                                                                   \
+  const uint block = get_group_id(0) % t.blocks, chunk = get_group_id(0) / t.blocks; \
+  const uint first = block * t.channels, width = min(t.channels, p.rows - first);    \
+  const Team team = {p.rows, 1, t.lanes, 0};                                         \
+  const uint mine = get_local_id(0) / t.lanes, c = first + min(mine, width - 1);     \
   const bool is_active = mine < width && LANE == 0;
 
-#define APPLY_TO(at, j)                                                                                          \
+#define APPLY_TO(at, j) \
   STORE_A(y, at, backward ? grad[u] * k0[j] - (k1[j] + (in[u] - mean[j]) * k2[j]) : (in[u] - mean[j]) * k0[j] + k1[j])
 
 // `mean`, k0, k1 and k2 are the channels' coefficients, the first of which is `first`.
@@ -68,10 +68,8 @@ inline void apply_columns(global const A_T* restrict x, global const A_T* restri
 inline void apply(global const A_T* x, global const A_T* dy, global A_T* y, local const T* mean, local const T* k0,
                   local const T* k1, local const T* k2, NormTiles t, uint rows, uint first, uint width, uint chunk,
                   const int backward) {
-  if (t.length == 1)
-    apply_columns(x, dy, y, mean, k0, k1, k2, t, rows, first, width, chunk, backward);
-  else
-    apply_runs(x, dy, y, mean, k0, k1, k2, t, rows, first, width, chunk, backward);
+  if (t.length == 1) apply_columns(x, dy, y, mean, k0, k1, k2, t, rows, first, width, chunk, backward);
+  else apply_runs(x, dy, y, mean, k0, k1, k2, t, rows, first, width, chunk, backward);
 }
 
 kernel void batch_norm_apply(global const A_T* x, global A_T* y, global const T* partial, global const B_T* weight,
@@ -83,8 +81,8 @@ kernel void batch_norm_apply(global const A_T* x, global A_T* y, global const T*
   T mean = 0, m2 = 0;
   if (p.training) merge_splits(partial, p, c, &mean, &m2, team PASS_SCRATCH);
   if (is_active) {
-    const Forward k = forward_of(c, mean, m2, weight, bias, running_mean, running_var, save_mean, save_rstd, p,
-                                 chunk == 0);
+    const Forward k =
+        forward_of(c, mean, m2, weight, bias, running_mean, running_var, save_mean, save_rstd, p, chunk == 0);
     means[mine] = k.mean, scales[mine] = k.scale, shifts[mine] = k.shift;
   }
   barrier(CLK_LOCAL_MEM_FENCE);

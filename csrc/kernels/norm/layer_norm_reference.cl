@@ -1,9 +1,8 @@
 // The reference that the other layer norm kernels are checked against: one work-item per row.
 #include "norm/layer_norm.clh"
 
-kernel void layer_norm_reference(global const A_T* x, global const B_T* weight, global const B_T* bias,
-                                 global A_T* y, global T* mean, global T* rstd, const LayerNorm p,
-                                 const Team team) {
+kernel void layer_norm_reference(global const A_T* x, global const B_T* weight, global const B_T* bias, global A_T* y,
+                                 global T* mean, global T* rstd, const LayerNorm p, const Team team) {
   FOR_ROWS(row, team) {
     if (!row_active) continue;
     global const A_T* in = x + p.x + (long)row * p.length;
@@ -21,8 +20,8 @@ kernel void layer_norm_reference(global const A_T* x, global const B_T* weight, 
   }
 }
 kernel void layer_norm_reference_backward(global const A_T* x, global const A_T* dy, global const B_T* weight,
-                                          global const T* mean, global const T* rstd, global A_T* dx,
-                                          const LayerNorm p, const Team team) {
+                                          global const T* mean, global const T* rstd, global A_T* dx, const LayerNorm p,
+                                          const Team team) {
 #define GRAD(i) (LOAD_A(grad, i) * (p.weight >= 0 ? LOAD_B(weight, p.weight + (i)) : 1))
   FOR_ROWS(row, team) {
     if (!row_active) continue;
@@ -31,7 +30,6 @@ kernel void layer_norm_reference_backward(global const A_T* x, global const A_T*
     T s1 = 0, s2 = 0;
     ADD_UP(s1, i, p.length, GRAD(i))
     ADD_UP(s2, i, p.length, GRAD(i) * (LOAD_A(in, i) - m) * r)
-    for (int i = 0; i < p.length; ++i)
-      STORE_A(out, i, (GRAD(i) - s1 / n - (LOAD_A(in, i) - m) * r * s2 / n) * r);
+    for (int i = 0; i < p.length; ++i) STORE_A(out, i, (GRAD(i) - s1 / n - (LOAD_A(in, i) - m) * r * s2 / n) * r);
   }
 }

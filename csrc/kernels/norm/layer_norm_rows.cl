@@ -8,8 +8,8 @@ kernel void layer_norm_rows(global const A_T* x, global const B_T* weight, globa
 }
 
 kernel void layer_norm_rows_backward(global const A_T* x, global const A_T* dy, global const B_T* weight,
-                                     global const T* mean, global const T* rstd, global A_T* dx,
-                                     const LayerNorm p, const Team team) {
+                                     global const T* mean, global const T* rstd, global A_T* dx, const LayerNorm p,
+                                     const Team team) {
   DLB_REASSOCIATE
   TEAM_SCRATCH
   weight += p.weight;

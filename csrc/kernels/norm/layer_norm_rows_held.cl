@@ -1,9 +1,8 @@
 // Layer norm, and its gradient, of rows of at most NORM_HELD elements per work-item of a GPU: memory is read once.
 #include "norm/layer_norm.clh"
 
-kernel void layer_norm_rows_held(global const A_T* x, global const B_T* weight, global const B_T* bias,
-                                 global A_T* y, global T* mean, global T* rstd, const LayerNorm p,
-                                 const Team team) {
+kernel void layer_norm_rows_held(global const A_T* x, global const B_T* weight, global const B_T* bias, global A_T* y,
+                                 global T* mean, global T* rstd, const LayerNorm p, const Team team) {
   TEAM_SCRATCH
   weight += p.weight;
   bias += p.bias;
@@ -41,8 +40,8 @@ kernel void layer_norm_rows_held(global const A_T* x, global const B_T* weight, 
 }
 
 kernel void layer_norm_rows_held_backward(global const A_T* x, global const A_T* dy, global const B_T* weight,
-                                          global const T* mean, global const T* rstd, global A_T* dx,
-                                          const LayerNorm p, const Team team) {
+                                          global const T* mean, global const T* rstd, global A_T* dx, const LayerNorm p,
+                                          const Team team) {
   TEAM_SCRATCH
   weight += p.weight;
   FOR_ROWS(row, team) {

@@ -39,9 +39,8 @@ typedef struct NormFinish {
   dlb_long running_mean HOST_DEFAULT(-1), running_var HOST_DEFAULT(-1);
   dlb_long grad_weight HOST_DEFAULT(-1), grad_bias HOST_DEFAULT(-1);
   dlb_long partial HOST_DEFAULT(-1);  // the pass's results, [splits][2][rows]
-  dlb_long results
-      HOST_DEFAULT(-1);  // merged ones, the coefficients that norm/apply_*.cl take, or batch norm's y
-  dlb_long x, dy;        // batch_norm_apply.cl
+  dlb_long results HOST_DEFAULT(-1);  // merged ones, the coefficients that norm/apply_*.cl take, or batch norm's y
+  dlb_long x, dy;                     // batch_norm_apply.cl
   NormReal eps, momentum;
   dlb_uint rows, splits HOST_DEFAULT(1), count HOST_DEFAULT(1), per_split HOST_DEFAULT(1);
   dlb_uint groups HOST_DEFAULT(1), channels, samples HOST_DEFAULT(1);  // group norm

@@ -3,10 +3,10 @@
 #include "norm/pass.clh"
 
 // Block number `at`: its split, whose elements are from `begin` to `end`, and the first and the number of its columns.
-#define BLOCK_OF(at)                                                                        \
-  const uint blocks = (p.rows + p.block - 1) / p.block, split = (at) / blocks;              \
-  const uint first = ((at) - split * blocks) * p.block;                                     \
-  const int width = min(p.rows - first, p.block);                                           \
+#define BLOCK_OF(at)                                                           \
+  const uint blocks = (p.rows + p.block - 1) / p.block, split = (at) / blocks; \
+  const uint first = ((at)-split * blocks) * p.block;                          \
+  const int width = min(p.rows - first, p.block);                              \
   const uint begin = split * p.per_split, end = min(begin + p.per_split, p.count);
 
 kernel void norm_stats_columns(global const A_T* x, global T* results, const NormPass p, const Team team) {
@@ -60,8 +60,8 @@ kernel void norm_stats_columns(global const A_T* x, global T* results, const Nor
 
 // Where mean_group is 0 (layer norm) mean and rstd belong to the position i along the column, and the second sum
 // is of dy * (x - mean) * rstd.
-kernel void norm_sums_columns(global const A_T* x, global const A_T* dy, global const T* mean,
-                              global const T* rstd, global T* results, const NormPass p, const Team team) {
+kernel void norm_sums_columns(global const A_T* x, global const A_T* dy, global const T* mean, global const T* rstd,
+                              global T* results, const NormPass p, const Team team) {
   x += p.x, dy += p.dy, mean += p.mean, rstd += p.rstd, results += p.results;
 #ifdef DLB_CPU
   FOR_ROWS(at, team) {

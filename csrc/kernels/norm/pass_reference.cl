@@ -16,8 +16,8 @@ kernel void norm_stats_reference(global const A_T* x, global T* results, const N
   }
 }
 
-kernel void norm_sums_reference(global const A_T* x, global const A_T* dy, global const T* mean,
-                                global const T* rstd, global T* results, const NormPass p, const Team team) {
+kernel void norm_sums_reference(global const A_T* x, global const A_T* dy, global const T* mean, global const T* rstd,
+                                global T* results, const NormPass p, const Team team) {
   mean += p.mean, rstd += p.rstd;
   FOR_ROWS(row, team) {
     if (!row_active) continue;

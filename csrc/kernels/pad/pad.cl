@@ -18,14 +18,10 @@ inline int readers(PadAxis a, int reflect, int i) {
 }
 inline int reader(PadAxis a, int reflect, int i, int k) {
   int o;
-  if (!reflect)
-    o = (i == 0 ? 0 : i + a.before) + k;
-  else if (k == 0)
-    o = i + a.before;
-  else if (k == 1)
-    o = i == 0 ? -1 : a.before - i;
-  else
-    o = i == a.in - 1 ? -1 : a.before + 2 * (a.in - 1) - i;
+  if (!reflect) o = (i == 0 ? 0 : i + a.before) + k;
+  else if (k == 0) o = i + a.before;
+  else if (k == 1) o = i == 0 ? -1 : a.before - i;
+  else o = i == a.in - 1 ? -1 : a.before + 2 * (a.in - 1) - i;
   return o >= 0 && o < a.out && source(a, reflect, o) == i ? o : -1;
 }
 

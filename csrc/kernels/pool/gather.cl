@@ -4,7 +4,7 @@
 #include "pool/pool.clh"
 
 kernel void max_pool_gather(global A_T* x, global const A_T* y, global const long* index, const PoolParams p,
-                              const Team team) {
+                            const Team team) {
   const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;

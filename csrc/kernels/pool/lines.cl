@@ -1,3 +1,4 @@
+// clang-format off
 // Pooling, where a work-item takes neighbours of a line of the result: max_pool and avg_pool forward.
 #include "pool/pool.clh"
 

@@ -2,8 +2,8 @@
 // types that hold a running sum exactly enough (float, double).
 #include "pool/pool.clh"
 
-kernel void max_pool_planes(global A_T* x, global const A_T* y, global const long* index,
-                                     const PoolParams p, const Team team) {
+kernel void max_pool_planes(global A_T* x, global const A_T* y, global const long* index, const PoolParams p,
+                            const Team team) {
   const int in_size = p.axis[0].in * p.axis[1].in * p.axis[2].in;
   const int out_size = p.axis[0].out * p.axis[1].out * p.axis[2].out;
   FOR_ROWS(plane, team) {

@@ -34,10 +34,8 @@ inline void forward_reference(global const A_T* x, global A_T* y, global long* i
       for (at.h = h0; at.h < h1; at.h += ah.dilation)
         for (at.w = w0; at.w < w1; at.w += aw.dilation) {
           const T v = LOAD_A(x, p.x + place_of(at, p.lines.xs));
-          if (!is_max)
-            value += v;
-          else if (v > value || v != v)
-            value = v, place = ((long)at.d * ah.in + at.h) * aw.in + at.w;
+          if (!is_max) value += v;
+          else if (v > value || v != v) value = v, place = ((long)at.d * ah.in + at.h) * aw.in + at.w;
         }
     STORE_A(y, p.y + to, is_max ? value : value / (T)(p.divisor ? p.divisor : ds * hs * ws));
     if (is_max) index[p.index + to] = place;
@@ -51,8 +49,8 @@ kernel void avg_pool_reference(global const A_T* x, global A_T* y, const PoolPar
   forward_reference(x, y, 0, p, team, 0);
 }
 
-inline void backward_reference(global A_T* x, global const A_T* y, global const long* index, PoolParams p,
-                               Team team, const int is_max) {
+inline void backward_reference(global A_T* x, global const A_T* y, global const long* index, PoolParams p, Team team,
+                               const int is_max) {
   const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
@@ -84,8 +82,7 @@ kernel void max_pool_reference_backward(global A_T* x, global const A_T* y, glob
                                         const PoolParams p, const Team team) {
   backward_reference(x, y, index, p, team, 1);
 }
-kernel void avg_pool_reference_backward(global A_T* x, global const A_T* y, const PoolParams p,
-                                        const Team team) {
+kernel void avg_pool_reference_backward(global A_T* x, global const A_T* y, const PoolParams p, const Team team) {
   backward_reference(x, y, 0, p, team, 0);
 }
 

@@ -8,8 +8,8 @@ inline void owned(PoolAxisParams a, int o, int* begin, int* end) {
   *end = o == a.out - 1 ? a.in : (o + 1) * a.stride - a.pad;
 }
 
-inline void backward_windows(global A_T* x, global const A_T* y, global const long* index, PoolParams p,
-                             Team team, const int is_max) {
+inline void backward_windows(global A_T* x, global const A_T* y, global const long* index, PoolParams p, Team team,
+                             const int is_max) {
   const PoolAxisParams ad = p.axis[0], ah = p.axis[1], aw = p.axis[2];
   FOR_ROWS(row, team) {
     if (!row_active) continue;
@@ -49,8 +49,8 @@ inline void backward_windows(global A_T* x, global const A_T* y, global const lo
     }
   }
 }
-kernel void max_pool_windows(global A_T* x, global const A_T* y, global const long* index,
-                                      const PoolParams p, const Team team) {
+kernel void max_pool_windows(global A_T* x, global const A_T* y, global const long* index, const PoolParams p,
+                             const Team team) {
   backward_windows(x, y, index, p, team, 1);
 }
 kernel void avg_pool_windows(global A_T* x, global const A_T* y, const PoolParams p, const Team team) {

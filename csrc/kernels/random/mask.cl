@@ -1,3 +1,4 @@
+// clang-format off
 // Random choices with an input per element: dropout, and Bernoulli with a tensor of probabilities. T is float, with the
 // element's number as in random/random.cl.
 #include "common/philox.clh"

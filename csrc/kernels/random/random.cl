@@ -1,3 +1,4 @@
+// clang-format off
 // Random distributions. Element i of the output (A) is a function of (seed, counter + i / LANES) and i % LANES alone. T is
 // float, with four elements per Philox block, double (WIDE) with two, or long (INTEGER).
 #include "common/philox.clh"

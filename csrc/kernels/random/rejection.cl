@@ -47,8 +47,8 @@ inline T dlb_sample_gamma(T alpha, Source* source, T* power) {
 inline T dlb_factorial_rest(T k) {
   const T r = C(1.0) / (k > 0 ? k : C(1.0)), q = r * r;
   if (k < C(10.0)) return lgamma(k + C(1.0)) + k - (k > 0 ? k * log(k) : 0) - C(0.91893853320467274178);
-  return C(0.5) * log(k) + r * (C(0.083333333333333333) - q * (C(0.0027777777777777778) - q *
-             C(7.9365079365079365e-4)));
+  return C(0.5) * log(k) +
+         r * (C(0.083333333333333333) - q * (C(0.0027777777777777778) - q * C(7.9365079365079365e-4)));
 }
 // k log(k / mean) + mean - k
 inline T dlb_deviance(T k, T mean) {
@@ -105,16 +105,16 @@ inline T dlb_sample_binomial(T n, T p, Source* source) {
   const T q = C(1.0) - p, spread = sqrt(n * p * q), m = floor((n + C(1.0)) * p);
   const T b = C(1.15) + C(2.53) * spread, a = C(-0.0873) + C(0.0248) * b + C(0.01) * p, c = n * p + C(0.5);
   const T alpha = (C(2.83) + C(5.1) / b) * spread, squeeze = C(0.92) - C(4.2) / b;
-  const T most = dlb_deviance(m, n * p) + dlb_deviance(n - m, n * q) + dlb_factorial_rest(m) +
-                 dlb_factorial_rest(n - m);
+  const T most =
+      dlb_deviance(m, n * p) + dlb_deviance(n - m, n * q) + dlb_factorial_rest(m) + dlb_factorial_rest(n - m);
   for (;;) {
     dlb_draw(source, &u, &v);
     u -= C(0.5);
     const T s = C(0.5) - fabs(u), k = floor((C(2.0) * a / s + b) * u + c);
     if (s >= C(0.07) && v <= squeeze) return k;
     if (k < 0 || k > n) continue;
-    const T density = most - dlb_deviance(k, n * p) - dlb_deviance(n - k, n * q) - dlb_factorial_rest(k) -
-                      dlb_factorial_rest(n - k);
+    const T density =
+        most - dlb_deviance(k, n * p) - dlb_deviance(n - k, n * q) - dlb_factorial_rest(k) - dlb_factorial_rest(n - k);
     if (log(v * alpha / (a / (s * s) + b)) <= density) return k;
   }
 }
@@ -125,11 +125,11 @@ inline T dlb_binomial_of(T n, T p, Source* source) {
   return p <= C(0.5) ? dlb_sample_binomial(n, p, source) : n - dlb_sample_binomial(n, C(1.0) - p, source);
 }
 
-#define FOR_EACH(value)                                                                    \
-  const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, count);      \
-  for (uint i = begin; i < end; ++i) {                                                     \
-    Source source = {seed, counter + i, 0};                                                \
-    value                                                                                  \
+#define FOR_EACH(value)                                                               \
+  const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, count); \
+  for (uint i = begin; i < end; ++i) {                                                \
+    Source source = {seed, counter + i, 0};                                           \
+    value                                                                             \
   }
 
 // Gamma numbers, or their logarithms. None is below `least`.

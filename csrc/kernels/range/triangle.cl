@@ -24,7 +24,6 @@ kernel void dlb_triangle(global const E* in, global E* out, long in_offset, long
   const uint batch = dlb_divide(row, rows), r = row - batch * rows.divisor;
   const long d = (long)c - (long)r - diagonal;
   const bool keep = upper ? d >= 0 : d <= 0;
-  out[out_offset + i] =
-      keep ? in[in_offset + batch * batch_stride + r * row_stride + c * column_stride] : (E)0;
+  out[out_offset + i] = keep ? in[in_offset + batch * batch_stride + r * row_stride + c * column_stride] : (E)0;
 #endif
 }

@@ -4,16 +4,16 @@
 #include "kernels/reduce/segment.h"
 
 // Where result number `id` lies, and its segment; empty where the bounds make no sense.
-#define RESULT_OF(id)                                                                                   \
-  const uint i = (id) % p.inner, s = (id) / p.inner % p.segments;                                       \
-  const ulong o = (id) / p.inner / p.segments, line = p.data + (o * p.n) * p.inner + i;                 \
-  global const long* bound = bounds + p.bounds + o * (p.segments + 1) + s;                              \
-  const long begin = clamp(bound[0], 0L, (long)p.n), end = clamp(bound[1], begin, (long)p.n);           \
+#define RESULT_OF(id)                                                                         \
+  const uint i = (id) % p.inner, s = (id) / p.inner % p.segments;                             \
+  const ulong o = (id) / p.inner / p.segments, line = p.data + (o * p.n) * p.inner + i;       \
+  global const long* bound = bounds + p.bounds + o * (p.segments + 1) + s;                    \
+  const long begin = clamp(bound[0], 0L, (long)p.n), end = clamp(bound[1], begin, (long)p.n); \
   const long length = bound[1] - bound[0];
-#define EACH_RESULT                                                                                     \
-  const ulong results = (ulong)p.outer * p.segments * p.inner;                                          \
+#define EACH_RESULT                                            \
+  const ulong results = (ulong)p.outer * p.segments * p.inner; \
   for (ulong id = get_global_id(0) * (ulong)p.per_item, id_end = min(id + p.per_item, results); id < id_end; ++id)
-#define AT(k) (line + (ulong)(k) * p.inner)
+#define AT(k) (line + (ulong)(k)*p.inner)
 
 kernel void dlb_segment_reduce(global const A_T* data, global const long* bounds, global A_T* out,
                                const SegmentParams p, T initial) {
@@ -30,10 +30,8 @@ kernel void dlb_segment_reduce(global const A_T* data, global const long* bounds
       }
     }
     if (p.reduction == SEGMENT_MEAN) {
-      if (length > 0)
-        value /= (T)length;
-      else if (!p.has_initial)
-        value = NAN;
+      if (length > 0) value /= (T)length;
+      else if (!p.has_initial) value = NAN;
     }
     STORE_A(out, p.out + id, value);
   }

@@ -7,8 +7,8 @@
 #define FOR_CELLS(n, j) FOR_ROWS(n, team) DLB_SIMD for (int j = 0; j < size; ++j)
 #else
 // One work-item per cell.
-#define FOR_CELLS(n, j)                                   \
-  FOR_ROWS(cell, team)                                    \
+#define FOR_CELLS(n, j) \
+  FOR_ROWS(cell, team)  \
   for (int n = cell / size, j = cell - n * size, once = cell_active; once; once = 0)
 #endif
 
@@ -83,8 +83,7 @@ kernel void gru_cell(global const A_T* input, global const A_T* hidden, global c
 }
 
 kernel void gru_cell_backward(global const A_T* grad_hy, global const A_T* workspace, global A_T* grad_input,
-                              global A_T* grad_hidden, global A_T* grad_hx, const RnnParams p,
-                              const Team team) {
+                              global A_T* grad_hidden, global A_T* grad_hx, const RnnParams p, const Team team) {
   const int size = p.size;
   grad_hy += p.offset[0], workspace += p.offset[1];
   grad_input += p.offset[2], grad_hidden += p.offset[3], grad_hx += p.offset[4];

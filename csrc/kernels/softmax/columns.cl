@@ -30,8 +30,7 @@ kernel void softmax_columns(global const A_T* x, global B_T* y, const SoftmaxPar
     global B_T* out = y + p.y + at.base;
     T top[COLUMN_BLOCK], sum[COLUMN_BLOCK];
     for (int j = 0; j < at.n; ++j) top[j] = -INFINITY, sum[j] = 0;
-    for (long d = 0; d < end; d += p.inner)
-      DLB_SIMD for (int j = 0; j < at.n; ++j) {
+    for (long d = 0; d < end; d += p.inner) DLB_SIMD for (int j = 0; j < at.n; ++j) {
         const T v = LOAD_A(in, d + j);
         top[j] = top[j] < v ? v : top[j];
       }
@@ -42,8 +41,7 @@ kernel void softmax_columns(global const A_T* x, global B_T* y, const SoftmaxPar
       if (p.log_form) {
         DLB_SIMD for (int j = 0; j < at.n; ++j) STORE_B(out, d + j, LOAD_A(in, d + j) - top[j] - sum[j]);
       } else {
-        DLB_SIMD for (int j = 0; j < at.n; ++j)
-            STORE_B(out, d + j, softmax_exp(LOAD_A(in, d + j) - top[j]) * sum[j]);
+        DLB_SIMD for (int j = 0; j < at.n; ++j) STORE_B(out, d + j, softmax_exp(LOAD_A(in, d + j) - top[j]) * sum[j]);
       }
   }
 }
@@ -59,8 +57,7 @@ kernel void softmax_columns_backward(global const A_T* grad, global const A_T* r
     global B_T* out = y + p.y + at.base;
     T sum[COLUMN_BLOCK];
     for (int j = 0; j < at.n; ++j) sum[j] = 0;
-    for (long d = 0; d < end; d += p.inner)
-      DLB_SIMD for (int j = 0; j < at.n; ++j) {
+    for (long d = 0; d < end; d += p.inner) DLB_SIMD for (int j = 0; j < at.n; ++j) {
         const T v = LOAD_A(g, d + j);
         sum[j] += p.log_form ? v : v * LOAD_A(r, d + j);
       }
@@ -69,8 +66,7 @@ kernel void softmax_columns_backward(global const A_T* grad, global const A_T* r
         DLB_SIMD for (int j = 0; j < at.n; ++j)
             STORE_B(out, d + j, LOAD_A(g, d + j) - softmax_exp(LOAD_A(r, d + j)) * sum[j]);
       } else {
-        DLB_SIMD for (int j = 0; j < at.n; ++j)
-            STORE_B(out, d + j, LOAD_A(r, d + j) * (LOAD_A(g, d + j) - sum[j]));
+        DLB_SIMD for (int j = 0; j < at.n; ++j) STORE_B(out, d + j, LOAD_A(r, d + j) * (LOAD_A(g, d + j) - sum[j]));
       }
   }
 }

@@ -2,11 +2,11 @@
 // dimension and TEAM_GROUP / team.lanes along the inner ones, a group for each such block.
 #include "softmax/softmax.clh"
 
-#define COLUMN_OF_GROUP                                                                                    \
-  const int lanes = team.lanes, width = TEAM_GROUP / lanes, lane = get_local_id(0) / width;              \
-  const int blocks = (p.inner + width - 1) / width, outer = get_group_id(0) / blocks;                       \
-  const int column = ((int)get_group_id(0) - outer * blocks) * width + (int)get_local_id(0) % width;        \
-  const int end = column < p.inner ? p.dim : 0; /* columns past the last have no elements */                \
+#define COLUMN_OF_GROUP                                                                              \
+  const int lanes = team.lanes, width = TEAM_GROUP / lanes, lane = get_local_id(0) / width;          \
+  const int blocks = (p.inner + width - 1) / width, outer = get_group_id(0) / blocks;                \
+  const int column = ((int)get_group_id(0) - outer * blocks) * width + (int)get_local_id(0) % width; \
+  const int end = column < p.inner ? p.dim : 0; /* columns past the last have no elements */         \
   const long base = (long)outer * p.dim * p.inner + column;
 
 // Over the work-items of one column, the sum or the maximum; in all of them.

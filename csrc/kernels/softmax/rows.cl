@@ -19,8 +19,7 @@ kernel void softmax_rows(global const A_T* x, global B_T* y, const SoftmaxParams
       DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) STORE_B(out, i, LOAD_A(in, i) - top - shift);
     } else {
       const T scale = C(1.0) / sum;
-      DLB_SIMD for (int i = LANE; i < p.dim; i += LANES)
-          STORE_B(out, i, softmax_exp(LOAD_A(in, i) - top) * scale);
+      DLB_SIMD for (int i = LANE; i < p.dim; i += LANES) STORE_B(out, i, softmax_exp(LOAD_A(in, i) - top) * scale);
     }
   }
 }

@@ -24,11 +24,11 @@ kernel void rates_nothing(global float4* p) {}
 #define V JOIN(T, VECTOR)
 #define MULTIPLY_ADD(x, a, b) fma(x, a, b)
 // 40 multiply-adds of a vector in each of `count` iterations.
-#define BODY                                             \
-  EACH(START)                                            \
-  for (int i = 0; i < count; i++) {                      \
-    EACH(STEP) EACH(STEP) EACH(STEP) EACH(STEP)          \
-  }                                                      \
+#define BODY                                    \
+  EACH(START)                                   \
+  for (int i = 0; i < count; i++) {             \
+    EACH(STEP) EACH(STEP) EACH(STEP) EACH(STEP) \
+  }                                             \
   out[get_global_id(0)] = x0 + x1 + x2 + x3 + x4 + x5 + x6 + x7 + x8 + x9;
 kernel void rates_float32(global V* out, float first, float second, int count) {
   const V a = (V)(first), b = (V)(second);

@@ -6,8 +6,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void rates_bf16(global flo
   for (int i = 0; i < 4 * TILE_BYTES / 4; i++) a[i] = 0.f;
   const size_t first = (size_t)a;
   bf16_begin((local uchar*)scratch);
-  bf16_multiply(first, first + TILE_BYTES, 64, 0, count, 0, first + 2 * TILE_BYTES, 0, first + 4 * TILE_BYTES, 0, 32,
-                1);
+  bf16_multiply(
+      first, first + TILE_BYTES, 64, 0, count, 0, first + 2 * TILE_BYTES, 0, first + 4 * TILE_BYTES, 0, 32, 1);
   bf16_end();
   out[get_global_id(0)] = a[4 * TILE_BYTES / 4];
 }

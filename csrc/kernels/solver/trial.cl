@@ -11,7 +11,7 @@
 #define FINITE(v) isfinite(v)
 #else
 #define MAGNITUDE(v) (float)((v) < 0 ? -(v) : (v))
-#define VALUE(a, b) ((ACC)((a) * 4.f))
+#define VALUE(a, b) ((ACC)((a)*4.f))
 #define SAME(g, w) ((g) == (w))
 #define FINITE(v) true
 #endif

@@ -61,8 +61,7 @@ kernel void dlb_sort_rows(global K* keys, long keys_offset, global int* places, 
   const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, rows);
   for (uint row = begin; row < end; ++row) {
     const ulong at = (ulong)row * n;
-    if (n <= SHORT_ROW)
-      dlb_insertion_sort(keys + keys_offset + at, places + places_offset + at, n, bias);
+    if (n <= SHORT_ROW) dlb_insertion_sort(keys + keys_offset + at, places + places_offset + at, n, bias);
     else
       dlb_radix_sort(keys + keys_offset + at, places + places_offset + at, other_keys + other_keys_offset + at,
                      other_places + other_places_offset + at, n, bias, bits);
@@ -84,7 +83,8 @@ inline uint dlb_leading_digit(global const K* key, uint n, uint step, uint least
 }
 
 // Gathers the keys up to a leading digit, and their places; returns how many. Most blocks have none.
-inline uint dlb_gather_keys(global const K* key, uint n, uint digit, uint shift, K bias, global K* to, global int* place) {
+inline uint dlb_gather_keys(global const K* key, uint n, uint digit, uint shift, K bias, global K* to,
+                            global int* place) {
   enum { BLOCK = 64 };
   const K last = ((K)(digit + 1) << shift) - 1;  // all ones for the last digit of all bits
   uint count = 0;
@@ -139,8 +139,7 @@ kernel void dlb_select_sorted(global K* keys, long keys_offset, global int* plac
 
 // The k smallest of each row in order, earlier places first among equals: kept sorted while the row is read once.
 kernel void dlb_select_rows(global const K* keys, long keys_offset, global K* best, long best_offset,
-                            global int* places, long places_offset, uint rows, uint n, uint k, uint per_item,
-                            K bias) {
+                            global int* places, long places_offset, uint rows, uint n, uint k, uint per_item, K bias) {
   const uint begin = get_global_id(0) * per_item, end = min(begin + per_item, rows);
   for (uint row = begin; row < end; ++row) {
     global const K* from = keys + keys_offset + (ulong)row * n;
@@ -175,8 +174,8 @@ kernel void dlb_radix_count(global const K* keys, long keys_offset, uint rows, u
 
 kernel void dlb_radix_move(global const K* keys, long keys_offset, global const int* places, long places_offset,
                            global K* to_keys, long to_keys_offset, global int* to_places, long to_places_offset,
-                           uint rows, uint n, uint chunks, uint per_chunk, K bias, uint shift,
-                           global const int* counts, long counts_offset, int first) {
+                           uint rows, uint n, uint chunks, uint per_chunk, K bias, uint shift, global const int* counts,
+                           long counts_offset, int first) {
   const uint id = get_global_id(0), row = id / chunks, chunk = id % chunks;
   if (row >= rows) return;
   int next[RADIX];

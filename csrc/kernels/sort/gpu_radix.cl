@@ -21,8 +21,8 @@ inline uint dlb_moves_before(K varying, uint pass) {
 
 // counts [row][block][digit]. In the first pass, varying [row] [block] behind the rows' own: bits that differ from the
 // row's first.
-kernel void dlb_radix_count(global const R* from, global const R* keys, global const R* other_keys,
-                            global uint* counts, global K* varying, const RadixParams p) {
+kernel void dlb_radix_count(global const R* from, global const R* keys, global const R* other_keys, global uint* counts,
+                            global K* varying, const RadixParams p) {
   local uint count[RADIX];
   local uint differing[2];
   const uint item = get_local_id(0), row = get_group_id(0) / p.blocks, block = get_group_id(0) % p.blocks;
@@ -172,8 +172,7 @@ kernel void dlb_radix_move(global const R* from, global const int* places, globa
   for (uint k = 0; k < ITEMS; ++k) {
     const uint i = k * SORT_GROUP + item;
     if (i < end) {
-      if (!last)
-        to_order[target[k]] = tables.shared.origins[i];
+      if (!last) to_order[target[k]] = tables.shared.origins[i];
       else if (p.wants_indices)
         dlb_write_index(indices, p.indices + at_row + target[k], p.wide, tables.shared.origins[i]);
     }

@@ -2,8 +2,8 @@
 // with their places, are the result.
 #include "sort/gpu_rank.clh"
 
-inline void dlb_write_sorted(global R* values, global int* indices, const SortRowsParams* p, uint row, uint at,
-                             R value, uint index) {
+inline void dlb_write_sorted(global R* values, global int* indices, const SortRowsParams* p, uint row, uint at, R value,
+                             uint index) {
   if (at >= p->k) return;
   const ulong to = (ulong)row * p->k + at;
   if (p->wants_values) values[p->values + to] = value;
@@ -46,8 +46,8 @@ kernel void dlb_sort_short(global const R* from, global const int* places, globa
     const uint row = first + t / padded, i = t & (padded - 1);
     if (row < p.rows && i < p.n) {
       const ulong at = (ulong)row * p.n + place[t];
-      dlb_write_sorted(values, indices, &p, row, i, from[p.from + at],
-                       p.has_places ? (uint)places[p.places + at] : place[t]);
+      dlb_write_sorted(
+          values, indices, &p, row, i, from[p.from + at], p.has_places ? (uint)places[p.places + at] : place[t]);
     }
   }
 }
@@ -79,7 +79,7 @@ kernel void dlb_sort_block(global const R* from, global const int* places, globa
   barrier(CLK_LOCAL_MEM_FENCE);
   for (uint shift = 0; shift < p.bits; shift += SORT_DIGIT_BITS) {
     if ((differing[shift / 32] >> shift % 32 & (RADIX - 1)) == 0) continue;
-    // Elements behind the row's end come after all others and stay there.
+      // Elements behind the row's end come after all others and stay there.
 #pragma unroll
     for (uint k = 0; k < ITEMS; ++k) digit[k] = ELEMENT(k) < p.n ? DIGIT(number[k], shift) : RADIX - 1;
     dlb_rank(digit, rank, &tables);

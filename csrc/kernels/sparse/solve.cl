@@ -10,8 +10,8 @@
 #define DIV(a, b) ((a) / (b))
 #endif
 
-kernel void dlb_sparse_solve(global const long* row_begin, global const long* column, global const A_T* a, global A_T* x,
-                             const SparseSolve p) {
+kernel void dlb_sparse_solve(global const long* row_begin, global const long* column, global const A_T* a,
+                             global A_T* x, const SparseSolve p) {
   const long of = get_global_id(0);
   if (of >= p.columns) return;
   for (long step = 0; step < p.rows; ++step) {
@@ -20,8 +20,7 @@ kernel void dlb_sparse_solve(global const long* row_begin, global const long* co
     T sum = LOAD_A(x, at), diagonal = 0;
     for (long e = row_begin[p.row_begin + row]; e < end; ++e) {
       const long c = column[p.column + e];
-      if (c == row)
-        diagonal = LOAD_A(a, p.a + e);
+      if (c == row) diagonal = LOAD_A(a, p.a + e);
       else if ((c > row) == (p.upper != 0))
         sum -= MUL(LOAD_A(a, p.a + e), LOAD_A(x, p.x + c * p.x_row + of * p.x_column));
     }

@@ -1,3 +1,4 @@
+// clang-format off
 // One pass of a separable resampling, along the middle axis of [outer, axis, inner], by a table of weights of T. A_T: the
 // type that is read, B_T: that is written. BYTES: both are bytes, and weights are integers.
 #include "common/team.clh"

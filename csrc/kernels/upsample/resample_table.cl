@@ -57,10 +57,10 @@ kernel void resample_table(global int* bounds, global T* weights, const Resample
 #define MOST_LANES 64
 #ifdef DLB_CPU
 #define WEIGHT_T short
-#define WEIGHT_AT(o, k) ((long)(o) * a.taps + (k))
+#define WEIGHT_AT(o, k) ((long)(o)*a.taps + (k))
 #else
 #define WEIGHT_T int
-#define WEIGHT_AT(o, k) ((long)(k) * a.out + (o))
+#define WEIGHT_AT(o, k) ((long)(k)*a.out + (o))
 #endif
 kernel void resample_quantise(global const int* bounds, global const T* weights, long weights_offset,
                               global int* quantised, long quantised_offset, int places, const ResampleTable p) {

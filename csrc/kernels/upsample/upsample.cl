@@ -36,8 +36,7 @@ kernel void resize(global const A_T* x, global A_T* y, const ResizeParams p, con
         COPY_PIECE(y + base, out_hop, at.lanes, in, j * p.lines.xs[1])
       } else {
 #ifdef DLB_CPU
-        if (at.w != known)
-          DLB_SIMD for (int j = 0; j < at.lanes; ++j) index[0][j] = nearest_of(aw, at.w + j);
+        if (at.w != known) DLB_SIMD for (int j = 0; j < at.lanes; ++j) index[0][j] = nearest_of(aw, at.w + j);
         known = at.w;
         COPY_PIECE(y + base, out_hop, at.lanes, in, index[0][j] * p.lines.xs[4])
 #else
@@ -65,8 +64,8 @@ kernel void resize(global const A_T* x, global A_T* y, const ResizeParams p, con
           const T common = dw[d] * hw[h];
           global const A_T* from = in + di[d] * p.lines.xs[2] + hi[h] * p.lines.xs[3];
           for (int w = 0; w < tw; ++w)
-            DLB_SIMD for (int j = 0; j < at.lanes; ++j)
-                sum[j] += common * weight[w][j] * LOAD_A(from, index[w][j] * p.lines.xs[4]);
+            DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] +=
+                common * weight[w][j] * LOAD_A(from, index[w][j] * p.lines.xs[4]);
         }
     }
     store_piece(y + base, out_hop, at.lanes, sum);
@@ -118,8 +117,8 @@ kernel void resize_backward(global A_T* x, global const A_T* y, const ResizePara
           for (int w = 0; w < count; ++w) {
             if (shares[w] == 0) continue;
             const T weight = common * shares[w];
-            DLB_SIMD for (int j = 0; j < at.lanes; ++j)
-                sum[j] += weight * LOAD_A(from, w * p.lines.ys[4] + j * p.lines.ys[1]);
+            DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] +=
+                weight * LOAD_A(from, w * p.lines.ys[4] + j * p.lines.ys[1]);
           }
         }
       }

@@ -9,9 +9,8 @@
 #define COLUMN_LANES 1
 #endif
 
-#define FOR_UNITS(unit, count)                                                                      \
-  for (uint unit = get_global_id(0) * p.per_item, unit##_end = min(unit + p.per_item, count);       \
-       unit < unit##_end; ++unit)
+#define FOR_UNITS(unit, count) \
+  for (uint unit = get_global_id(0) * p.per_item, unit##_end = min(unit + p.per_item, count); unit < unit##_end; ++unit)
 
 // Only moves bits: A_T is an unsigned type of the element's size.
 #ifdef DLB_CPU
@@ -23,9 +22,9 @@ kernel void im2col(global const A_T* image, global A_T* columns, const ColumnPar
     const int lanes = min(COLUMN_LANES, p.out[1] - first);
     const int y = oy * p.stride[0] - p.pad[0] + tap / p.filter[1] * p.dilation[0];
     const int x = first * p.stride[1] - p.pad[1] + tap % p.filter[1] * p.dilation[1];
-    global A_T* to = columns + p.columns +
-                     (((long)n * p.channels.divisor + c) * p.taps.divisor + tap) * p.out[0] * p.out[1] +
-                     (long)oy * p.out[1] + first;
+    global A_T* to =
+        columns + p.columns + (((long)n * p.channels.divisor + c) * p.taps.divisor + tap) * p.out[0] * p.out[1] +
+        (long)oy * p.out[1] + first;
     // The lanes whose element is in the image.
     const int inside = y >= 0 && y < p.in[0], step = p.stride[1];
     const int low = inside ? clamp(x >= 0 ? 0 : (step - 1 - x) / step, 0, lanes) : lanes;
@@ -49,7 +48,8 @@ kernel void im2col(global const A_T* image, global A_T* columns, const ColumnPar
   const int ox = dlb_next(&rest, p.pieces), oy = dlb_next(&rest, p.height), c = dlb_next(&rest, p.channels), n = rest;
   const int top = oy * p.stride[0] - p.pad[0], left = ox * p.stride[1] - p.pad[1];
   const long length = (long)p.out[0] * p.out[1];
-  global A_T* to = columns + p.columns + ((long)n * p.channels.divisor + c) * p.taps.divisor * length + (long)oy * p.out[1] + ox;
+  global A_T* to =
+      columns + p.columns + ((long)n * p.channels.divisor + c) * p.taps.divisor * length + (long)oy * p.out[1] + ox;
   image += p.image + n * p.xs[0] + c * p.xs[1];
   for (int fy = 0; fy < p.filter[0]; ++fy) {
     const int y = top + fy * p.dilation[0];

@@ -4,9 +4,9 @@
 #include "common/team.clh"
 #include "vision/deform.clh"
 
-#define FOR_PIECES(at)                                                                                    \
-  const uint begin = get_global_id(0) * p.per_item, end = min(begin + p.per_item, p.positions);           \
-  deform_piece at;                                                                                        \
+#define FOR_PIECES(at)                                                                          \
+  const uint begin = get_global_id(0) * p.per_item, end = min(begin + p.per_item, p.positions); \
+  deform_piece at;                                                                              \
   for (uint position = begin; position < end && (at = piece_of(&p, position, end), 1); position += at.lanes)
 
 kernel void deform_columns(global const A_T* x, global const A_T* offsets, global const A_T* masks, global A_T* columns,
@@ -20,8 +20,7 @@ kernel void deform_columns(global const A_T* x, global const A_T* offsets, globa
       global const A_T* image = x + p.x + at.n * p.xs[0] + c * p.xs[1];
       T sum[DEFORM_LANES];
       for (int j = 0; j < at.lanes; ++j) sum[j] = 0;
-      for (int k = 0; k < 4; ++k)
-        DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
+      for (int k = 0; k < 4; ++k) DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
           const T v = LOAD_A(image, max(taps.index[k][j], 0));
           sum[j] += taps.index[k][j] >= 0 ? taps.weight[k][j] * v : (T)0;
         }
@@ -45,8 +44,7 @@ kernel void deform_backward_places(global const A_T* x, global const A_T* offset
     for (int c = first_channel_of(&p, at.group); c < first_channel_of(&p, at.group + 1); ++c) {
       global const A_T* image = x + p.x + at.n * p.xs[0] + c * p.xs[1];
       const long from = column_of(&p, at, c);
-      for (int k = 0; k < 4; ++k)
-        DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
+      for (int k = 0; k < 4; ++k) DLB_SIMD for (int j = 0; j < at.lanes; ++j) {
           const T v = LOAD_A(image, max(taps.index[k][j], 0));
           sum[k][j] += taps.index[k][j] >= 0 ? LOAD_A(columns, from + j) * v : (T)0;
         }

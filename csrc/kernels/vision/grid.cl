@@ -80,8 +80,8 @@ kernel void grid_sample_backward_grid(global const A_T* x, global const A_T* gri
       for (int k = 0; k < TAPS; ++k) {
         T v[GRID_LANES];
         GATHER(LOAD_A, from, index[k], at.lanes, v)
-        DLB_SIMD for (int j = 0; j < at.lanes; ++j)
-            sum[k][j] += index[k][j] >= 0 ? LOAD_A(grad, j * p.ys[4]) * v[j] : (T)0;
+        DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[k][j] +=
+            index[k][j] >= 0 ? LOAD_A(grad, j * p.ys[4]) * v[j] : (T)0;
       }
     }
     for (int axis = 0; axis < AXES; ++axis)

@@ -3,8 +3,8 @@
 #include "vision/grid.clh"
 
 // The gradient of the input is added to x, which is of T.
-kernel void grid_sample_backward_input(global A_T* x, global const B_T* grid, global const B_T* y,
-                                       const GridParams p, const Owners owners) {
+kernel void grid_sample_backward_input(global A_T* x, global const B_T* grid, global const B_T* y, const GridParams p,
+                                       const Owners owners) {
   const dlb_owner own = owner_of(owners, get_global_id(0));
   for (uint position = own.first; position < own.end;) {
     const grid_piece at = piece_of(p, position, own.end);

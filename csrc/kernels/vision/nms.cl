@@ -43,7 +43,8 @@ kernel void nms_mask(global const A_T* boxes, long offset, global ulong* masks, 
   for (int k = 0; k < 4; ++k) box[k][lane] = boxes[(long)k * n + mine];
   barrier(CLK_LOCAL_MEM_FENCE);
   if (i >= n) return;
-  const T x1 = boxes[i], y1 = boxes[n + i], x2 = boxes[2L * n + i], y2 = boxes[3L * n + i], area = (x2 - x1) * (y2 - y1);
+  const T x1 = boxes[i], y1 = boxes[n + i], x2 = boxes[2L * n + i], y2 = boxes[3L * n + i],
+          area = (x2 - x1) * (y2 - y1);
   ulong mask = 0;
   const int end = min(WORD, n - word * WORD);
   for (int j = max(0, i + 1 - word * WORD); j < end; ++j) {

@@ -37,8 +37,8 @@ ASSERT_SIZE(RoiParams, 176);
 // vision/deform.clh. x: the input or its gradient, offset, mask: what moves and weighs its places, columns
 // [n, c * taps, out]: what the places held, or its gradient.
 typedef struct {
-  dlb_long x, offset, mask, columns, offset_grad, mask_grad;  // offsets
-  dlb_long xs[4];  // strides of N, C, H, W; all others are contiguous
+  dlb_long x, offset, mask, columns, offset_grad, mask_grad;         // offsets
+  dlb_long xs[4];                                                    // strides of N, C, H, W; all others are contiguous
   dlb_int in[2], out[2], filter[2], stride[2], pad[2], dilation[2];  // H, W
   Divider width, height, taps, groups;                               // width, height: of the output
   dlb_int channels, use_mask;

@@ -34,9 +34,9 @@ inline void map_channels(global int* places, const RoiParams* p, roi_unit at) {
 }
 
 #define ADD_CORNERS(at_lane)                                                                          \
-  DLB_SIMD for (int j = 0; j < at.lanes; ++j)                                                         \
-      sum[j] += share[0] * LOAD_A(a, at_lane) + share[1] * LOAD_A(b, at_lane) + share[2] * LOAD_A(c, at_lane) + \
-                share[3] * LOAD_A(d, at_lane);
+  DLB_SIMD for (int j = 0; j < at.lanes; ++j) sum[j] +=                                               \
+      share[0] * LOAD_A(a, at_lane) + share[1] * LOAD_A(b, at_lane) + share[2] * LOAD_A(c, at_lane) + \
+      share[3] * LOAD_A(d, at_lane);
 
 kernel void roi_align(global const A_T* x, global const A_T* rois, global A_T* y, global int* places, const RoiParams p,
                       const Team team) {

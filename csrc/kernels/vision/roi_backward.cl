@@ -11,9 +11,9 @@
 #define CHANNELS 1
 #endif
 
-#define FOR_OWN_BINS(owners)                                      \
-  const dlb_owner own = owner_of(owners, get_global_id(0));       \
-  const long hop = channel_hop(&p);                               \
+#define FOR_OWN_BINS(owners)                                \
+  const dlb_owner own = owner_of(owners, get_global_id(0)); \
+  const long hop = channel_hop(&p);                         \
   for (uint position = own.first; position < own.end; ++position)
 
 inline int owns_image(dlb_owner own, int n) { return n >= own.n0 && n < own.n1; }
@@ -27,7 +27,8 @@ kernel void roi_align_backward(global A_T* x, global const B_T* rois, global con
     if (!owns_image(own, box.n)) continue;
     const T count = box.grid_height * box.grid_width;
     global A_T* image = x + p.x + box.n * p.xs[0] + first_channel(&p, bin);
-    global const B_T* grad = y + p.y + number * p.ys[0] + bin / p.pooled_width * p.ys[2] + bin % p.pooled_width * p.ys[3];
+    global const B_T* grad =
+        y + p.y + number * p.ys[0] + bin / p.pooled_width * p.ys[2] + bin % p.pooled_width * p.ys[3];
     for (int c = own.c0; c < own.c1; c += CHANNELS) {
       const int lanes = CHANNELS == 1 ? 1 : min(CHANNELS, own.c1 - c);
       global A_T* channel = image + c * hop;
@@ -63,7 +64,8 @@ kernel void roi_max_backward(global A_T* x, global const B_T* rois, global const
     const int bin = position - number * p.bins.divisor, n = image_of(rois + p.rois + number * 5L, p.samples);
     if (!owns_image(own, n)) continue;
     global A_T* image = x + p.x + n * p.xs[0];
-    global const B_T* grad = y + p.y + number * p.ys[0] + bin / p.pooled_width * p.ys[2] + bin % p.pooled_width * p.ys[3];
+    global const B_T* grad =
+        y + p.y + number * p.ys[0] + bin / p.pooled_width * p.ys[2] + bin % p.pooled_width * p.ys[3];
     for (int c = own.c0; c < own.c1; ++c) {
       const int place = places[p.places + ((long)number * p.channels + c) * p.bins.divisor + bin];
       if (place < own.r0 * p.width || place >= own.r1 * p.width) continue;
@@ -84,7 +86,8 @@ kernel void roi_average_backward(global A_T* x, global const B_T* rois, global c
     if (!owns_image(own, n) || !whole_bins(roi, &p, bin, 0, p.height, p.width, rows, columns)) continue;
     const T area = (rows[1] - rows[0]) * (columns[1] - columns[0]);
     global A_T* image = x + p.x + n * p.xs[0] + first_channel(&p, bin);
-    global const B_T* grad = y + p.y + number * p.ys[0] + bin / p.pooled_width * p.ys[2] + bin % p.pooled_width * p.ys[3];
+    global const B_T* grad =
+        y + p.y + number * p.ys[0] + bin / p.pooled_width * p.ys[2] + bin % p.pooled_width * p.ys[3];
     for (int c = own.c0; c < own.c1; ++c) {
       const T g = LOAD_B(grad, c * p.ys[1]) / area;
       for (int h = max(rows[0], own.r0); h < min(rows[1], own.r1); ++h)
