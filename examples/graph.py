@@ -49,6 +49,7 @@ def run(device: torch.device, batches: list[torch.Tensor], graphed: bool) -> tup
     ocl = torch.ocl  # type: ignore[attr-defined]
     training = Training(device)
     side = ocl.Stream()
+    side.wait_stream(ocl.current_stream())  # the net and its tensors are made there
     with ocl.stream(side):  # the warm-up: kernels are built, and the optimizer makes its state
         for batch in batches[:3]:
             training.load(batch)
