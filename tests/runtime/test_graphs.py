@@ -337,6 +337,7 @@ def test_beside_a_thread_that_launches():
 import torch, dlbackend
 x = torch.zeros(1000, device="ocl")
 side = torch.ocl.Stream()
+side.wait_stream(torch.ocl.current_stream())
 with torch.ocl.stream(side):
     for _ in range(20):
         x.add_(1)
