@@ -105,11 +105,13 @@ cl_program build(Device& device, const std::string& source, const std::string& o
   return built.program;
 }
 
-bool has_stored(const Device& device, const std::string& source, const std::string& all_options) {
+bool has_stored(const Device& device, const std::string& source, const std::string& all_options,
+                const std::string& kernel) {
   bool from_pack = false;
-  const bool stored =
-      program_disk_cache().load(program_key(device, all_options, source), &from_pack).has_value();
-  return stored && !still_compiles(device, from_pack);
+  const auto stored = program_disk_cache().load(program_key(device, all_options, source), &from_pack);
+  if (!stored || still_compiles(device, from_pack)) return false;
+  const std::string folder = kernel.empty() || !device.late_code ? "" : stored_folder(*stored);
+  return folder.empty() || has_driver_code(folder, kernel);
 }
 
 bool is_stored(const Device& device, const std::string& source, const std::string& options) {

@@ -21,8 +21,10 @@ cl_program build(Device& device, const std::string& source, const std::string& o
 // in milliseconds. A program that only a pack has does not count where the driver makes machine code of PTX
 // and other processes have it do that (cl/compile_process.h).
 bool is_stored(const Device& device, const std::string& source, const std::string& options);
-// The same of a program with all its options.
-bool has_stored(const Device& device, const std::string& source, const std::string& all_options);
+// The same of a program with all its options. Where the driver makes machine code at first launches, its
+// cache must have some of the kernel too: what a search compiled may never have been launched.
+bool has_stored(const Device& device, const std::string& source, const std::string& all_options,
+                const std::string& kernel = {});
 
 // Whether the driver builds the source with the device's own options. The program is stored as others are,
 // but kernel_stats() does not count it. Throws Error where something else than the source is at fault.

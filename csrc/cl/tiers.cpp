@@ -152,10 +152,10 @@ bool Tiers::start(ProgramEntry& program, Kernel& kernel) {
   if (build_mode().checked) program.checked = true;
   if (kernel.stand_in_.load(std::memory_order_acquire)) return true;
   const ProgramSource& source = program.source;
-  // One that is made has a first tier for kernels that were not launched before.
-  const bool none = program.held
-                        ? !program.first_tier.load()
-                        : !program.improving && has_stored(program.device, source.source, source.options);
+  // A program that is made, or that the stores have, may still lack machine code of kernels that were never
+  // launched.
+  const bool begun = program.held ? program.first_tier.load() != nullptr : program.improving.load();
+  const bool none = !begun && has_stored(program.device, source.source, source.options, kernel.name());
   if (none) return false;
   ProgramEntry& first_tier = entry_for(program.device, source.source, source.options + kFirstTierOption);
   Kernel* const stand_in = build_stand_in(program, first_tier, kernel.name());

@@ -110,6 +110,19 @@ def test_without_processes_there_is_one_tier(tmp_path):
     assert programs(tmp_path)[False] == 0
 
 
+def test_a_program_that_was_never_launched_begins_in_its_first_tier(tmp_path):
+    """What a search had compiled and did not get to measure is in the store, but has no machine code."""
+    code = 'assert right(compute(x.to("ocl")))\n'
+    run(tmp_path, code, DLBACKEND_COMPILE_PROCESSES="0")
+    stored = programs(tmp_path)[True]
+    for machine_code in tmp_path.rglob("*.so"):
+        machine_code.unlink()
+    out = run(tmp_path, code + "dlbackend.solvers.wait()\nprint(*counts())")
+    assert list(map(int, out.split())) == [stored, stored, 0]
+    assert programs(tmp_path) == {True: stored, False: stored}
+    assert run(tmp_path, code + "print(*counts())").split() == ["0", "0", str(stored)]
+
+
 def test_programs_are_optimised_here_where_no_process_starts(tmp_path):
     package = tmp_path / "package"
     package.mkdir()

@@ -196,6 +196,13 @@ std::string find_driver_folder(const std::string& marker, double seconds) {
   return found;
 }
 
+bool has_driver_code(const std::string& folder, const std::string& kernel) {
+  bool found = false;
+  for_each_below(settings::pocl_cache_dir() + "/" + folder, kernel + "/",
+                 [&](const std::string& path, const struct stat&) { found = found || is_code_or_ir(path); });
+  return found;
+}
+
 bool check_driver_folder(const std::string& name, std::string_view binary) {
   const std::string folder = settings::pocl_cache_dir() + "/" + name;
   if (::access(folder.c_str(), F_OK) != 0) {

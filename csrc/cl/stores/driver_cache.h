@@ -23,6 +23,9 @@ std::string find_driver_folder(const std::string& marker, double seconds);
 // missing, and IR without a checksum is compared with it. Until the process ends the folder counts as used.
 bool check_driver_folder(const std::string& folder, std::string_view binary = {});
 
+// Whether the folder has machine code of a kernel, for whatever work-group size.
+bool has_driver_code(const std::string& folder, const std::string& kernel);
+
 // Writes the checksums of a program's files into its folder.
 void record_driver_folder(const std::string& folder) noexcept;
 // Does so for all folders that this process used. To be called when it ends, because its launches added code.
