@@ -202,6 +202,26 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).reshape(q.shape[0], -1)
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+def test_average_pools_whose_windows_reach_beyond_the_input(dims):
+    """Inductor's own formulas divide by another count there."""
+    pool = getattr(F, f"avg_pool{dims}d")
+
+    def pools(x):
+        x = x.exp()
+        return pool(x, 2, 2, ceil_mode=True), pool(x, 3, 2, 1, True), pool(x, 3, 2, 1, True, True, 7), pool(x, 3, 2, 1)
+
+    x = torch.randn(2, 3, *(9, 7, 5)[:dims])
+    grads = []
+    for function, y in ((pools, x.double()), (torch.compile(pools), x.to(DEVICE))):
+        y.requires_grad_()
+        results = function(y)
+        sum((r * r.detach().cos()).sum() for r in results).backward()
+        grads.append([*results, y.grad])
+    for expected, actual in zip(*grads, strict=True):
+        torch.testing.assert_close(actual.cpu().double(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_attention_and_losses():
     check_training(Attention(), torch.randn(2, 4, 16, 32))
     scores, targets = torch.randn(20, 50), torch.randint(50, (20,))

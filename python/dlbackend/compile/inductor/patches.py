@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from torch._inductor import choices, compile_fx, scheduler, utils
+from torch._inductor import choices, compile_fx, lowering, scheduler, utils
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.virtualized import V
 from torch._subclasses import fake_impls
@@ -145,8 +145,36 @@ def fake_rows(fake_mode: Any, func: Any, rows: str, a: torch.Tensor, b: torch.Te
         return [torch.empty_like(first, dtype=y.dtype) for y in small]
 
 
+def _average_pool(original: Any, fallback: Any, ceil_mode_at: int) -> Any:
+    @functools.wraps(original)
+    def lower(*args: Any, ceil_mode: bool = False, divisor_override: Any = None, **kwargs: Any) -> Any:
+        # Inductor's formulas take all windows for whole ones, and the divisor for a window's size, where these differ.
+        after = args[ceil_mode_at:]
+        differ = ceil_mode or divisor_override or (after and after[0]) or (len(after) > 2 and after[2])
+        function = fallback if differ and args[0].get_device().type == "ocl" else original
+        named = {"ceil_mode": ceil_mode} if not after else {}
+        if len(after) < 3:
+            named["divisor_override"] = divisor_override
+        return function(*args, **named, **kwargs)
+
+    return lower
+
+
+def _replace_lowerings() -> None:
+    aten = torch.ops.aten
+    for op, ceil_mode_at in (
+        (aten.avg_pool2d.default, 4),
+        (aten.avg_pool3d.default, 4),
+        (aten.avg_pool2d_backward.default, 5),
+        (aten.avg_pool3d_backward.default, 5),
+    ):
+        fallback = lowering.fallback_handler(op, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+        lowering.lowerings[op] = _average_pool(lowering.lowerings[op], fallback, ceil_mode_at)
+
+
 def patch() -> None:
     """Applies them."""
+    _replace_lowerings()
     attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
     fake_impls.op_implementations_checks.append((lambda func: func is attention, fake_attention))
     products = (torch.ops.dlbackend.product_rows.default, torch.ops.dlbackend.convolution_rows.default)
