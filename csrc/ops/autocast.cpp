@@ -34,6 +34,15 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   AT_FORALL_FP32_SET_OPT_DTYPE(DLB_FP32_DTYPE)
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
   AT_FORALL_PROMOTE(DLB_PROMOTE)
+  // Whole networks, whose layers PyTorch would cast one product at a time.
+  DLB_LOWER(lstm, input)
+  DLB_LOWER(lstm, data)
+  DLB_LOWER(gru, input)
+  DLB_LOWER(gru, data)
+  DLB_LOWER(rnn_tanh, input)
+  DLB_LOWER(rnn_tanh, data)
+  DLB_LOWER(rnn_relu, input)
+  DLB_LOWER(rnn_relu, data)
   m.impl("binary_cross_entropy", refuse_binary_cross_entropy);
 }
 

@@ -38,10 +38,6 @@ constexpr const char* kReadSizes[] = {
     "_pack_padded_sequence_backward",
     "_pad_packed_sequence",
     "_reshape_from_tensor",
-    "gru.data",
-    "lstm.data",
-    "rnn_relu.data",
-    "rnn_tanh.data",
 };
 
 void with_sizes_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

@@ -530,9 +530,9 @@ def folds() -> None:
 # --- Others ----------------------------------------------------------------------------------------------------------
 
 
-def recurrent(kind: str) -> Run:
+def recurrent(kind: str, *sizes: int) -> Run:
     def run() -> None:
-        both_ways(getattr(torch.nn, kind)(5, 6).to("ocl"), rand(3, 2, 5))
+        both_ways(getattr(torch.nn, kind)(5, 6).to("ocl"), rand(*sizes, 5))
 
     return run
 
@@ -757,7 +757,8 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "range/range.cl": ranges,
     "range/triangle.cl": lambda: (torch.tril_indices(5, 4, device="ocl"), torch.triu_indices(4, 5, device="ocl")),
     "reduce/segment.cl": segments,
-    "rnn/rnn.cl": [recurrent("LSTM"), recurrent("GRU")],
+    "rnn/cpu_sequence.cl": [recurrent(kind, 3, 2) for kind in ("LSTM", "GRU", "RNN")],
+    "rnn/rnn.cl": [recurrent("LSTMCell", 2), recurrent("GRUCell", 2)],
     "softmax/columns.cl": softmax("columns"),
     "softmax/columns_shared.cl": softmax("columns_shared"),
     "softmax/reference.cl": softmax("reference"),
