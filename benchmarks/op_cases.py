@@ -318,6 +318,35 @@ def attention_cases() -> list[Case]:
     return _cases("attention", rows, goal=1.0, goal_cuda=0.5)
 
 
+def recurrent_cases() -> list[Case]:
+    """Recurrent networks, forward and a training step: 16 x 64 x 128, hidden 256, two layers; and one sample."""
+    import torch
+
+    def case(kind: str, options: tuple[int, ...], sizes: tuple[int, ...], training: bool) -> Case:
+        def on(device: torch.device) -> Callable[[], Any]:
+            torch.manual_seed(0)
+            module = getattr(torch.nn, kind)(*options, batch_first=True).to(device)
+            x = torch.randn(*sizes).to(device)
+
+            def step() -> Any:
+                with torch.set_grad_enabled(training):
+                    out = module(x)[0]
+                    return torch.autograd.grad(out.sum(), tuple(module.parameters())) if training else out
+
+            return step
+
+        what = f"{kind} {'training step' if training else 'forward'} {'x'.join(map(str, sizes))}"
+        return Case(what, "recurrent", on, 1.0, "ms", 0.9, 0.0)
+
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((128, 256, 2), (16, 64, 128)),
+        ((128, 128), (1, 100, 128)),
+    ]
+    kinds = ("LSTM", "GRU", "RNN")
+    both = (False, True)
+    return [case(kind, options, sizes, training) for options, sizes in shapes for kind in kinds for training in both]
+
+
 SUITES: dict[str, Callable[[], list[Case]]] = {
     "attention": attention_cases,
     "index": index_cases,
@@ -326,4 +355,5 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "product": product_cases,
     "vision": vision_cases,
     "math": math_cases,
+    "recurrent": recurrent_cases,
 }

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from common import DEVICE, assert_near
+from graphs import capture
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 TOLERANCE = 20
@@ -125,6 +126,25 @@ def test_autocast(kind):
     for e, o in zip(module.parameters(), device.parameters(), strict=True):
         assert o.grad.dtype == torch.float32
         torch.testing.assert_close(o.grad.cpu(), e.grad, atol=0.15, rtol=0.05)
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 3, 1]], ids=["padded", "packed"])
+def test_graph(lengths):
+    module = torch.nn.LSTM(5, 7, num_layers=2).to(DEVICE)
+    x = torch.randn(4, 3, 5, device=DEVICE)
+    packed = x if lengths is None else pack_padded_sequence(x, torch.tensor(lengths))
+    data = x if lengths is None else packed.data
+
+    def step():
+        out = module(packed)[0]
+        out = out if lengths is None else out.data
+        return out, *torch.autograd.grad(out.square().sum(), tuple(module.parameters()))
+
+    graph, made = capture(step)
+    data.copy_(torch.randn(data.shape))
+    graph.replay()
+    for e, o in zip(step(), made, strict=True):
+        assert_near(o.detach(), e.detach().cpu().double(), TOLERANCE * 5)
 
 
 def test_dropout_between_layers():

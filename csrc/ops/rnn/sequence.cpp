@@ -109,7 +109,7 @@ struct Launch {
   }
 };
 
-Tensor dense(const Tensor& tensor) {
+Tensor as_dense(const Tensor& tensor) {
   return tensor.defined() ? tensor.contiguous() : tensor;
 }
 
@@ -117,7 +117,7 @@ Tensor dense(const Tensor& tensor) {
 
 Results run_sequence(const Sequence& s, const Tensor& in_, const Tensor& h0_, const Tensor& c0_,
                      const Tensor& weight, const Tensor& bias_, bool keep) {
-  const Tensor in = dense(in_), h0 = dense(h0_), c0 = dense(c0_), bias = dense(bias_);
+  const Tensor in = as_dense(in_), h0 = as_dense(h0_), c0 = as_dense(c0_), bias = as_dense(bias_);
   const Launch launch(s, in);
   const int64_t rows = in.size(0);
   Results r;
@@ -136,7 +136,7 @@ Results run_sequence(const Sequence& s, const Tensor& in_, const Tensor& h0_, co
 
 Gradients run_sequence_backward(const Sequence& s, const Results& gradients, const Results& kept,
                                 const Tensor& weight) {
-  const Tensor out = dense(gradients.out), h = dense(gradients.h), c = dense(gradients.c);
+  const Tensor out = as_dense(gradients.out), h = as_dense(gradients.h), c = as_dense(gradients.c);
   const Launch launch(s, kept.gates);
   const int64_t rows = kept.gates.size(0), gates = gates_of(s.mode) * s.size;
   Gradients r;
