@@ -24,25 +24,38 @@ namespace dlb::cl {
 namespace {
 
 #if defined(__x86_64__) && defined(__linux__)
-bool get_amx_bf16() {
-  constexpr unsigned kSaveByOs = 1u << 27, kTile = 1u << 24, kTileBf16 = 1u << 22;
+// Whether the CPU has AMX tiles with these instructions, a bit of EDX, and the process may use them.
+bool get_amx(unsigned instructions) {
+  constexpr unsigned kSaveByOs = 1u << 27, kTile = 1u << 24;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kSaveByOs)) return false;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & kTileBf16)) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTile) || !(d & instructions)) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 // The instructions for bfloat16 that the CPU has, or fewer where DLBACKEND_EMULATE asks for fewer.
 Bf16 get_bf16() {
+  constexpr unsigned kTileBf16 = 1u << 22;
   const std::string chosen = settings::emulated_bf16();
   const bool vectors = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2");
   if (!vectors || chosen == "none") return Bf16::kNone;
-  return chosen != "vectors" && get_amx_bf16() ? Bf16::kTiles : Bf16::kVectors;
+  return chosen != "vectors" && get_amx(kTileBf16) ? Bf16::kTiles : Bf16::kVectors;
+}
+Int8 get_int8() {
+  constexpr unsigned kTileInt8 = 1u << 25;
+  const std::string chosen = settings::emulated_int8();
+  const bool vectors = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+                       __builtin_cpu_supports("avx512vl");
+  if (!vectors || chosen == "pairs") return Int8::kPairs;
+  return chosen != "vectors" && get_amx(kTileInt8) ? Int8::kTiles : Int8::kVectors;
 }
 #else
 Bf16 get_bf16() {
   return Bf16::kNone;
+}
+Int8 get_int8() {
+  return Int8::kPairs;
 }
 #endif
 
@@ -286,6 +299,12 @@ Devices& devices() {
 Bf16 Device::bf16() const {
   if (!clang_on_host || !keeps_targets) return Bf16::kNone;
   static const Bf16 found = get_bf16();
+  return found;
+}
+
+Int8 Device::int8() const {
+  if (!clang_on_host || !keeps_targets) return Int8::kPairs;
+  static const Int8 found = get_int8();
   return found;
 }
 

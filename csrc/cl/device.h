@@ -18,6 +18,10 @@ enum class DeviceClass : uint8_t { kCpu, kGpu };
 // Instructions of x86-64 for bfloat16: none, AVX512_BF16 on vectors, AMX on tiles.
 enum class Bf16 : uint8_t { kNone, kVectors, kTiles };
 
+// Instructions of x86-64 for sums of products of 8 bits: pairs in 16 bits, which all devices have in some
+// way, AVX512_VNNI on vectors, AMX on tiles.
+enum class Int8 : uint8_t { kPairs, kVectors, kTiles };
+
 // Matrix instructions that the work-items of a GPU execute together: none, mma of NVIDIA's PTX, or the same
 // computed in plain OpenCL C. DLBACKEND_EMULATE=tensor_cores=emulated gives the last to devices without the
 // instructions, to test the kernels that need them, and tensor_cores=none takes the instructions
@@ -84,6 +88,7 @@ struct Device {
   // is known to be clang. Tiles need Linux's permission to keep their state, which the first call asks for.
   // Thread-safe.
   Bf16 bf16() const;
+  Int8 int8() const;  // the same for integers of 8 bits
 
   // The context, created on first call. Thread-safe. Throws Error.
   cl_context context();

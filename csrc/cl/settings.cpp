@@ -29,7 +29,7 @@ void report_ignored(const std::string& name, const std::string& value, const std
 // What the list DLBACKEND_EMULATE gives as `part`. Entries that are no part of it are reported with the first
 // part.
 std::string emulated(std::string_view part) {
-  constexpr std::string_view kParts[] = {"class", "bf16",  "tensor_cores",  "groups_advance",
+  constexpr std::string_view kParts[] = {"class", "bf16",  "int8",          "tensor_cores", "groups_advance",
                                          "tiers", "cache", "vector_floats", "host"};
   const std::string list = text("DLBACKEND_EMULATE");
   std::string found;
@@ -41,7 +41,8 @@ std::string emulated(std::string_view part) {
     if (!is_known && part == kParts[0])
       report_ignored(
           "DLBACKEND_EMULATE", std::string(entry),
-          "PART=VALUE, of class, bf16, tensor_cores, groups_advance, tiers, cache, vector_floats and host");
+          "PART=VALUE, of class, bf16, int8, tensor_cores, groups_advance, tiers, cache, vector_floats and "
+          "host");
     if (name == part) found = entry.substr(std::min(entry.find('=') + 1, entry.size()));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
@@ -98,6 +99,9 @@ std::string emulated_class() {
 }
 std::string emulated_bf16() {
   return emulated_word("bf16", "vectors", "none");
+}
+std::string emulated_int8() {
+  return emulated_word("int8", "vectors", "pairs");
 }
 std::string emulated_tensor_cores() {
   return emulated_word("tensor_cores", "none", "emulated");

@@ -23,6 +23,7 @@ std::string enqueue_thread();  // DLBACKEND_ENQUEUE_THREAD: 0, 1
 // and, with a line on stderr, where it gives it another value.
 std::string emulated_class();           // class: cpu, gpu
 std::string emulated_bf16();            // bf16: vectors, none
+std::string emulated_int8();            // int8: vectors, pairs
 std::string emulated_tensor_cores();    // tensor_cores: none, emulated
 std::string emulated_groups_advance();  // groups_advance: 0, 1
 std::string emulated_tiers();           // tiers: 0, 1

@@ -804,6 +804,7 @@ ONE_CLASS = {
 LEFT_OUT = {
     "conv/cpu_bf16.cl": "made of clang's built-in functions for x86-64",
     "conv/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs",
+    "common/cpu_int8.cl": "made of clang's built-in functions for x86-64",
     "common/pack_lines.cl": "launched for gemm/gpu_wgmma.cl and conv/gpu_wgmma.cl only",
     "attention/gpu_wgmma.cl": "made of PTX instructions of Hopper GPUs: test_wgmma.py interprets it",
     "attention/gpu_wgmma_backward.cl": "made of PTX instructions of Hopper GPUs: test_wgmma.py interprets it",

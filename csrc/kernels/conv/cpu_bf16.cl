@@ -88,52 +88,6 @@ BF16 void gather_step(const Seen* s, int k, int count, local float* dst) {
   }
 }
 
-// The tables of positions first..first+count and of the taps. at, out_at: 16 per tile; edge: [tap along one dimension]
-// [tile], scratch.
-inline void look(const Gather* p, int first, int count, int tiles, local int* at, local int* out_at, local int* step,
-                 local int* tap_at, local ushort* edge, local ushort* inside) {
-  int q[4];  // n, d, h, w of a position
-  for (int i = 3, id = first; i >= 0; i--) {
-    const int extent = i ? p->q[i - 1] : p->n;
-    q[i] = id % extent, id /= extent;
-  }
-  step[tiles] = 1;
-  for (int j = 0; j < tiles; j++) {
-    int begin[3][16];
-    const int here = min(16, count - j * 16);
-    for (int r = 0; r < 16; r++) {
-      long from = q[0] * p->is[0], to = q[0] * p->os[0];
-      for (int i = 0; i < 3; i++) {
-        begin[i][r] = q[i + 1] * p->step[i] + p->first[i];
-        from += begin[i][r] * p->is[i + 2], to += q[i + 1] * p->os[i + 2];
-      }
-      at[j * 16 + r] = from, out_at[j * 16 + r] = to;
-      if (r + 1 < here)
-        for (int i = 3; i >= 0 && ++q[i] == (i ? p->q[i - 1] : p->n); i--) q[i] = 0;
-    }
-    int apart = at[j * 16 + 1] - at[j * 16];
-    for (int r = 2; r < here; r++)
-      if (at[j * 16 + r] - at[j * 16 + r - 1] != apart) apart = 0;
-    step[j] = here <= 1 ? 1 : apart == 1 || apart == 2 ? apart : 0;
-    if (step[j] != step[tiles]) step[tiles] = 0;
-    for (int i = 0, e = 0; i < 3; i++)
-      for (int t = 0; t < p->taps[i]; t++, e++) {
-        uint bits = 0;
-        for (int r = 0; r < 16; r++) bits |= (uint)((uint)(begin[i][r] + t * p->dilation[i]) < (uint)p->in[i]) << r;
-        edge[e * tiles + j] = bits & low_bits(here);
-      }
-    for (int i = 3; i >= 0 && ++q[i] == (i ? p->q[i - 1] : p->n); i--) q[i] = 0;
-  }
-  for (int t0 = 0, tap = 0; t0 < p->taps[0]; t0++)
-    for (int t1 = 0; t1 < p->taps[1]; t1++)
-      for (int t2 = 0; t2 < p->taps[2]; t2++, tap++) {
-        tap_at[tap] = t0 * p->dilation[0] * p->is[2] + t1 * p->dilation[1] * p->is[3] + t2 * p->dilation[2] * p->is[4];
-        for (int j = 0; j < tiles; j++)
-          inside[tap * tiles + j] = edge[t0 * tiles + j] & edge[(p->taps[0] + t1) * tiles + j] &
-                                    edge[(p->taps[0] + p->taps[1] + t2) * tiles + j];
-      }
-}
-
 // A tile of B whose columns are (channel, tap), or (tap, channel), from `column` on, and whose k are the positions of
 // tiles j and j + 1.
 BF16 void gather_taps(const Seen* s, int column, int columns, int j, local float* dst) {

@@ -13,7 +13,8 @@ namespace dlb::solver {
 namespace {
 
 constexpr std::initializer_list<const char*> kFiles = {"common/cpu_tile.clh", "common/cpu_bf16.clh",
-                                                       "conv/gather.clh", "conv/cpu_bf16.cl"};
+                                                       "conv/gather.clh", "conv/positions.clh",
+                                                       "conv/cpu_bf16.cl"};
 constexpr int64_t kScratchBytes = int64_t(1280)
                                   << 10;  // at most; most of the second-level cache of such CPUs
 constexpr int64_t kMostTaps = 1024;

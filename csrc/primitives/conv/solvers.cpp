@@ -24,6 +24,7 @@ std::vector<const ConvSolver*> conv_solvers() {
       conv_cpu_direct(),     // few output channels per group: too narrow for a GEMM's tile
       conv_gemm_1x1(),       // no gather at all, whichever GEMM is best
       conv_cpu_bf16(),       // bfloat16 on CPUs with instructions of their own for it
+      conv_cpu_int8(),       // integers of 8 bits on CPUs
       conv_cpu_winograd(),   // 3x3 of stride 1 with many channels: fewer multiplications
       conv_cpu_implicit(),   // everything else on CPU-like devices
       conv_gpu_depthwise(),  // one channel per group: too little reuse for a product

@@ -5,6 +5,7 @@
 namespace dlb::solver {
 const ConvSolver* conv_cpu_bf16();
 const ConvSolver* conv_cpu_direct();
+const ConvSolver* conv_cpu_int8();
 const ConvSolver* conv_gemm_1x1();
 const ConvSolver* conv_cpu_implicit();
 const ConvSolver* conv_cpu_winograd();
