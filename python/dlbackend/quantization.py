@@ -270,7 +270,8 @@ def _rounded(steps: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _rounding(name: str, value: str = "a = copy.f32(x0)", scale: str = "x1") -> str:
     """Rows that round `a` to multiples of a scale, as integers i8 or u8."""
     low, high = (-128, 127) if name == "i8" else (0, 255)
-    return f"{value}; d = div.f32(a, {scale}); r = round.f32(d); c = clamp.f32(r, {low}, {high}); y0 = copy.{name}(c)"
+    rows = f"{value}; d = div.f32(a, {scale}); r = round.f32(d); c = clamp.f32(r, {low}, {high}); "
+    return rows + f"i = copy.i32(c); y0 = copy.{name}(i)"
 
 
 @cache
@@ -369,7 +370,7 @@ class Int8Layer(nn.Module):
         made: list[torch.Tensor]
         if self.where:
             run = torch.ops.dlbackend.convolution_rows.default
-            made = run(rows, q, self.weight, None, *self.where, extras, False)
+            made = run(rows, q, self.weight, None, *self.where, extras, True)
             return made[0]
         matrix, out = q.reshape(-1, q.shape[-1]), self.weight.shape[0]
         flat = [t if t.dim() == 1 or not t.dim() else t.reshape(-1, out) for t in extras]

@@ -33,7 +33,8 @@ constexpr std::array kUnary = {
                   .on_complex = "dlb_csgn(x0)"}},
     PointwiseRow{"ceil", "out", Promote::Fixed, {.name = "ceil", .on_float = "ceil(x0)", .on_int = "x0"}},
     PointwiseRow{"floor", "out", Promote::Fixed, {.name = "floor", .on_float = "floor(x0)", .on_int = "x0"}},
-    PointwiseRow{"round", "out", Promote::Fixed, {.name = "round", .on_float = "rint(x0)", .on_int = "x0"}},
+    PointwiseRow{
+        "round", "out", Promote::Fixed, {.name = "round", .on_float = "dlb_rint(x0)", .on_int = "x0"}},
     PointwiseRow{"trunc", "out", Promote::Fixed, {.name = "trunc", .on_float = "trunc(x0)", .on_int = "x0"}},
     PointwiseRow{"frac", "out", Promote::Fixed, float_op("frac", "x0 - trunc(x0)")},
     PointwiseRow{

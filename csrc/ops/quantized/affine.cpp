@@ -28,11 +28,11 @@ using at::Tensor;
 // before rounding.
 #define DLB_CLAMPED(value) "fmin(fmax(" value ", s0), s1)"
 constexpr codegen::PointwiseOp kQuantize =
-    float_op("quantize", DLB_CLAMPED("rint(x0 * (C(1.0) / s2)) + s3"), nullptr, 4);
+    float_op("quantize", DLB_CLAMPED("dlb_rint(x0 * (C(1.0) / s2)) + s3"), nullptr, 4);
 constexpr codegen::PointwiseOp kQuantizeChannels =
-    float_op("quantize_channels", DLB_CLAMPED("rint(x0 * (C(1.0) / x1)) + x2"), nullptr, 2);
+    float_op("quantize_channels", DLB_CLAMPED("dlb_rint(x0 * (C(1.0) / x1)) + x2"), nullptr, 2);
 constexpr codegen::PointwiseOp kQuantizeFloatChannels =
-    float_op("quantize_float_channels", DLB_CLAMPED("rint(x0 * (C(1.0) / x1) + x2)"), nullptr, 2);
+    float_op("quantize_float_channels", DLB_CLAMPED("dlb_rint(x0 * (C(1.0) / x1) + x2)"), nullptr, 2);
 constexpr codegen::PointwiseOp kDequantize = float_op("dequantize", "(x0 - s1) * s0", nullptr, 2);
 constexpr codegen::PointwiseOp kDequantizeChannels = float_op("dequantize_channels", "(x0 - x2) * x1");
 

@@ -16,7 +16,7 @@ namespace {
 using at::Tensor;
 
 // x0 values, x1 scale, x2 zero point; s0 and s1 are the lowest and highest integer. y1: it is not clamped.
-#define DLB_QUANTUM(scale, zero) "const T q = rint(x0 * (C(1.0) / " scale ")) + " zero "; "
+#define DLB_QUANTUM(scale, zero) "const T q = dlb_rint(x0 * (C(1.0) / " scale ")) + " zero "; "
 #define DLB_FAKE(scale, zero) \
   DLB_QUANTUM(scale, zero)    \
   "y0 = (fmin(fmax(q, s0), s1) - " zero ") * " scale "; y1 = q >= s0 && q <= s1 ? C(1.0) : C(0.0);"
@@ -60,7 +60,7 @@ constexpr codegen::PointwiseOp kParameters =
              "low /= least; high /= least; "
              "const T zero = even ? (s0 + s1) / 2 : fabs(s0) - fabs(low) < fabs(s1) - fabs(high) ? s0 - low "
              ": s1 - high; "
-             "y0 = x4 != 0 ? least : x2; y1 = x4 != 0 ? rint(fmin(fmax(zero, s0), s1)) : x3;",
+             "y0 = x4 != 0 ? least : x2; y1 = x4 != 0 ? dlb_rint(fmin(fmax(zero, s0), s1)) : x3;",
              nullptr, 3);
 
 const codegen::RegisterOps kFakeOps(
