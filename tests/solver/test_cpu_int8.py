@@ -62,9 +62,22 @@ CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
 ]
 
 
-@pytest.mark.parametrize("case", CONVS, ids=str)
-def test_conv(case):
+NARROW_CONVS = [  # of few channels in a group
+    *(case for case in SMALL_CONVS if case[2] // case[3] <= 16),
+    (2, 18, 18, 18, (29, 33), 3, 2, 1, 1),
+    (1, 4, 8, 4, (40, 21), 5, 1, 4, 2),
+    (1, 2, 2, 2, (24, 23), 22, 1, 11, 1),
+    (2, 170, 17, 17, (7, 9), (7, 7), 1, 3, 1),
+]
+
+
+@pytest.mark.parametrize("solver", ["cpu_int8", "cpu_direct"])
+@pytest.mark.parametrize("case", [*CONVS, *NARROW_CONVS[-4:]], ids=str)
+def test_conv(case, solver):
     """Both layouts of each operand, images with gaps, signed and unsigned: exact."""
+    if solver == "cpu_direct" and case not in NARROW_CONVS:
+        return
+    _C.force_solver(f"conv_fwd:{solver}")
     n, c, k, groups, size, f, *how = case
     filters = (f, f) if isinstance(f, int) else f
     layouts = (torch.contiguous_format, torch.channels_last)

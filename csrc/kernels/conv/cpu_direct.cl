@@ -2,6 +2,18 @@
 // leave most of a vector empty. Vectors run along the image: each channel's part of the image is copied into scratch as
 // one padded plane per residue of the stride, in which every tap of every position is the same walk at an offset. The
 // taps of one column share their loads: a vector of a row goes into the sums of all rows that it is a neighbour of.
+// Integers of 8 bits (common/operands.clh: A is the image, B the weights) are summed in float too, which is exact for few
+// of them, and become integers before the bias is added.
+#include "common/operands.clh"
+#ifdef A_NARROW
+#define IMAGE16(p) convert_float16(vload16(0, p))
+#define IMAGE1(p) ((float)*(p))
+#define WEIGHT1(p) ((float)*(p))
+#else
+#define IMAGE16 load16
+#define IMAGE1 load1
+#define WEIGHT1 load1
+#endif
 
 // The planes of one channel in scratch.
 typedef struct {
@@ -42,25 +54,25 @@ inline void tap_offsets(const Gather* p, const Planes* s, local int* offsets) {
 
 // dst[w] = src[(first + w * step) * stride] for w in w0..w1, zero before and up to n. Where src[0..readable] may be read,
 // which reaches beyond the row, and where there are zeros, up to 15 floats behind dst[n] may change.
-inline __attribute__((always_inline)) void load_row(global const T* src, long stride, int first, int step, int w0,
+inline __attribute__((always_inline)) void load_row(global const A_T* src, long stride, int first, int step, int w0,
                                                     int w1, int n, long readable, local float* dst) {
   for (int w = 0; w < w0; w += 16) vstore16((float16)0.f, 0, dst + w);
   int w = w0;
   if (step == 1 && stride == 1)
     for (; w + 16 <= w1 || (w < w1 && first + w + 16 <= readable); w += 16)
-      vstore16(load16(src + first + w), 0, dst + w);
+      vstore16(IMAGE16(src + first + w), 0, dst + w);
   if (step == 2 && stride == 1)  // short of the end, where the last odd neighbour may not exist
     for (; w + 16 < w1 || (w < w1 && first + 2 * w + 32 <= readable); w += 16) {
-      global const T* s = src + first + 2 * w;
-      vstore16((float16)(load16(s).even, load16(s + 16).even), 0, dst + w);
+      global const A_T* s = src + first + 2 * w;
+      vstore16((float16)(IMAGE16(s).even, IMAGE16(s + 16).even), 0, dst + w);
     }
 #pragma clang loop vectorize(disable)
-  for (; w < w1; w++) dst[w] = load1(src + (long)(first + w * step) * stride);
+  for (; w < w1; w++) dst[w] = IMAGE1(src + (long)(first + w * step) * stride);
   for (w = w1; w < n; w += 16) vstore16((float16)0.f, 0, dst + w);
 }
 
 // Copies what a block of positions needs of one channel into its planes.
-inline void load_planes(const Gather* p, const Block* b, const Planes* s, global const T* channel, local float* dst) {
+inline void load_planes(const Gather* p, const Block* b, const Planes* s, global const A_T* channel, local float* dst) {
   int lo[3];
   for (int i = 0; i < 3; i++) lo[i] = b->begin[i + 1] * p->step[i] + p->first[i];
   for (int p0 = 0; p0 < s->phases[0]; p0++)
@@ -165,6 +177,7 @@ inline void accumulate_block(const Gather* p, const Block* b, const Planes* s, c
 }
 
 // `out` is a channel's plane in the output that begins at `first`.
+#ifndef A_NARROW
 inline void store_rows(const Gather* p, const Block* b, const Sums* sums, local const float* from, float bias,
                        global T* out, global const T* first, int channel EPILOGUE_PARAMETERS) {
   const int n = b->size[3], dense = p->os[4] == 1, follow = dense && p->os[3] == n;
@@ -182,19 +195,51 @@ inline void store_rows(const Gather* p, const Block* b, const Sums* sums, local 
         store1(o + w * p->os[4], FINISH(row[w] + bias, p->low, p->high, o - first + w * p->os[4], 0, channel));
     }
 }
+#else
+#ifdef EPILOGUE
+#define FINISHED(v, at, channel) dlb_epilogue(v, at, 0, channel EPILOGUE_ARGUMENTS)
+#else
+#define FINISHED(v, at, channel) (v)
+#endif
+inline void store_line(local const float* from, int n, int bias, global C_T* out, long at, long step,
+                       int channel EPILOGUE_PARAMETERS) {
+  if (step == 1) {
+#pragma clang loop vectorize(assume_safety)
+    for (int w = 0; w < n; w++) store_c(out + at + w, FINISHED((int)from[w] + bias, at + w, channel));
+    return;
+  }
+  for (int w = 0; w < n; w++) store_c(out + at + w * step, FINISHED((int)from[w] + bias, at + w * step, channel));
+}
 
-inline void load_weights(const Gather* p, global const T* weights, int channels, local float* to) {
+// Rows that follow each other in memory are finished as one line.
+inline void store_rows(const Gather* p, const Block* b, const Sums* sums, local float* from, int bias, global C_T* out,
+                       global C_T* first, int channel EPILOGUE_PARAMETERS) {
+  const long begin = out - first + b->begin[2] * p->os[3] + b->begin[3] * p->os[4];
+  const int n = b->size[3], rows = b->size[2], follow = p->os[4] == 1 && p->os[3] == n;
+  for (int d = 0; d < b->size[1]; d++, from += sums->rows * sums->pitch) {
+    const long at = begin + (b->begin[1] + d) * p->os[2];
+    for (int h = 1; follow && h < rows; h++)
+      for (int w = 0; w < n; w += 16) vstore16(vload16(0, from + h * sums->pitch + w), 0, from + h * n + w);
+    if (follow) store_line(from, rows * n, bias, first, at, 1, channel EPILOGUE_ARGUMENTS);
+    else
+      for (int h = 0; h < rows; h++)
+        store_line(from + h * sums->pitch, n, bias, first, at + h * p->os[3], p->os[4], channel EPILOGUE_ARGUMENTS);
+  }
+}
+#endif
+
+inline void load_weights(const Gather* p, global const B_T* weights, int channels, local float* to) {
   for (int c = 0; c < channels; c++)
     for (int t0 = 0; t0 < p->taps[0]; t0++)
       for (int t1 = 0; t1 < p->taps[1]; t1++)
         for (int t2 = 0; t2 < p->taps[2]; t2++)
-          *to++ = load1(weights + c * p->wred + t0 * p->wtap[0] + t1 * p->wtap[1] + t2 * p->wtap[2]);
+          *to++ = WEIGHT1(weights + c * p->wred + t0 * p->wtap[0] + t1 * p->wtap[1] + t2 * p->wtap[2]);
 }
 
 // Forward pass, or one stride phase of the input gradient. Range: blocks of positions (of one image each), blocks of
 // groups.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(
-    global const T* in, long oi, global const T* weights, long ow, global T* out, long oo, global const T* bias,
+    global const A_T* in, long oi, global const B_T* weights, long ow, global C_T* out, long oo, global const T* bias,
     long ob, Gather p, local float* scratch EPILOGUE_PARAMETERS) {
   const Block b = block_of(&p, get_global_id(0));
   const Planes s = planes_of(&p, b.size + 1);
@@ -209,7 +254,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(
   tap_offsets(&p, &s, offsets);
   in += oi + b.begin[0] * p.is[0];
   out += oo;
-  global const T* first = out;
+  global C_T* first = out;
   out += b.begin[0] * p.os[0];
   for (int g = get_global_id(1) * p.block_groups; g < last; g++) {
     for (int c = 0; c < p.red; c += p.channels) {
@@ -223,12 +268,13 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct(
     }
     for (int j = 0; j < p.cols; j++) {
       const int channel = g * p.cols + j;
-      store_rows(&p, &b, &layout, sums + j * results, p.has_bias ? load1(bias + ob + channel) : 0.f,
+      store_rows(&p, &b, &layout, sums + j * results, p.has_bias ? load1(bias + ob + channel) : 0,
                  out + channel * p.os[1], first, channel EPILOGUE_ARGUMENTS);
     }
   }
 }
 
+#ifndef A_NARROW
 inline float sum16(float16 v) {
   const float8 h = v.lo + v.hi;
   const float4 q = h.lo + h.hi;
@@ -290,3 +336,4 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_direct_weigh
       }
   }
 }
+#endif

@@ -19,6 +19,7 @@ constexpr int kRows = params::DIRECT_ROWS;
 constexpr int kSlack = 32;                      // floats behind the planes that vectors may touch
 constexpr int kMostColumns = 16;                // output channels of a group; beyond, a GEMM is better
 constexpr int64_t kScratchFloats = 128 * 1024;  // at most
+constexpr int64_t kMostBytes = 512;             // products of integers of 8 bits whose sum a float holds
 constexpr int kTaskCycles = 60000;              // of a work-item: enough to hide what starting it costs
 
 struct DirectPlan {
@@ -179,12 +180,18 @@ class Direct final : public ConvSolver {
  public:
   const char* name() const override { return "cpu_direct"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   int revision() const override { return 2; }
 
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (device.cls != cl::DeviceClass::kCpu) return Applicability::no("for CPU-like devices");
-    if (!is_float_storage(p.dtype))
-      return Applicability::no("computes in float: float32, float16 and bfloat16");
+    if (!is_float_storage(p.dtype) && !p.x_dtype)
+      return Applicability::no("computes in float: float32, float16, bfloat16 and integers of 8 bits");
+    if (p.x_dtype && p.c / p.groups * p.taps() > kMostBytes)
+      return Applicability::no(
+          "sums of more than 512 products of 8 bits, for which floats have too few digits");
+    if (p.is_mixed() && !p.x_dtype)
+      return Applicability::no("takes operands of other dtypes with integers alone");
     const int columns = (p.direction == ConvDirection::kInputGrad ? p.c : p.k) / p.groups;
     if (columns > kMostColumns) return Applicability::no("more than 16 output channels in a group");
     if (std::isinf(cycles(p, device)))
@@ -197,9 +204,10 @@ class Direct final : public ConvSolver {
   std::unique_ptr<ConvInvoker> invoker(const ConvProblem& p, cl::Device& device,
                                        const Config&) const override {
     const bool weight_grad = p.direction == ConvDirection::kWeightGrad;
-    cl::Kernel& kernel = fetch_with(
-        p.epilogue, device, {"common/cpu_tile.clh", "conv/gather.clh", "conv/cpu_direct.cl"},
-        weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct", cpu_tile_options(device, p.dtype));
+    cl::Kernel& kernel =
+        fetch_with(p.epilogue, device, {"common/cpu_tile.clh", "conv/gather.clh", "conv/cpu_direct.cl"},
+                   weight_grad ? "conv_cpu_direct_weight_grad" : "conv_cpu_direct",
+                   cpu_tile_options(device, p.dtype) + operand_options(p.x_dtype, p.w_dtype));
     if (weight_grad) return std::make_unique<WeightGradInvoker>(p, device, kernel);
     return std::make_unique<GatherInvoker>(p, device, kernel);
   }
