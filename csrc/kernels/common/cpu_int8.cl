@@ -15,32 +15,87 @@
 inline long steps_of(const Int8Product* q) { return q->depth / INT8_DEPTH; }
 inline int padded_columns(const Gather* p) { return (p->cols + 15) & ~15; }
 
+#define EACH16TH _Pragma("unroll") for (int i = 0; i < 16; i++)
+
+// x[r][c] = x[c][r]: rounds that interleave rows i and i + 8.
+inline void transpose(uint16* x) {
+  uint16 y[16];
+#pragma unroll
+  for (int round = 0; round < 4; round++) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      y[2 * i].even = x[i].lo, y[2 * i].odd = x[i + 8].lo;
+      y[2 * i + 1].even = x[i].hi, y[2 * i + 1].odd = x[i + 8].hi;
+    }
+    EACH16TH x[i] = y[i];
+  }
+}
+
+// The sums of the four bytes of each number.
+inline int16 sum_of_quads(uint16 x) {
+  const int16 v = as_int16(x);
+  return (v << 24 >> 24) + (v << 16 >> 24) + (v << 8 >> 24) + (v >> 24);
+}
+
+// A tile of weights with one tap, whose 16 columns and 64 elements along k all exist, and of which either are neighbours
+// in memory. Returns the sums of its columns.
+inline int16 pack_whole(global const char* weights, long wcol, long wred, int across, global char* to) {
+  uint16 x[16];
+  int16 sum = 0;
+  if (wred == 1) {
+    EACH16TH x[i] = vload16(0, (global const uint*)(weights + i * wcol));
+    if (!across) EACH16TH vstore16(x[i], i, (global uint*)to);
+    transpose(x);
+  } else {
+    EACH16TH {
+      global const uchar* row = (global const uchar*)weights + 4 * i * wred;
+      x[i] = convert_uint16(vload16(0, row)) | convert_uint16(vload16(0, row + wred)) << 8 |
+             convert_uint16(vload16(0, row + 2 * wred)) << 16 | convert_uint16(vload16(0, row + 3 * wred)) << 24;
+    }
+  }
+  EACH16TH sum += sum_of_quads(x[i]);
+  if (!across && wred == 1) return sum;
+  if (!across) transpose(x);
+  EACH16TH vstore16(x[i], i, (global uint*)to);
+  return sum;
+}
+
+// Elements k .. end of 16 columns of weights, of which `count` exist, one by one.
+inline void pack_rest(global const char* weights, const Gather* p, const Int8Product* q, int count, int k,
+                      global char* to, int* sums) {
+  const int taps = p->taps[0] * p->taps[1] * p->taps[2];
+  for (; k < q->depth; k++) {
+    const int tap = k / q->red, c = k % q->red, in_tile = k % INT8_DEPTH, there = tap < taps && c < p->red;
+    const long from = c * p->wred + tap / (p->taps[1] * p->taps[2]) * p->wtap[0] +
+                      tap / p->taps[2] % p->taps[1] * p->wtap[1] + tap % p->taps[2] * p->wtap[2];
+    global char* tile = to + k / INT8_DEPTH * TILE_BYTES + (q->across ? in_tile / 4 * 64 + in_tile % 4 : in_tile);
+    for (int j = 0; j < 16; j++) {
+      const char w = there && j < count ? weights[from + j * p->wcol] : 0;
+      tile[j * (q->across ? 4 : 64)] = w;
+      sums[j] += w;
+    }
+  }
+}
+
 // Packed weights: for each group's padded columns what is added to the results, as int, then the tiles [group][column / 16]
 // [step]. Where positions are rows the weights are B, else A. One work-item packs 16 columns.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void cpu_int8_pack(
     global const char* weights, long ow, global uchar* packed, long op, Gather p, Int8Product q) {
   const int tile = get_global_id(0), g = get_global_id(1), columns = padded_columns(&p);
-  const int count = min(16, p.cols - tile * 16), taps = p.taps[0] * p.taps[1] * p.taps[2];
+  const int count = min(16, p.cols - tile * 16);
   global int* add = (global int*)(packed + op) + (long)g * columns + tile * 16;
   global char* to = (global char*)(packed + op) + (long)p.groups * columns * 4 +
                     ((long)g * (columns / 16) + tile) * steps_of(&q) * TILE_BYTES;
   weights += ow + g * p.wgroup + tile * 16 * p.wcol;
-  for (int j = 0; j < 16; j++) {
-    int sum = 0;
-    for (int k = 0, tap = 0, c = 0; k < q.depth; k++) {
-      const long t = tap / (p.taps[1] * p.taps[2]) * p.wtap[0] + tap / p.taps[2] % p.taps[1] * p.wtap[1] +
-                     tap % p.taps[2] * p.wtap[2];
-      const int end = tap < taps && j < count ? min(q.red, q.depth - k) : q.depth - k;
-      for (c = 0; c < end; c++) {
-        const char w = tap < taps && j < count && c < p.red ? weights[t + c * p.wred + j * p.wcol] : 0;
-        const int i = k + c, in_tile = i % INT8_DEPTH;
-        to[i / INT8_DEPTH * TILE_BYTES + (q.across ? in_tile / 4 * 64 + j * 4 + in_tile % 4 : j * 64 + in_tile)] = w;
-        sum += w;
-      }
-      k += end - 1, tap++;
-    }
-    add[j] = FLIPPED ? -128 * sum : 0;
+  int sums[16] = {0}, k = 0;
+  if (p.taps[0] * p.taps[1] * p.taps[2] == 1 && count == 16 && (p.wred == 1 || p.wcol == 1)) {
+    int16 sum = 0;
+    for (; k + INT8_DEPTH <= p.red; k += INT8_DEPTH)
+      sum += pack_whole(weights + k * p.wred, p.wcol, p.wred, q.across, to + k / INT8_DEPTH * TILE_BYTES);
+    vstore16(sum, 0, sums);
   }
+  pack_rest(weights, &p, &q, count, k, to, sums);
+  for (int j = 0; j < 16; j++) add[j] = FLIPPED ? -128 * sums[j] : 0;
 }
 
 // The part of the image that a block of positions sees.
@@ -127,16 +182,15 @@ inline void additions(const Gather* p, global const int* packed, global const in
   for (int i = 0; i < count; i++) add[i] = packed[i] + (p->has_bias ? bias[i] : 0);
 }
 
-// Finishes results of one channel at neighbouring positions, or of one position in neighbouring channels: `step` is 0 or
-// 1 for what goes on along them. out begins `at` elements behind the first result.
-#define FINISH_LINE(NAME, ADD, COLUMN)                                                                          \
-  inline void NAME(local const int* sums, int count, local const int* add, int alpha, global C_T* out, long at, \
-                   float low, float high, int row, int column EPILOGUE_PARAMETERS) {                            \
-    _Pragma("clang loop vectorize(assume_safety)") for (int i = 0; i < count; i++)                              \
-        STORE_C(FINISH(sums[i] * alpha + add[ADD], low, high, at + i, row, column + COLUMN), out, at + i);      \
+// Finish neighbouring results of one channel, or of one position. The first lies `at` elements behind `out`.
+#define FINISH_LINE(NAME, ADD, ROW, COLUMN)                                                                      \
+  inline void NAME(local const int* sums, int count, local const int* add, int alpha, global C_T* out, long at,  \
+                   float low, float high, int row, int column EPILOGUE_PARAMETERS) {                             \
+    _Pragma("clang loop vectorize(assume_safety)") for (int i = 0; i < count; i++)                               \
+        STORE_C(FINISH(sums[i] * alpha + add[ADD], low, high, at + i, row + ROW, column + COLUMN), out, at + i); \
   }
-FINISH_LINE(finish_channels, i, i)
-FINISH_LINE(finish_positions, 0, 0)
+FINISH_LINE(finish_channels, i, 0, i)
+FINISH_LINE(finish_positions, 0, i, 0)
 
 // Rows are positions, columns channels.
 inline void store_across(const Gather* p, const Int8Product* q, local const int* sums, int pitch, int rows, int columns,

@@ -56,7 +56,7 @@ void cut(Int8Plan& plan, const cl::Device& device, int64_t positions, int64_t ch
                  4 * (33 * tiles + 1 + taps) + 2 * tiles * (taps + g.taps[0] + g.taps[1] + g.taps[2]) + 64;
   plan.blocks = ceil_div(positions_of(g), positions), plan.col_blocks = ceil_div(g.cols, channels);
   const double steps = plan.steps();
-  const bool near = q.across ? g.os[1] == 1 : g.os[4] == 1 || g.q[2] == 1;
+  const bool near = q.across ? g.os[1] == 1 || g.cols == 1 : g.os[4] == 1 || g.q[2] == 1;
   const double per_task = tiles * (col_tiles * (steps * multiply_cycles(device) + (near ? 120 : 1500)) +
                                    steps * gather_cycles(plan) + 300 + 10 * taps) +
                           3000;
@@ -92,25 +92,28 @@ uint64_t Int8Plan::packed_bytes() const {
   return gather.groups * columns() * (sizeof(int32_t) + product.depth);
 }
 double Int8Plan::pack_cycles() const {
-  return 3.0 * packed_bytes();
+  const bool tiles = taps_of(gather) == 1 && (gather.wred == 1 || gather.wcol == 1);
+  return (tiles ? 0.3 : 3.0) * packed_bytes();
 }
 
 Int8Plan int8_plan(Int8Plan plan, const cl::Device& device, const Config& config) {
   const auto given = config.as<Int8Config>();
   Gather& g = plan.gather;
   params::Int8Product& q = plan.product;
-  q.across = g.os[1] == 1 && g.cols > 1;
   q.red = static_cast<int>(round_up(g.red, 4));
   q.depth = static_cast<int>(round_up(std::max<int64_t>(taps_of(g) * q.red, 1), kDepth));
   const int64_t all = positions_of(g);
   Int8Plan best = plan;
   best.cycles = INFINITY;
-  for (int64_t most : {1024, 512, 256, 128, 64, 32, 16}) {
-    if (given.positions && most != given.positions) continue;
-    for (int64_t channels : {2048, 512, 256, 128, 64, 32}) {
-      if (given.channels && channels != given.channels) continue;
-      cut(plan, device, balanced(all, most, kTile), balanced(g.cols, channels, 2 * kTile));
-      if (plan.cycles < best.cycles) best = plan;
+  for (int across : {0, 1}) {
+    q.across = across;
+    for (int64_t most : {1024, 512, 256, 128, 64, 32, 16}) {
+      if (given.positions && most != given.positions) continue;
+      for (int64_t channels : {2048, 512, 256, 128, 64, 32}) {
+        if (given.channels && channels != given.channels) continue;
+        cut(plan, device, balanced(all, most, kTile), balanced(g.cols, channels, 2 * kTile));
+        if (plan.cycles < best.cycles) best = plan;
+      }
     }
   }
   return best;

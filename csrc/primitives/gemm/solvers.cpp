@@ -9,6 +9,7 @@ std::vector<const GemmSolver*> gemm_solvers() {
       gemm_cpu_gemv(),     // one or few rows: bound by reading B once, which packing would double
       gemm_cpu_small(),    // small products: nothing is copied that can be read where it lies
       gemm_cpu_bf16(),     // bfloat16 on CPUs with instructions of their own for it
+      gemm_cpu_int8(),     // integers of 8 bits on CPUs
       gemm_cpu_packed(),   // everything else on CPU-like devices
       gemm_cpu_blocked(),  // and in the dtypes that do not compute in float
       gemm_gpu_gemv(),     // few rows on GPU-class devices: no tile to fill, only memory to read

@@ -7,6 +7,7 @@ namespace dlb::solver {
 const GemmSolver* gemm_cpu_bf16();
 const GemmSolver* gemm_cpu_blocked();
 const GemmSolver* gemm_cpu_gemv();
+const GemmSolver* gemm_cpu_int8();
 const GemmSolver* gemm_cpu_packed();
 const GemmSolver* gemm_cpu_small();
 const GemmSolver* gemm_gpu_gemv();
