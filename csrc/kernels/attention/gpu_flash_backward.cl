@@ -1,11 +1,11 @@
+// clang-format off
 // The gradients of attention for GPU-class devices: attention_gpu_flash_dq keeps queries, attention_gpu_flash_dkv keys, so that each
 // sums up its own results in a fixed order.
 #include "attention/gpu_flash.clh"
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_flash_dq(
     global const T* Q, global const T* K, global const T* V, global const T* bias, global const T* grad_out,
-    global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad,
-    AttentionParams p) {
+    global const float* lse, global const float* delta, global T* grad_q, global float* scores_grad, AttentionParams p) {
   LOCAL float queries[KEPT_TILE], grads[KEPT_TILE], rows[STEP_TILE], scores[SCORE_TILE];
   const int item = get_local_id(0), group = item / LANES, lane = item % LANES;
   const QueryBlock at = query_block(&p, K, V, KEPT);
@@ -18,8 +18,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_gpu_fla
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const int r = group * 4 + i;
-    base[i] = r < qn ? lse[p.lse + 2 * (at.row + r)] : INFINITY,
-    rest[i] = r < qn ? lse[p.lse + 2 * (at.row + r) + 1] : 0.f;
+    base[i] = r < qn ? lse[p.lse + 2 * (at.row + r)] : INFINITY, rest[i] = r < qn ? lse[p.lse + 2 * (at.row + r) + 1] : 0.f;
     less[i] = r < qn ? delta[p.delta + at.row + r] : 0.f;
   }
 
