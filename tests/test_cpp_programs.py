@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import dlbackend
+from dlbackend.compile import INDUCTOR_OF
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "cpp"
 PACKAGE = Path(dlbackend.__file__).parent
@@ -61,6 +62,19 @@ def test_training(programs):
 
 def test_template(programs):
     assert "largest error" in run(programs / "template")
+
+
+@pytest.mark.skipif(not torch.__version__.startswith(INDUCTOR_OF), reason="AOTInductor has no code for ocl")
+def test_package(programs, tmp_path):
+    """A package that Python compiled, for a batch of another size."""
+    net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).requires_grad_(False)
+    expected = net(torch.ones(6, 8)).sum().item()
+    batch = ({0: torch.export.Dim("batch", min=2)},)
+    program = torch.export.export(net.to("ocl"), (torch.ones(4, 8, device="ocl"),), dynamic_shapes=(batch,))
+    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "net.pt2"))
+    found = re.search(r"\[6, 4\] sum ([\d.e+-]+)", run(programs / "package", path, 6, 8))
+    assert found
+    assert float(found[1]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_wrong_torch(programs, tmp_path):

@@ -70,3 +70,16 @@ def default_backend(
 
     made: Callable[..., Any] = compile_graph(compile_fx, module, inputs)
     return made
+
+
+def package(
+    compile_fx: Callable[..., Any], module: torch.fx.GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """What AOTInductor does with a graph on ocl. NotImplementedError with another torch than
+    dlbackend.compile.inductor is written for.
+    """
+    if not torch.__version__.startswith(INDUCTOR_OF):
+        raise NotImplementedError(f"AOTInductor generates code for ocl with torch {INDUCTOR_OF}x alone")
+    from dlbackend.compile.inductor import compile_package
+
+    return compile_package(compile_fx, module, inputs, *args, **kwargs)

@@ -157,10 +157,18 @@ def in_our_layout(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def by_rows(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile's default backend, which hands graphs on ocl to dlbackend.compile."""
+    """torch.compile's default backend and AOTInductor, which hand graphs on ocl to dlbackend.compile."""
 
     def is_on_ocl(value: object) -> bool:
         return isinstance(value, torch.Tensor) and value.device.type == "ocl"
+
+    def is_package() -> bool:
+        from torch._inductor.virtualized import V
+
+        return bool(V.aot_compilation)
+
+    def values_of(model: Any) -> list[Any]:
+        return [*model.parameters(), *model.buffers(), *(node.meta.get("val") for node in model.graph.nodes)]
 
     @functools.wraps(compile_fx)
     def wrapper(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,6 +181,10 @@ def by_rows(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
                 if (kwargs.get("config_patches") or {}).get("triton.cudagraphs"):  # as modes of inductor say it
                     return backend(model, inputs, mode="reduce-overhead")
                 return default_backend(compile_fx, model, inputs)
+        elif is_package() and any(map(is_on_ocl, [*inputs, *values_of(model)])):
+            from dlbackend.compile import package
+
+            return package(compile_fx, model, inputs, *args, **kwargs)
         return compile_fx(model, inputs, *args, **kwargs)
 
     return wrapper

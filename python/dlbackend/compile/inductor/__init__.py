@@ -12,7 +12,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
@@ -146,6 +146,14 @@ class OclOpOverrides(DeviceOpOverrides):
         """A context with that device."""
         return f"torch.ocl.device({device_idx})"
 
+    def cpp_aoti_device_guard(self) -> str:
+        """The class in C++ that makes a device the current one."""
+        return "dlb::aoti::DeviceGuard"
+
+    def cpp_aoti_stream_guard(self) -> str:
+        """The same with the stream that a package is run on, which is the current one."""
+        return self.cpp_aoti_device_guard()
+
 
 def _is_generated(node: torch.fx.Node) -> bool:
     """Whether Inductor generates what computes the call, which then computes what it takes as well."""
@@ -183,6 +191,7 @@ def _identity() -> str:
 @functools.cache
 def register() -> None:
     """Makes the device known to Dynamo and Inductor. Done once in a process, by the first graph on the device."""
+    from dlbackend.compile.inductor.cpp_wrapper import OpenCLCppWrapper
     from dlbackend.compile.inductor.patches import patch
     from dlbackend.compile.inductor.scheduling import OpenCLScheduling, OpenCLWrapper
 
@@ -190,31 +199,23 @@ def register() -> None:
     for index in range(ocl.device_count()):
         register_interface_for_device(f"ocl:{index}", OclInterface)
     register_device_op_overrides("ocl", OclOpOverrides())
-    no_cpp: Any = NoCppWrapper
-    register_backend_for_device("ocl", OpenCLScheduling, OpenCLWrapper, no_cpp, device_custom_pass=GraphPass())
+    register_backend_for_device(
+        "ocl", OpenCLScheduling, OpenCLWrapper, OpenCLCppWrapper, device_custom_pass=GraphPass()
+    )
     patch()
-
-
-class NoCppWrapper:
-    """Raises NotImplementedError, with what to do instead, where AOTInductor would begin to generate code."""
-
-    supports_caching = False
-
-    @staticmethod
-    def create(*_: Any, **__: Any) -> NoReturn:
-        """As PythonWrapperCodegen.create(), the first thing that Inductor calls."""
-        raise NotImplementedError(
-            "AOTInductor generates no code for ocl, as its C++ does not know the device. Use torch.compile(model), or "
-            "load the model and run it without a compiler."
-        )
 
 
 def code_generator(name: str) -> Any:
     """What Inductor looks for as torch.ocl's attributes where it meets the device before torch.compile does."""
+    from dlbackend.compile.inductor.cpp_wrapper import OpenCLCppWrapper
     from dlbackend.compile.inductor.scheduling import OpenCLScheduling, OpenCLWrapper
 
     register()
-    known = {"Scheduling": OpenCLScheduling, "PythonWrapperCodegen": OpenCLWrapper, "CppWrapperCodegen": NoCppWrapper}
+    known: dict[str, Any] = {
+        "Scheduling": OpenCLScheduling,
+        "PythonWrapperCodegen": OpenCLWrapper,
+        "CppWrapperCodegen": OpenCLCppWrapper,
+    }
     return known.get(name)
 
 
@@ -260,3 +261,11 @@ def compile_graph(compile_fx: Callable[..., Any], module: torch.fx.GraphModule, 
 
     register()
     return compile_fx(module, inputs, inner_compile=_guarded(compile_fx_inner), config_patches=_CONFIG)
+
+
+def compile_package(compile_fx: Callable[..., Any], module: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """A graph of AOTInductor's, by Inductor's own `compile_fx`."""
+    register()
+    if kwargs.get("config_patches"):  # else compile_fx has called itself with them in force
+        kwargs["config_patches"] = _CONFIG | kwargs["config_patches"]
+    return compile_fx(module, inputs, *args, **kwargs)

@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor.codegen.common import CSE, CSEVariable, DeferredLine, PythonPrinter, TensorArg, WorkspaceArg
+from torch._inductor.codegen.cpp_utils import cexpr
 from torch._inductor.codegen.simd import IterationRangesEntry, SIMDKernel
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
@@ -291,15 +292,21 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         for workspace in self.args.workspace_args:
             wrapper.generate_workspace_allocation(workspace)
         _, values, _, _ = self.args.python_argdefs()
-        arguments = [
-            f"{v}.item()" if is_number_on_cpu(v) else v if isinstance(v, str) else self.pexpr(v) for v in values
-        ]
-        arguments += [wrapper.codegen_python_sizevar(t.numel) for t in self.range_trees if not is_known(t.numel)]
+        sizes = [t.numel for t in self.range_trees if not is_known(t.numel)]
         size, group, per_item = self._sizes(wrapper)
-        arguments += [per_item] if per_item is not None else []
-        launch = [f"({', '.join(arguments)},)", size, str(group), "None"]
+        if V.graph.cpp_wrapper:
+            arguments = [_cpp_argument(v) for v in [*values, *sizes]]
+            arguments += [f"dlb::aoti::integer({per_item})"] if per_item is not None else []
+            launch = [", ".join(arguments), size, str(group)]
+        else:
+            arguments = [
+                f"{v}.item()" if is_number_on_cpu(v) else v if isinstance(v, str) else self.pexpr(v) for v in values
+            ]
+            arguments += [_size_text(wrapper, size) for size in sizes]
+            arguments += [per_item] if per_item is not None else []
+            launch = [f"({', '.join(arguments)},)", size, str(group), "None"]
         device = V.graph.get_current_device_or_throw()
-        wrapper.generate_kernel_call(name, launch, device=device, triton=False, arg_types=[None] * 4)
+        wrapper.generate_kernel_call(name, launch, device=device, triton=False, arg_types=[None] * len(launch))
         if deallocate_ws:
             self.deallocate_workspaces()  # type: ignore[no-untyped-call]
 
@@ -307,12 +314,12 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         """The number of work-items, how many form a group, and for CPUs how many results each computes."""
         count = self.result_count()
         group = self.group_size()
-        text = wrapper.codegen_python_sizevar(V.graph.sizevars.simplify(count))
+        text = _size_text(wrapper, V.graph.sizevars.simplify(count))
         if self.form is Form.GROUPS:
             return f"{group} * ({text})" if not is_known(count) else str(group * int(count)), group, None
         if self.form is Form.ITEMS:
             return (
-                f"-(-({text}) // {group}) * {group}" if not is_known(count) else str(-(-int(count) // group) * group),
+                f"{_parts(text, group)} * {group}" if not is_known(count) else str(-(-int(count) // group) * group),
                 group,
                 None,
             )
@@ -328,8 +335,28 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
                 per = -(-per // LANES) * LANES
             return str(-(-int(count) // per)), 1, str(per)
         step = LANES if self.form is Form.LANES else 1
-        per_text = f"run_length({text}, {least}, {4 * self.units}, {step})"
-        return f"-(-({text}) // {per_text})", 1, per_text
+        scope = "dlb::aoti::" if V.graph.cpp_wrapper else ""
+        per_text = f"{scope}run_length({text}, {least}, {4 * self.units}, {step})"
+        return _parts(text, per_text), 1, per_text
+
+
+def _size_text(wrapper: Any, size: sympy.Expr) -> str:
+    """A size in a graph's code."""
+    text: str = wrapper.codegen_sizevar(size) if V.graph.cpp_wrapper else wrapper.codegen_python_sizevar(size)
+    return text
+
+
+def _parts(count: str, size: Any) -> str:
+    """In a graph's code, into how many parts of a size something goes."""
+    return f"dlb::aoti::parts({count}, {size})" if V.graph.cpp_wrapper else f"-(-({count}) // {size})"
+
+
+def _cpp_argument(value: Any) -> str:
+    """An argument of a launch in C++."""
+    if isinstance(value, str):
+        return f"dlb::aoti::tensor({value})"
+    kind = "real" if getattr(value, "is_integer", True) is False else "integer"
+    return f"dlb::aoti::{kind}({cexpr(value)})"
 
 
 def is_number_on_cpu(name: Any) -> bool:

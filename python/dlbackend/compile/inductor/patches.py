@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from torch._inductor import choices, compile_fx, lowering, scheduler, utils
+from torch._inductor import choices, codecache, compile_fx, cpp_builder, lowering, scheduler, utils
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.virtualized import V
 from torch._subclasses import fake_impls
@@ -145,31 +145,57 @@ def fake_rows(fake_mode: Any, func: Any, rows: str, a: torch.Tensor, b: torch.Te
         return [torch.empty_like(first, dtype=y.dtype) for y in small]
 
 
-def _average_pool(original: Any, fallback: Any, ceil_mode_at: int) -> Any:
+def _average_pool_backward(original: Any, fallback: Any) -> Any:
     @functools.wraps(original)
-    def lower(*args: Any, ceil_mode: bool = False, divisor_override: Any = None, **kwargs: Any) -> Any:
-        # Inductor's formulas take all windows for whole ones, and the divisor for a window's size, where these differ.
-        after = args[ceil_mode_at:]
-        differ = ceil_mode or divisor_override or (after and after[0]) or (len(after) > 2 and after[2])
-        function = fallback if differ and args[0].get_device().type == "ocl" else original
-        named = {"ceil_mode": ceil_mode} if not after else {}
-        if len(after) < 3:
-            named["divisor_override"] = divisor_override
-        return function(*args, **named, **kwargs)
+    def lower(
+        grad: Any,
+        x: Any,
+        kernel_size: Any,
+        stride: Any,
+        padding: Any,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: Any = None,
+    ) -> Any:
+        arguments = (grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+        # Inductor's formula divides by the whole window also where it reaches beyond the padding and is smaller.
+        beyond = ceil_mode and count_include_pad and divisor_override is None
+        return (fallback if beyond and grad.get_device().type == "ocl" else original)(*arguments)
 
     return lower
 
 
 def _replace_lowerings() -> None:
-    aten = torch.ops.aten
-    for op, ceil_mode_at in (
-        (aten.avg_pool2d.default, 4),
-        (aten.avg_pool3d.default, 4),
-        (aten.avg_pool2d_backward.default, 5),
-        (aten.avg_pool3d_backward.default, 5),
-    ):
+    for op in (torch.ops.aten.avg_pool2d_backward.default, torch.ops.aten.avg_pool3d_backward.default):
         fallback = lowering.fallback_handler(op, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
-        lowering.lowerings[op] = _average_pool(lowering.lowerings[op], fallback, ceil_mode_at)
+        lowering.lowerings[op] = _average_pool_backward(lowering.lowerings[op], fallback)
+
+
+def _build_options(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_cpp_torch_device_options(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        found = original(device_type, *args, **kwargs)
+        if device_type.partition(":")[0] == "ocl":
+            from dlbackend.compile.inductor.cpp_wrapper import PACKAGE, headers
+
+            _, include_dirs, _, _, libraries_dirs, libraries, _ = found
+            include_dirs.append(str(headers()))
+            libraries_dirs.append(str(PACKAGE))
+            libraries.append("dlbackend")
+        return found
+
+    return get_cpp_torch_device_options
+
+
+def _wrapper_header(original: Any) -> Any:
+    @functools.wraps(original)
+    def _get_cpp_wrapper_header(device: str, aot_mode: bool = False) -> str:
+        if device.partition(":")[0] == "ocl":
+            return "dlb_package.h" if aot_mode else "dlb_jit.h"
+        made: str = original(device, aot_mode)
+        return made
+
+    return _get_cpp_wrapper_header
 
 
 def patch() -> None:
@@ -189,3 +215,5 @@ def patch() -> None:
     wrapper = PythonWrapperCodegen
     wrapper._generate_kernel_call_helper = _kernel_call(wrapper._generate_kernel_call_helper)  # type: ignore[method-assign]
     wrapper.make_allocation = _allocation(wrapper.make_allocation)  # type: ignore[method-assign]
+    cpp_builder.get_cpp_torch_device_options = _build_options(cpp_builder.get_cpp_torch_device_options)
+    codecache._get_cpp_wrapper_header = _wrapper_header(codecache._get_cpp_wrapper_header)

@@ -41,16 +41,20 @@ class OpenCLScheduling(SIMDScheduling):
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: OpenCLKernel) -> str:
         """The name of the kernel with this text, which is written into the graph's code where it is new."""
-        wrapper = V.graph.wrapper_code
-        known: str | None = wrapper.src_to_kernel.get(src_code)
+        wrapper: Any = V.graph.wrapper_code
+        names = wrapper.kernels if V.graph.cpp_wrapper else wrapper.src_to_kernel
+        known: str | None = names.get(src_code)
         if known is not None:
             return known
         name = f"ocl_fused_{wrapper.next_kernel_suffix()}"
-        wrapper.src_to_kernel[src_code] = name
+        names[src_code] = name
         origins, detailed = get_kernel_metadata(node_schedule, wrapper)
         device = V.graph.get_current_device_or_throw().index or 0
         text = src_code.replace(NAME, name)
         chain = "\n".join(line for line in f"{origins}\n{detailed}".splitlines() if line.strip())
+        if V.graph.cpp_wrapper:
+            wrapper.define_ocl_kernel(name, device, chain, text)
+            return name
         wrapper.header.splice(f"\n{chain}\n")
         wrapper.header.writeline(f"{name} = start_building({name!r}, {device}, {chain!r}, r'''")
         wrapper.header._lines += text.replace("'''", "' ' '").splitlines()

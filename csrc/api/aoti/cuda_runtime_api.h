@@ -1,0 +1,3 @@
+// PyTorch's runtime for packages includes both.
+#pragma once
+#include <cuda.h>
