@@ -69,7 +69,7 @@ def test_package(programs, tmp_path):
     """A package that Python compiled, for a batch of another size."""
     net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).requires_grad_(False)
     expected = net(torch.ones(6, 8)).sum().item()
-    batch = ({0: torch.export.Dim("batch", min=2)},)
+    batch = {0: torch.export.Dim("batch", min=2)}
     program = torch.export.export(net.to("ocl"), (torch.ones(4, 8, device="ocl"),), dynamic_shapes=(batch,))
     path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "net.pt2"))
     found = re.search(r"\[6, 4\] sum ([\d.e+-]+)", run(programs / "package", path, 6, 8))
