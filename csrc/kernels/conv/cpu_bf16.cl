@@ -1,3 +1,4 @@
+// clang-format off
 // Convolution by a CPU's instructions for bfloat16: the forward pass, or one stride phase of the input gradient.
 // Weights are A, one row per output channel along k; the gathered image is B, one column per position, in pairs along
 // k in scratch. k runs over (channel, tap) or, where p.split[0], over (tap, channel). p.block[0] positions,
@@ -6,31 +7,31 @@
 
 // The part of the image that a block of positions sees. Tile: 16 positions.
 typedef struct {
-  size_t image;  // of the group
-  long channel;  // stride
+  size_t image;                 // of the group
+  long channel;                 // stride
   int taps, red, channels_inner, tiles;
-  local const int* at;         // of tap 0 of each position, from the image
-  local const int* tap_at;     // of each tap, from there
-  local const ushort* inside;  // [tap][tile]: which positions see the image there
-  local const int* step;       // of each tile, then of all: 1 or 2 where positions are so many elements apart, else 0
+  local const int *at;          // of tap 0 of each position, from the image
+  local const int *tap_at;      // of each tap, from there
+  local const ushort *inside;   // [tap][tile]: which positions see the image there
+  local const int *step;        // of each tile, then of all: 1 or 2 where positions are so many elements apart, else 0
 } Seen;
 
 // Element k of all positions of a tile.
-#define FETCH(k, valid, v)                                                                             \
-  uint16 v = 0;                                                                                        \
-  {                                                                                                    \
-    const uint bits = valid ? s->inside[tap_##k * s->tiles + j] : 0;                                   \
-    const size_t from = s->image + (at[0] + offset_##k) * 2;                                           \
-    if (step == 1) v = convert_uint16(MASKED16(from, bits));                                           \
-    else if (step == 2) v = as_uint16(MASKED32(from, __builtin_ia32_pdep_si(bits, 0x55555555u)));      \
-    else if (bits) {                                                                                   \
-      const uint16 index = as_uint16(*(local const Vector*)at) + (uint)(offset_##k + odd);             \
-      const uint16 pairs = __builtin_astype(                                                           \
-          __builtin_ia32_gathersiv16si(zeros, (const void*)(s->image - odd * 2),                       \
-                                       __builtin_astype(as_int16(index) >> 1, v16i), (ushort)bits, 4), \
-          uint16);                                                                                     \
-      v = (pairs >> ((index & 1) * 16)) & 0xffff;                                                      \
-    }                                                                                                  \
+#define FETCH(k, valid, v)                                                                                     \
+  uint16 v = 0;                                                                                                \
+  {                                                                                                            \
+    const uint bits = valid ? s->inside[tap_##k * s->tiles + j] : 0;                                           \
+    const size_t from = s->image + (at[0] + offset_##k) * 2;                                                   \
+    if (step == 1) v = convert_uint16(MASKED16(from, bits));                                                   \
+    else if (step == 2) v = as_uint16(MASKED32(from, __builtin_ia32_pdep_si(bits, 0x55555555u)));              \
+    else if (bits) {                                                                                           \
+      const uint16 index = as_uint16(*(local const Vector*)at) + (uint)(offset_##k + odd);                     \
+      const uint16 pairs = __builtin_astype(                                                                   \
+          __builtin_ia32_gathersiv16si(zeros, (const void*)(s->image - odd * 2),                               \
+                                       __builtin_astype(as_int16(index) >> 1, v16i), (ushort)bits, 4),         \
+          uint16);                                                                                             \
+      v = (pairs >> ((index & 1) * 16)) & 0xffff;                                                              \
+    }                                                                                                          \
   }
 
 // Tiles k..k+32 of all positions to dst; zero from `count` on.
@@ -58,23 +59,19 @@ BF16 void gather_step(const Seen* s, int k, int count, local float* dst) {
     long offset_even = 0, offset_odd = 0;
     int tap_even = 0, tap_odd = 0;
     const int even = 2 * pair < count, both = 2 * pair + 1 < count;
-#define NEXT(k)                                                                   \
-  tap_##k = s->channels_inner ? outer : i;                                        \
-  offset_##k = s->tap_at[tap_##k] + (s->channels_inner ? i : outer) * s->channel; \
+#define NEXT(k)                                                                            \
+  tap_##k = s->channels_inner ? outer : i;                                                 \
+  offset_##k = s->tap_at[tap_##k] + (s->channels_inner ? i : outer) * s->channel;          \
   if (++i == inner) i = 0, outer++;
-    if (even) {
-      NEXT(even)
-    }
-    if (both) {
-      NEXT(odd)
-    }
+    if (even) { NEXT(even) }
+    if (both) { NEXT(odd) }
     if (s->step[tiles] == 1) {
       local const ushort *bits_even = s->inside + tap_even * tiles, *bits_odd = s->inside + tap_odd * tiles;
       const size_t from_even = s->image + offset_even * 2, from_odd = s->image + offset_odd * 2;
       for (int j = 0; j < tiles; j++) {
         const long begin = (long)begins[j * 16] * 2;
-        *(local Vector*)(dst + j * (TILE_BYTES / 4)) = PAIRS(
-            MASKED16(from_even + begin, even ? bits_even[j] : 0), MASKED16(from_odd + begin, both ? bits_odd[j] : 0));
+        *(local Vector*)(dst + j * (TILE_BYTES / 4)) = PAIRS(MASKED16(from_even + begin, even ? bits_even[j] : 0),
+                                                  MASKED16(from_odd + begin, both ? bits_odd[j] : 0));
       }
       continue;
     }
@@ -97,8 +94,8 @@ BF16 void gather_taps(const Seen* s, int column, int columns, int j, local float
     const size_t image = s->image + (s->tap_at[tap] + column % s->red) * 2;
     const uint inside = s->inside[tap * s->tiles + j] | (uint)s->inside[tap * s->tiles + j + 1] << 16;
     local const int* at = s->at + j * 16;
-#define LOAD_POSITIONS(n, h)                                                            \
-  x##h = PAIRS(MASKED16(image + (long)at[2 * n] * 2, inside >> 2 * n & 1 ? 0xffff : 0), \
+#define LOAD_POSITIONS(n, h)                                                             \
+  x##h = PAIRS(MASKED16(image + (long)at[2 * n] * 2, inside >> 2 * n & 1 ? 0xffff : 0),  \
                MASKED16(image + (long)at[2 * n + 1] * 2, inside >> (2 * n + 1) & 1 ? 0xffff : 0));
     EACH16(LOAD_POSITIONS)
     EACH16(STORE_VECTOR)
@@ -113,9 +110,7 @@ BF16 void gather_taps(const Seen* s, int column, int columns, int j, local float
     long offset_this = 0;
     int tap_this = 0;
     const int there = c < columns;
-    if (there) {
-      NEXT(this)
-    }
+    if (there) { NEXT(this) }
     for (j = first; j < first + 2; j++) {
       local const int* at = s->at + j * 16;
       const int step = s->step[j];
@@ -141,8 +136,8 @@ BF16 void gather_grad(size_t grad, long channel, local const int* at, int count,
   VECTORS16(x)
   if (channel == 1) {
     const uint mask = low_bits(rows);
-#define LOAD_GRADS(n, h)                                                       \
-  x##h = PAIRS(MASKED16(grad + (long)at[2 * n] * 2, 2 * n < count ? mask : 0), \
+#define LOAD_GRADS(n, h)                                                           \
+  x##h = PAIRS(MASKED16(grad + (long)at[2 * n] * 2, 2 * n < count ? mask : 0),     \
                MASKED16(grad + (long)at[2 * n + 1] * 2, 2 * n + 1 < count ? mask : 0));
     EACH16(LOAD_GRADS)
     TRANSPOSE_X
@@ -155,9 +150,10 @@ BF16 void gather_grad(size_t grad, long channel, local const int* at, int count,
   EACH16(STORE_GRAD_ROW)
 }
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_bf16(
-    global const T* in, long oi, global const T* weights, long ow, long weight_group, long weight_row, global T* out,
-    long oo, global const T* bias, long ob, Gather p, local float* scratch) {
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_bf16(global const T* in, long oi, global const T* weights,
+                                                                    long ow, long weight_group, long weight_row,
+                                                                    global T* out, long oo, global const T* bias,
+                                                                    long ob, Gather p, local float* scratch) {
   const int positions = p.n * p.q[0] * p.q[1] * p.q[2], first = get_global_id(0) * p.block[0];
   const int m0 = get_global_id(1) * p.block_cols, g = get_global_id(2);
   const int taps = p.taps[0] * p.taps[1] * p.taps[2], K = taps * p.red, kc = p.channels;
@@ -174,21 +170,10 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_bf16(
   local ushort* inside = edge + edges * tiles;
 
   look(&p, first, block.cols, tiles, at, out_at, step, tap_at, edge, inside);
-  const Seen seen = {
-      (size_t)(in + oi + (long)g * p.red * p.is[1]), p.is[1], taps, p.red, p.split[0], tiles, at, tap_at, inside, step};
-  const Results results = {
-      (size_t)(out + oo + ((long)g * p.cols + m0) * p.os[1]),
-      (size_t)(bias + ob + g * p.cols + m0),
-      p.os[1],
-      0,
-      1,
-      0,
-      1.f,
-      1.f,
-      p.low,
-      p.high,
-      p.has_bias,
-      out_at};
+  const Seen seen = {(size_t)(in + oi + (long)g * p.red * p.is[1]), p.is[1], taps, p.red, p.split[0], tiles,
+                     at, tap_at, inside, step};
+  const Results results = {(size_t)(out + oo + ((long)g * p.cols + m0) * p.os[1]), (size_t)(bias + ob + g * p.cols + m0),
+                           p.os[1], 0, 1, 0, 1.f, 1.f, p.low, p.high, p.has_bias, out_at};
   const size_t a = (size_t)(weights + ow + g * weight_group + m0 * weight_row);
   bf16_begin((local uchar*)scratch);
   for (int k = 0; k == 0 || k < K; k += kc) {
@@ -213,7 +198,7 @@ BF16 void copy_taps(size_t from, long from_step, size_t to, long to_step, int co
 
 // Weights in any layout to [group][column][k]. One work-item packs 16 columns.
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_bf16_pack(global const T* weights, long ow,
-                                                                              global T* packed, long op, Gather p) {
+                                                                         global T* packed, long op, Gather p) {
   const int j = get_global_id(0) * 16, g = get_global_id(1), count = min(16, p.cols - j);
   const int taps = p.taps[0] * p.taps[1] * p.taps[2];
   const long K = (long)taps * p.red;
@@ -266,43 +251,22 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void conv_cpu_bf16_weight_
     column_at[n] = c * p.wred + tap / (p.taps[1] * p.taps[2]) * p.wtap[0] + tap / p.taps[2] % p.taps[1] * p.wtap[1] +
                    tap % p.taps[2] * p.wtap[2];
   }
-  const Results results = {
-      (size_t)(weights + ow + g * p.wgroup + m0 * p.wcol),
-      0,
-      p.wcol,
-      0,
-      0,
-      0,
-      1.f,
-      0.f,
-      -INFINITY,
-      INFINITY,
-      0,
-      column_at};
+  const Results results = {(size_t)(weights + ow + g * p.wgroup + m0 * p.wcol), 0, p.wcol, 0, 0, 0, 1.f, 0.f,
+                           -INFINITY, INFINITY, 0, column_at};
   const size_t from = (size_t)(grad + og + ((long)g * p.cols + m0) * p.os[1]);
   bf16_begin((local uchar*)scratch);
   for (int k = 0; k == 0 || k < positions; k += kc) {
     const int count = min(kc, positions - k), steps = (count + TILE_K - 1) / TILE_K;
     look(&p, k, count, 2 * steps, at, grad_at, step, tap_at, edge, inside);
-    const Seen seen = {
-        (size_t)(in + oi + (long)g * p.red * p.is[1]),
-        p.is[1],
-        taps,
-        p.red,
-        p.split[0],
-        2 * steps,
-        at,
-        tap_at,
-        inside,
-        step};
+    const Seen seen = {(size_t)(in + oi + (long)g * p.red * p.is[1]), p.is[1], taps, p.red, p.split[0], 2 * steps,
+                       at, tap_at, inside, step};
     for (int r = 0; r < rows; r += 16)
       for (int s = 0; s < steps; s++)
         gather_grad(from + r * p.os[1] * 2, p.os[1], grad_at + s * 32, min(TILE_K, count - s * TILE_K),
                     min(16, block.rows - r), (size_t)block.a + r * pitch + s * 64, pitch);
     for (int n = 0; n < columns; n += 16)
       for (int s = 0; s < steps; s++)
-        gather_taps(
-            &seen, n0 + n, min(16, block.cols - n), 2 * s, block.b + (s * (columns / 16) + n / 16) * (TILE_BYTES / 4));
+        gather_taps(&seen, n0 + n, min(16, block.cols - n), 2 * s, block.b + (s * (columns / 16) + n / 16) * (TILE_BYTES / 4));
     bf16_part(&block, &results, (size_t)block.a, pitch / 2, 1, steps * TILE_K, 0, k == 0, k + kc >= positions);
   }
   bf16_end();
