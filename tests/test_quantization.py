@@ -247,8 +247,9 @@ def test_the_tuner_takes_it_when_asked(tmp_path, precision, made):
     path = tmp_path / "tuning.json"
     tuning.save(path)
     applied = dlbackend.load_tuning(path).apply(model)
-    assert isinstance(applied.module.layers[0], made)
-    assert type(model.layers[0]) is nn.Linear
+    # Which layers are quantised depends on which gain by it.
+    assert any(isinstance(layer, made) for layer in applied.module.modules())
+    assert not any(isinstance(layer, made) for layer in model.modules())
     want = model(tokens)
     got = applied.to("ocl")(tokens.to("ocl")).cpu()
     assert (got - want).norm() / want.norm() < (0.02 if precision == "int8-weights" else 0.2)
