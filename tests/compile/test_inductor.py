@@ -1,5 +1,6 @@
 """torch.compile's default backend on the device: kernels that Inductor generates, against float64 on the CPU."""
 
+import copy
 import subprocess
 import sys
 import warnings
@@ -257,6 +258,25 @@ def test_new_sizes_compile_nothing(background_at_rest):
     ):
         torch.testing.assert_close(a.cpu(), e, rtol=1e-5, atol=1e-5)
     assert dlbackend.kernel_stats()["compiled"] == before
+
+
+def test_numbers_made_of_sizes():
+    """Sizes that a graph takes as dynamic are divided as numbers, where kernels use the quotients."""
+
+    def compute(x):
+        return x * (x.numel() / (x.numel() - 1)), x + x.shape[0] / 7, x.var(0), x.mean() * (1 / x.shape[1]) ** 0.5
+
+    x = torch.randn(3, 5)
+    for e, a in zip(compute(x), torch.compile(compute, dynamic=True)(x.to(DEVICE)), strict=True):
+        torch.testing.assert_close(a.cpu(), e, rtol=1e-5, atol=1e-6)
+    norm = nn.BatchNorm2d(4)
+    same = copy.deepcopy(norm).to(DEVICE)
+    x = torch.randn(2, 4, 2, 3, requires_grad=True)
+    y = x.detach().to(DEVICE).requires_grad_()
+    norm(x).pow(3).sum().backward()
+    torch.compile(same, dynamic=True)(y).pow(3).sum().backward()
+    for e, a in ((x.grad, y.grad), (norm.running_var, same.running_var), (norm.weight.grad, same.weight.grad)):
+        torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
 
 
 def philox(seed, counters):

@@ -7,6 +7,7 @@ import math
 import sympy
 import torch
 from sympy.printing.precedence import PRECEDENCE, precedence
+from torch.utils._sympy.functions import FloatPow, FloatTrueDiv, IntTrueDiv, ToFloat
 from torch.utils._sympy.printers import ExprPrinter
 
 # Element types by the names that the table of op rows has for them (docs/op-table.md).
@@ -130,6 +131,14 @@ def literal(value: float, dtype: torch.dtype) -> str:
             return "-INFINITY" if exact < 0 else "INFINITY"
         return f"{exact.hex()}f" if exact >= 0 and math.copysign(1, exact) > 0 else f"({exact.hex()}f)"
     return exact.hex() if math.copysign(1, exact) > 0 else f"({exact.hex()})"
+
+
+def is_real(expr: sympy.Expr) -> bool:
+    """Whether the value of an expression of sizes is a float. Of quotients and their sums sympy says neither."""
+    if expr.is_integer is not None:
+        return not expr.is_integer
+    fractions = any(not number.is_Integer for number in expr.atoms(sympy.Number))
+    return fractions or bool(expr.has(IntTrueDiv, FloatTrueDiv, FloatPow, ToFloat))
 
 
 class OpenCLPrinter(ExprPrinter):

@@ -24,6 +24,7 @@ from dlbackend.compile.inductor.expressions import (
     TYPE_NAMES,
     compute_dtype,
     compute_type,
+    is_real,
     loaded,
     storage_type,
     stored,
@@ -240,7 +241,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
             # Halves are read as bits, but a tensor of them is given for a pointer to halves only.
             kind, end = ("half", "_half") if argument.dtype == torch.float16 else (storage_type(argument.dtype), "")
             return f"global {constant}{kind}* restrict {name}{end}"
-        return f"const {'float' if argument.expr.is_integer is False else self.index_dtype} {name}"
+        return f"const {'float' if is_real(argument.expr) else self.index_dtype} {name}"
 
     def group_size(self) -> int:
         """Work-items of a work-group."""
@@ -355,7 +356,7 @@ def _cpp_argument(value: Any) -> str:
     """An argument of a launch in C++."""
     if isinstance(value, str):
         return f"dlb::aoti::tensor({value})"
-    kind = "real" if getattr(value, "is_integer", True) is False else "integer"
+    kind = "real" if isinstance(value, sympy.Expr) and is_real(value) else "integer"
     return f"dlb::aoti::{kind}({cexpr(value)})"
 
 

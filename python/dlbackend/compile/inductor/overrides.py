@@ -19,6 +19,7 @@ from dlbackend.compile.inductor.expressions import (
     compute_dtype,
     convert,
     is_narrow_float,
+    is_real,
     literal,
     rounded,
     storage_type,
@@ -147,7 +148,7 @@ class OpenCLOverrides(OpOverrides):
     def index_expr(expr: sympy.Expr, dtype: torch.dtype) -> Any:
         """The value of an index."""
         text = V.kernel.index_to_str(V.kernel.prepare_indexing(expr))
-        source = torch.float32 if expr.is_integer is False else torch.int64
+        source = torch.float32 if is_real(expr) else torch.int64
         variable = V.kernel.cse.generate(
             V.kernel.compute, f"({text})", bounds=get_bounds_index_expr(expr), dtype=source, shape=()
         )
