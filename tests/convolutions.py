@@ -1,7 +1,12 @@
-"""Small convolutions that several tests share: with groups, strides, dilation and one tap, and a net of two of them."""
+"""What tests of convolutions and products share: small convolutions with groups, strides, dilation and one tap, a net
+of two of them, and whether a solver is for the device.
+"""
 
+import torch
 import torch.nn.functional as F
 from torch import nn
+
+from dlbackend import _C
 
 SMALL_CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
     (2, 8, 16, 1, (9, 10), 3, 1, 1, 1),
@@ -10,6 +15,14 @@ SMALL_CONVS = [  # n, c, k, groups, size, filter, stride, padding, dilation
     (2, 8, 12, 4, (11, 13), 3, 1, 2, 2),
     (3, 40, 72, 1, (4, 3), 3, 1, 1, 1),
 ]
+
+
+def why_not(solver: str, key: str) -> str:
+    """Why a solver is not for the problem on this device; "applicable" where it is."""
+    if not torch.ocl.is_available():
+        return "no device"
+    lines = (line.strip().split(": ", 1) for line in _C.explain_problem(key).splitlines()[1:])
+    return dict(lines)[solver]
 
 
 class Residual(nn.Module):

@@ -1,4 +1,4 @@
-// Ops that C++ which Inductor generated calls directly (aoti/dlb_calls.h). Others go by PyTorch's proxy
+// Ops that Inductor's C++ calls directly (aoti/dlb_calls.h). It calls others through PyTorch's proxy
 // executor.
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/addmm.h>

@@ -34,7 +34,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   AT_FORALL_FP32_SET_OPT_DTYPE(DLB_FP32_DTYPE)
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
   AT_FORALL_PROMOTE(DLB_PROMOTE)
-  // Whole networks, whose layers PyTorch would cast one product at a time.
+  // Recurrent networks are cast as a whole. PyTorch casts each of their products.
   DLB_LOWER(lstm, input)
   DLB_LOWER(lstm, data)
   DLB_LOWER(gru, input)

@@ -1,7 +1,8 @@
 // Runs a model that AOTInductor compiled for the device, without Python.
 //
-//   package MODEL.pt2 [ROWS COLUMNS]      prints the sums of its results for ones of that size, 4 by 8 by
-//   default
+//   package MODEL.pt2 [ROWS COLUMNS]
+//
+// prints the sums of the model's results for a tensor of ones, 4 by 8 unless a size is given.
 #include <dlbackend/dlbackend.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/torch.h>

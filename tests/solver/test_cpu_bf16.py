@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common import on_device, relative_error
-from convolutions import SMALL_CONVS
+from convolutions import SMALL_CONVS, why_not
 from fresh_process import forked_python, run_python
 
 from dlbackend import _C
@@ -15,14 +15,7 @@ from dlbackend import _C
 KEY = "gemm:bfloat16 b=1 m=64 n=64 k=64 sa=0,64,1 sb=0,64,1 sc=0,64,1 sd=0,0,0 add=0"
 TOLERANCE = 4e-3  # 2-norm: results are rounded once, to 8 bits
 
-
-def reason() -> str:
-    """Why the solver is not for this device; "applicable" where it is."""
-    lines = (line.strip().split(": ", 1) for line in _C.explain_problem(KEY).splitlines()[1:])
-    return dict(lines)["cpu_bf16"]
-
-
-WHY_NOT = reason() if torch.ocl.is_available() else "no device"
+WHY_NOT = why_not("cpu_bf16", KEY)
 pytestmark = pytest.mark.skipif(WHY_NOT != "applicable", reason=f"cpu_bf16: {WHY_NOT}")
 
 

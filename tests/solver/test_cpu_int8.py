@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from convolutions import SMALL_CONVS
+from convolutions import SMALL_CONVS, why_not
 from fresh_process import forked_python, run_python
 
 import dlbackend
@@ -17,14 +17,7 @@ KEY = (
     "sw=576,9,0,3,1 sy=0,784,0,28,1 bias=0 x=u8 w=i8"
 )
 
-
-def reason() -> str:
-    """Why the solver is not for this device; "applicable" where it is."""
-    lines = (line.strip().split(": ", 1) for line in _C.explain_problem(KEY).splitlines()[1:])
-    return dict(lines)["cpu_int8"]
-
-
-WHY_NOT = reason() if torch.ocl.is_available() else "no device"
+WHY_NOT = why_not("cpu_int8", KEY)
 pytestmark = pytest.mark.skipif(WHY_NOT != "applicable", reason=f"cpu_int8: {WHY_NOT}")
 
 

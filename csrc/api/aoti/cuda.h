@@ -1,6 +1,7 @@
-// The functions of CUDA that PyTorch's runtime for packages of AOTInductor calls, on ocl (dlb_package.h): for
-// constants, and to learn when a model has run. Models share nothing that a run changes, so that the next run
-// of one may be enqueued behind the last.
+// The functions of CUDA that PyTorch's runtime for AOTInductor's packages calls, implemented for ocl
+// (dlb_package.h). The runtime uses them for constants, and to learn when a model has run, as it keeps the
+// model from running again before that. Its runs share nothing that they change, so here the next one need
+// not wait.
 #pragma once
 #include <torch/csrc/stable/c/shim.h>
 
@@ -50,7 +51,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
   return dlb_aoti_synchronize();
 }
 
-// Kernels of CUDA, of which there are none.
+// The runtime unloads CUDA kernels, which packages for ocl do not have.
 using CUmodule = void*;
 using CUresult = int32_t;
 constexpr CUresult CUDA_SUCCESS = 0;

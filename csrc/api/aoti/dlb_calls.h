@@ -1,5 +1,5 @@
-// What C++ that Inductor generated for ocl calls of this library, beside PyTorch's own C functions for
-// AOTInductor (torch/csrc/inductor/aoti_torch/c/shim.h). Functions return AOTI_TORCH_SUCCESS, or
+// The C functions of this library that Inductor's C++ for ocl calls. It also calls PyTorch's own C functions
+// for AOTInductor (torch/csrc/inductor/aoti_torch/c/shim.h). Functions return AOTI_TORCH_SUCCESS, or
 // AOTI_TORCH_FAILURE with a message in torch_exception_get_what().
 #pragma once
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>

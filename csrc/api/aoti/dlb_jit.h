@@ -1,4 +1,4 @@
-// What the C++ of torch.compile's cpp_wrapper includes for ocl.
+// The header that the C++ of torch.compile's cpp_wrapper includes for ocl.
 #pragma once
 #include <torch/csrc/inductor/cpp_wrapper/common.h>
 

@@ -1,4 +1,4 @@
-// What the C++ of a package of AOTInductor includes for ocl.
+// The header that the C++ of AOTInductor's packages includes for ocl.
 //
 // PyTorch's runtime for packages (torch/csrc/inductor/aoti_runtime) knows the devices that it lists, and
 // calls none by an interface that others could implement. Here it takes ours for CUDA: cuda.h beside this

@@ -1,5 +1,5 @@
-// What generated C++ uses, in a package of AOTInductor and in torch.compile's with cpp_wrapper. Included
-// behind PyTorch's headers by dlb_package.h and dlb_jit.h.
+// Helpers for the C++ that Inductor generates for ocl, for AOTInductor's packages and for cpp_wrapper.
+// dlb_package.h and dlb_jit.h include it after PyTorch's headers.
 #pragma once
 #include <torch/csrc/stable/c/shim.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-// PyTorch's says which call failed, and not why.
+// PyTorch's macro of this name reports which call failed; this one reports the cause.
 #undef AOTI_TORCH_ERROR_CODE_CHECK
 #define AOTI_TORCH_ERROR_CODE_CHECK(call) dlb::aoti::check((call), #call)
 

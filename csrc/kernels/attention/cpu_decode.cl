@@ -57,7 +57,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_decode(
       const float most = max16(best), base = most == -INFINITY ? 0.f : most;
       float16 sums = (float16)(0.f);
       for (int j = 0; j < kn; j += 16) {
-        const float16 e = exp_below(vload16(0, s + j) - base);
+        const float16 e = exp_below16(vload16(0, s + j) - base);
         vstore16(e, 0, s + j);
         sums += e;
       }

@@ -17,7 +17,7 @@ inline float exponentials(local float* s, int seen, int n, local float* most, lo
   const float old = *most == next ? 1.f : exp(*most - base);
   float16 sums = (float16)(0.f);
   for (int j = 0; j < n; j += 16) {
-    const float16 e = exp_below(vload16(0, s + j) - base);
+    const float16 e = exp_below16(vload16(0, s + j) - base);
     vstore16(e, 0, s + j);
     sums += e;
   }

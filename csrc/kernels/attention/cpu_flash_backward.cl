@@ -34,7 +34,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_cpu_flash_d
       if (p.keep < 1.f)
         for (int j = 0; j < kn; j += 4) vstore4(vload4(0, d + j) * dropout_factors(&p, at.row + i, k0 + j), 0, d + j);
       for (int j = 0; j < kn; j += 16)
-        vstore16(exp_below(vload16(0, s + j) - base.x - base.y) * (vload16(0, d + j) - less), 0, s + j);
+        vstore16(exp_below16(vload16(0, s + j) - base.x - base.y) * (vload16(0, d + j) - less), 0, s + j);
       if (p.causal)
         for (int j = max(q0 + i - k0 + 1, 0); j < kn; j++) s[j] = 0.f;
       if (p.has_scores)
@@ -63,7 +63,7 @@ inline void four_keys(const AttentionParams* p, local float* s, local float* d, 
     }
   for (int r = 0; r < rows; r++, s += pitch, d += pitch, factors += pitch) {
     for (int i = 0; i < qn; i += 16) {
-      const float16 prob = exp_below(vload16(0, s + i) - vload16(0, base + i) - vload16(0, base + pitch + i));
+      const float16 prob = exp_below16(vload16(0, s + i) - vload16(0, base + i) - vload16(0, base + pitch + i));
       const float16 factor = p->keep < 1.f ? vload16(0, factors + i) : (float16)(1.f);
       vstore16(prob * (vload16(0, d + i) * factor - vload16(0, less + i)), 0, d + i);
       vstore16(prob * factor, 0, s + i);

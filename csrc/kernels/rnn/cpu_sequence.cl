@@ -2,6 +2,7 @@
 // other, so that a work-item takes some of them through the whole sequence, and the weights stay in its core's cache.
 // The products of the layer's input with its weights, biases included, are made before. Built with one of -DLSTM,
 // -DGRU, -DTANH and -DRELU. Gates lie side by side in a row, as in rnn.cl.
+#include "common/exp_below.clh"
 #include "common/storage.clh"
 #include "kernels/rnn/params.h"
 
@@ -34,6 +35,11 @@
 #define VECTORS 4
 #endif
 #define MOST_ROWS 6
+#ifdef T_DOUBLE
+#define EXP_BELOW exp
+#else
+#define EXP_BELOW exp_below
+#endif
 #define DEPTH 128  // of a product at a time: so much of a panel stays in the first-level cache
 
 // packed[panel][k][RNN_PANEL] = w[k * sk + column * sn] of a k x n matrix; what is beyond its columns becomes zero.
@@ -96,26 +102,8 @@ static void product(global const NUMBER* a, long a_pitch, int rows, global const
     }
 }
 
-// e^x for x <= 0 as in softmax/softmax.clh, in operations that compilers vectorise.
-static inline NUMBER exp_below(NUMBER x) {
-#ifdef T_DOUBLE
-  return exp(x);
-#else
-  const float t = fma(x, 1.44269504f, 12582912.0f), n = t - 12582912.0f;
-  const float r = fma(n, 2.12194440e-4f, fma(n, -0.693359375f, x));
-  float p = 1.9875691500e-4f;
-  p = fma(p, r, 1.3981999507e-3f);
-  p = fma(p, r, 8.3334519073e-3f);
-  p = fma(p, r, 4.1665795894e-2f);
-  p = fma(p, r, 1.6666665459e-1f);
-  p = fma(p, r, 5.0000001201e-1f);
-  p = fma(p * r, r, r + 1.0f);
-  const float scaled = as_float(as_uint(p) + (as_uint(t) << 23));
-  return x >= -87.0f ? scaled : x < -87.0f ? 0.0f : x;
-#endif
-}
 static inline NUMBER sigmoid(NUMBER x) {
-  const NUMBER e = exp_below(-fabs(x));
+  const NUMBER e = EXP_BELOW(-fabs(x));
   return (x < 0 ? e : 1) / (1 + e);
 }
 // Near 0 the polynomial of Cephes' tanhf.
@@ -150,7 +138,7 @@ typedef struct {
   global T *out, *last_h, *last_c, *gates, *before_h, *before_c;
 } Cell;
 
-// What the backward pass wants besides the gates: the states before the step.
+// Stores the states before the step, which the backward pass needs besides the gates.
 static void keep(const Cell at, int size) {
   SIMD for (int j = 0; j < size; j++) store1(at.before_h + j, at.h[j]);
   if (HAS_CELLS) SIMD for (int j = 0; j < size; j++) store1(at.before_c + j, at.c[j]);

@@ -170,7 +170,7 @@ States run_steps(const Sequence& s, const Tensor& x, const Tensor& h0, const Ten
   return {r.out, r.h, r.c};
 }
 
-// The arguments that all ops share.
+// The arguments that the ops have in common.
 struct Network {
   TensorList params;
   bool has_biases;
@@ -219,7 +219,8 @@ bool is_plain(const Tensor& t, const Tensor& input, int64_t dim) {
          t.scalar_type() == input.scalar_type() && !at::isTensorSubclassLike(t) && !t._fw_grad(0).defined();
 }
 
-// Whether these are what the code above expects. PyTorch's own has what else there is, errors too.
+// Whether the code above can run the call. PyTorch's own implementation runs all others, and raises the
+// errors for wrong arguments.
 bool is_usual(const Sequence& s, const Tensor& input, const Tensor& h0, const Tensor& c0,
               const Network& net) {
   if (in_transform() || !is_plain(input, input, input.dim()) || input.numel() == 0 || s.samples == 0)
@@ -252,7 +253,7 @@ bool is_usual(const Sequence& s, const Tensor& input, const Tensor& h0, const Te
   return true;
 }
 
-// Sizes as far as they can be read; those of tensors that is_usual() refuses may be wrong.
+// Reads the sizes. They mean nothing for tensors that is_usual() refuses.
 Sequence sequence_of(Mode mode, const Tensor& input, const Tensor& state, bool batch_first) {
   Sequence s;
   s.mode = mode, s.batch_first = batch_first;

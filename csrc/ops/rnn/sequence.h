@@ -28,8 +28,8 @@ struct Sequence {
   int64_t samples_at(int64_t step) const { return step_sizes.empty() ? samples : step_sizes[step]; }
 };
 
-// What the backward pass wants is there if it was asked for: activated gates, and the states before each
-// step.
+// `gates`, after their activation, and the states before each step are for the backward pass, and defined if
+// they were asked for.
 struct Results {
   at::Tensor out, h, c, gates, before_h, before_c;
 };

@@ -36,7 +36,7 @@ class Int8Invoker final : public ConvInvoker {
   void run(Stream& stream, const ConvProblem::Operands& o, MemRef workspace) override {
     const Buffer packed = keeps_ ? o.prepared : Buffer{workspace.mem, static_cast<int64_t>(workspace.offset)};
     if (!keeps_) launch_.pack(stream, o.w, packed);
-    // where there is no bias any buffer does
+    // Without a bias the kernel reads none, so any buffer will do.
     launch_.run(stream, o.x, packed, o.y, has_bias_ ? o.bias : Buffer{packed.mem, 0}, 1, o);
   }
   void prepare(Stream& stream, const ConvProblem::Operands& o, MemRef to) override {

@@ -6,6 +6,7 @@ The headers that it includes are in csrc/api/aoti.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,13 @@ def headers() -> Path:
     """The folder of the headers, of an installed package or of the sources."""
     installed = PACKAGE / "include/dlbackend/aoti"
     return installed if installed.is_dir() else PACKAGE.parents[1] / "csrc/api/aoti"
+
+
+@functools.cache
+def headers_hash() -> str:
+    """Digits that tell other versions of the headers apart, as Inductor keeps what it compiled with them."""
+    texts = b"".join(path.read_bytes() for path in sorted(headers().iterdir()))
+    return hashlib.sha256(texts).hexdigest()[:16]
 
 
 @functools.cache

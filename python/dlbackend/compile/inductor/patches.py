@@ -158,7 +158,7 @@ def _average_pool_backward(original: Any, fallback: Any) -> Any:
         divisor_override: Any = None,
     ) -> Any:
         arguments = (grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-        # Inductor's formula divides by the whole window also where it reaches beyond the padding and is smaller.
+        # Inductor's formula divides by the size of a whole window, also where a part of it lies beyond the padding.
         beyond = ceil_mode and count_include_pad and divisor_override is None
         return (fallback if beyond and grad.get_device().type == "ocl" else original)(*arguments)
 
@@ -166,8 +166,11 @@ def _average_pool_backward(original: Any, fallback: Any) -> Any:
 
 
 def _replace_lowerings() -> None:
-    for op in (torch.ops.aten.avg_pool2d_backward.default, torch.ops.aten.avg_pool3d_backward.default):
-        fallback = lowering.fallback_handler(op, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+    aten = torch.ops.aten
+    for op, fallback in (
+        (aten.avg_pool2d_backward.default, lowering.fallback_avg_pool2d_backward),
+        (aten.avg_pool3d_backward.default, lowering.fallback_avg_pool3d_backward),
+    ):
         lowering.lowerings[op] = _average_pool_backward(lowering.lowerings[op], fallback)
 
 
@@ -176,9 +179,10 @@ def _build_options(original: Any) -> Any:
     def get_cpp_torch_device_options(device_type: str, *args: Any, **kwargs: Any) -> Any:
         found = original(device_type, *args, **kwargs)
         if device_type.partition(":")[0] == "ocl":
-            from dlbackend.compile.inductor.cpp_wrapper import PACKAGE, headers
+            from dlbackend.compile.inductor.cpp_wrapper import PACKAGE, headers, headers_hash
 
-            _, include_dirs, _, _, libraries_dirs, libraries, _ = found
+            definitions, include_dirs, _, _, libraries_dirs, libraries, _ = found
+            definitions.append(f"DLB_HEADERS=0x{headers_hash()}")  # part of the key of Inductor's caches
             include_dirs.append(str(headers()))
             libraries_dirs.append(str(PACKAGE))
             libraries.append("dlbackend")
