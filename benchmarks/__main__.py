@@ -24,7 +24,7 @@ from benchmarks.fresh_caches import fresh_caches
 from dlbackend import outputs
 from dlbackend.tools.bench import Worker, alternate, examine, middle, ratio
 
-LONG = ("nets-tf32", "nets-bf16", "nets-autocast", "language")  # only where they are named
+LONG = ("nets-tf32", "nets-bf16", "nets-autocast", "language", "compiled")  # only where they are named
 UNITS = {"GB/s": 1e9, "GFLOP/s": 1e9}
 
 

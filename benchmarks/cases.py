@@ -471,6 +471,12 @@ def _graph_cases() -> list[Case]:
     return graph_cases.cases()
 
 
+def _compiled_cases() -> list[Case]:
+    from benchmarks import compiled_cases  # it imports torch
+
+    return compiled_cases.cases()
+
+
 SUITES: dict[str, Callable[[], list[Case]]] = {
     "host": _host_cases,
     "pointwise": _pointwise_cases,
@@ -487,6 +493,7 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "nets-autocast": partial(_net_cases, "autocast"),
     "language": _language_cases,
     "graphs": _graph_cases,
+    "compiled": _compiled_cases,
 }
 
 
