@@ -97,8 +97,9 @@ def cases() -> list[Case]:
     rows += [(f"gpt2 training, {precision}", partial(_language, precision)) for precision in ("bf16", "f32")]
     rows += [(f"bert inference, {precision}", partial(_bert, precision)) for precision in ("f32", "bf16")]
     rows += [("MLP training, Adam", _mlp)]
-    return [
-        Case(f"{name}, {'compiled' if compiled else 'eager'}", "compiled", partial(build, compiled=compiled))
-        for name, build in rows
-        for compiled in (False, True)
-    ]
+
+    def case(name: str, build: Callable[[torch.device, bool], Step], compiled: bool) -> Case:
+        what = "compiled" if compiled else "eager"
+        return Case(f"{name}, {what}", "compiled", lambda device: build(device, compiled))
+
+    return [case(name, build, compiled) for name, build in rows for compiled in (False, True)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dlbackend
-from dlbackend.compile import INDUCTOR_OF
+from dlbackend.compile import PACKAGES_OF
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "cpp"
 PACKAGE = Path(dlbackend.__file__).parent
@@ -64,7 +64,7 @@ def test_template(programs):
     assert "largest error" in run(programs / "template")
 
 
-@pytest.mark.skipif(not torch.__version__.startswith(INDUCTOR_OF), reason="AOTInductor has no code for ocl")
+@pytest.mark.skipif(not torch.__version__.startswith(PACKAGES_OF), reason="AOTInductor has no code for ocl")
 def test_package(programs, tmp_path):
     """A package that Python compiled, for a batch of another size."""
     net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).requires_grad_(False)

@@ -72,8 +72,8 @@ def test_training_step(dtype, graphs):
         assert a.dtype == e.dtype
         torch.testing.assert_close(a, e)
     assert len(graphs) == 2
-    for graph in graphs:
-        assert run_rows in graph
+    for graph in graphs:  # on GPUs all of a float32 graph's rows may be behind products
+        assert {run_rows, torch.ops.dlbackend.product_rows.default} & set(graph)
         assert torch.ops.aten.tanh.default not in graph
     assert torch.ops.aten.tanh_backward.default not in graphs[1]
 

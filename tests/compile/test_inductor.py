@@ -13,16 +13,10 @@ from common import DEVICE
 from torch import nn
 
 import dlbackend
-from dlbackend.compile import INDUCTOR_OF
 from dlbackend.compile.inductor import expressions, overrides, runtime
 
-pytestmark = [
-    # A kernel that does not build would otherwise go unseen.
-    pytest.mark.filterwarnings("error:.*runs without torch.compile"),
-    pytest.mark.skipif(
-        not torch.__version__.startswith(INDUCTOR_OF), reason="graphs run by the backend ocl with this torch"
-    ),
-]
+# A kernel that does not build would otherwise go unseen.
+pytestmark = pytest.mark.filterwarnings("error:.*runs without torch.compile")
 
 
 @pytest.fixture(autouse=True)
@@ -229,13 +223,18 @@ def test_attention_and_losses():
     check(lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), scores, targets)
 
 
-def test_an_optimizer_in_one_launch():
-    """All parameters of one size are updated by few kernels."""
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(DEVICE)
-    reference = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(DEVICE)
-    reference.load_state_dict(model.state_dict())
-    x = torch.randn(5, 8, device=DEVICE)
-    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (model, reference)]
+def test_an_optimizer_in_few_launches():
+    """Parameters of all sizes are updated by one kernel, and the counts of steps by another."""
+
+    def made():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(70, 90), nn.Linear(90, 3), nn.BatchNorm1d(3)).to(DEVICE)
+
+    model, reference = made(), made()
+    x = torch.randn(5, 70, device=DEVICE)
+    optimizers = [
+        torch.optim.AdamW(m.parameters(), lr=0.01, eps=1e-3, capturable=True, foreach=True) for m in (model, reference)
+    ]
     compiled = torch.compile(optimizers[0].step)
     for _ in range(3):
         for m, step in ((model, compiled), (reference, optimizers[1].step)):
@@ -243,7 +242,30 @@ def test_an_optimizer_in_one_launch():
             m(x).square().sum().backward()
             step()
     for a, e in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=5e-5)  # gradients of about eps are divided by their size
+    assert launches(compiled) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_many_foreach_tensors_take_several_launches(dtype):
+    """A launch takes so many arguments; reductions have their own."""
+    shapes = [(n % 7 + 1, n % 5 + 2) for n in range(150)]
+
+    def function(xs, ys):
+        moved = torch._foreach_add(torch._foreach_mul(xs, 2.0), ys)
+        return torch._foreach_maximum(moved, xs), torch._foreach_norm(ys)
+
+    xs, ys = ([torch.randn(s, device=DEVICE, dtype=dtype) for s in shapes] for _ in range(2))
+    compiled = torch.compile(function, fullgraph=True)
+    for found, expected in zip(compiled(xs, ys), function(xs, ys), strict=True):
+        for a, e in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, e)
+    assert launches(compiled, xs, ys) < 60
+
+
+def test_numbers_that_are_one_once_rounded():
+    """0.1 and what float32 makes of it are the same in a kernel."""
+    check(lambda x: (x + 0.1, x * 0.10000000149011612), torch.randn(40))
 
 
 def test_new_sizes_compile_nothing(background_at_rest):

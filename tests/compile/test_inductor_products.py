@@ -14,11 +14,7 @@ from torch import nn
 from torch._inductor.utils import run_and_get_code
 
 import dlbackend
-from dlbackend.compile import INDUCTOR_OF, products
-
-pytestmark = pytest.mark.skipif(
-    not torch.__version__.startswith(INDUCTOR_OF), reason="graphs run by the backend ocl with this torch"
-)
+from dlbackend.compile import products
 
 
 @pytest.fixture(autouse=True)

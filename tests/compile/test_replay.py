@@ -125,7 +125,8 @@ def test_attention_drops_the_same_in_both_passes(replays):
     fast = step("reduce-overhead")
     assert replays["replayed"] > 0
     torch._dynamo.reset()
-    assert all(torch.equal(a, b) for a, b in zip(fast, step(None), strict=True))
+    for a, b in zip(fast, step(None), strict=True):  # by other solvers' rounding, once these have been measured
+        torch.testing.assert_close(a, b)
 
 
 def test_inputs_that_are_written_stay_where_they_are(replays):

@@ -24,7 +24,7 @@ from dlbackend.compile.replay import Replayed
 
 __all__ = ["backend", "default_backend"]
 
-INDUCTOR_OF = "2.13."  # Inductor's classes differ between minor versions
+PACKAGES_OF = "2.13."  # the C++ that AOTInductor generates differs between minor versions
 
 
 def _compile(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -61,11 +61,7 @@ def backend(
 def default_backend(
     compile_fx: Callable[..., Any], module: torch.fx.GraphModule, inputs: Sequence[Any]
 ) -> Callable[..., Any]:
-    """What torch.compile does with a graph on ocl by default: Inductor, by its own `compile_fx`, with the torch that
-    dlbackend.compile.inductor is written for, else backend().
-    """
-    if not torch.__version__.startswith(INDUCTOR_OF):
-        return backend(module, inputs)
+    """What torch.compile does with a graph on ocl by default: Inductor, by its own `compile_fx`."""
     from dlbackend.compile.inductor import compile_graph
 
     made: Callable[..., Any] = compile_graph(compile_fx, module, inputs)
@@ -76,10 +72,10 @@ def package(
     compile_fx: Callable[..., Any], module: torch.fx.GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any
 ) -> Any:
     """What AOTInductor does with a graph on ocl. NotImplementedError with another torch than
-    dlbackend.compile.inductor is written for.
+    dlbackend.compile.inductor.cpp_wrapper is written for.
     """
-    if not torch.__version__.startswith(INDUCTOR_OF):
-        raise NotImplementedError(f"AOTInductor generates code for ocl with torch {INDUCTOR_OF}x alone")
+    if not torch.__version__.startswith(PACKAGES_OF):
+        raise NotImplementedError(f"AOTInductor generates code for ocl with torch {PACKAGES_OF}x alone")
     from dlbackend.compile.inductor import compile_package
 
     return compile_package(compile_fx, module, inputs, *args, **kwargs)

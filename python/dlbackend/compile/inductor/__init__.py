@@ -219,8 +219,9 @@ def code_generator(name: str) -> Any:
     return known.get(name)
 
 
-# Inductor would make every net channels last, for which our convolutions have no preference that pays for the change.
-_CONFIG = {"layout_optimization": False}
+# Inductor would make every net channels last, for which our convolutions have no preference that pays for the change,
+# and refuse results of ops that begin anywhere, which kernels take.
+_CONFIG = {"layout_optimization": False, "alignment_asserts": False}
 _warned = False
 
 

@@ -16,7 +16,19 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from dlbackend.compile.inductor.expressions import compute_type, to_opencl
-from dlbackend.compile.inductor.segments import DEFINITION, LANES, Form, Segment, is_known, is_reduced, names_in
+from dlbackend.compile.inductor.segments import (
+    DEFINITION,
+    LANES,
+    Accumulator,
+    Form,
+    Segment,
+    is_known,
+    is_reduced,
+    names_in,
+)
+
+MOST_TURNS = 16  # of a loop that is written out for GPUs
+FIELDS = 8  # of accumulators, that a work-group combines at once
 
 
 class Body:
@@ -182,11 +194,13 @@ class Body:
     # Loops.
 
     def vector_hint(self) -> list[str]:
-        """Tells compilers that iterations are independent, which they are, and where no load is behind a condition that
-        its element's place may be read whatever the condition.
+        """On CPUs, tells compilers that iterations are independent, which they are, and where no load is behind a
+        condition that its element's place may be read whatever the condition.
         """
-        if not self.kernel.on_cpu or self.kernel.has_atomics:
+        if self.kernel.has_atomics:
             return []
+        if not self.kernel.on_cpu:
+            return ["#pragma unroll 8"]  # loads of several iterations are on their way together
         return [f"#pragma clang loop vectorize({'enable' if self.kernel.has_masks else 'assume_safety'})"]
 
     @staticmethod
@@ -253,7 +267,8 @@ class Body:
         body = self._with_held(segment, [*segment.lines, *steps])
         assert self.reduced is not None
         if self.kernel.form is Form.GROUPS:
-            return self._strided(names, body) + self._combined(segment)
+            combined = [line for batch in self._batches(segment) for line in self._combined(batch)]
+            return self._strided(names, body) + combined
         return self.over(self.reduced, names, body)
 
     # Forms.
@@ -301,21 +316,33 @@ class Body:
         ]
 
     def _items(self) -> list[str]:
-        names, count, kind = set(self.entries), self.size(self.results), self.kind
-        lines = [f"const {kind} xindex = get_global_id(0);", f"if (xindex >= {count}) return;"]
+        """One result for each work-item, or a few, a work-group's size apart, so that more loads are on their way."""
+        names, count, kind, turns = set(self.entries), self.size(self.results), self.kind, self.kernel.turns()
+        lines = [] if self.kernel.in_whole_groups() else [f"if (xindex >= {count}) {self._leave(turns)};"]
         lines += self.indices(self.results, names)
         for segment in self.kernel.segments:
             lines += self._segment(segment, names)
-        return lines
+        if turns == 1:
+            return [f"const {kind} xindex = get_global_id(0);", *lines]
+        group = self.kernel.group_size()
+        return [
+            f"const {kind} first = ({kind})get_group_id(0) * {turns * group} + get_local_id(0);",
+            "#pragma unroll",
+            f"for (int turn = 0; turn < {turns}; ++turn) {{",
+            f"const {kind} xindex = first + turn * {group};",
+            *lines,
+            "}",
+        ]
+
+    @staticmethod
+    def _leave(turns: int) -> str:
+        return "return" if turns == 1 else "break"
 
     def _groups(self) -> list[str]:
         names, kind = set(self.entries), self.kind
         types = {f.type for s in self.kernel.segments for a in s.accumulators for f in a.reduction.fields}
-        most = {t: 0 for t in sorted(types)}
-        for s in self.kernel.segments:
-            for a in s.accumulators:
-                for t in most:
-                    most[t] = max(most[t], sum(f.type == t for f in a.reduction.fields))
+        batches = [batch for s in self.kernel.segments for batch in self._batches(s)]
+        most = {t: max(sum(f.type == t for a in b for f in a.reduction.fields) for b in batches) for t in sorted(types)}
         size = self.kernel.group_size()
         lines = [f"local {t} shared_{t}_{i}[{size}];" for t, n in most.items() for i in range(n)]
         lines += ["const int item = get_local_id(0);", f"const {kind} xindex = get_group_id(0);"]
@@ -337,38 +364,70 @@ class Body:
         root, kind = self.reduced, self.kind
         assert root is not None
         p = root.prefix
-        head = f"for ({kind} {p}index = item; {p}index < {self.size(root)}; {p}index += {self.kernel.group_size()}) {{"
-        held = [f"const {kind} {p}held = {p}index / {self.kernel.group_size()};"] if self.held else []
-        return [head, *held, *self.indices(root, names), *body, "}"]
+        group = self.kernel.group_size()
+        held = [f"const {kind} {p}held = {p}index / {group};"] if self.held else []
+        if is_known(root.numel) and int(root.numel) % group == 0 and int(root.numel) <= MOST_TURNS * group:
+            turns = int(root.numel) // group  # a number that compilers know: their loads then go out together
+            held = [f"const int {p}held = turn;"] if self.held else []
+            index = f"const {kind} {p}index = item + turn * {group};"
+            head = ["#pragma unroll", f"for (int turn = 0; turn < {turns}; ++turn) {{", index]
+        else:
+            loop = f"for ({kind} {p}index = item; {p}index < {self.size(root)}; {p}index += {group}) {{"
+            head = ["#pragma unroll 4", loop]
+        return [*head, *held, *self.indices(root, names), *body, "}"]
 
-    def _combined(self, segment: Segment) -> list[str]:
-        """What each work-item has accumulated, combined in local memory, so that all of them have it."""
-        lines = []
+    @staticmethod
+    def _batches(segment: Segment) -> list[list[Accumulator]]:
+        """The accumulators in lists whose fields have space in local memory at once."""
+        batches: list[list[Accumulator]] = []
+        count = FIELDS
         for a in segment.accumulators:
-            places, seen = [], dict[str, int]()
+            if count + len(a.names) > FIELDS:
+                batches.append([])
+                count = 0
+            batches[-1].append(a)
+            count += len(a.names)
+        return batches
+
+    def _combined(self, accumulators: list[Accumulator]) -> list[str]:
+        """What each work-item has accumulated, combined in local memory, so that all of them have it: the first of them
+        combine those that are so many apart, and then all combine what these have. A tree would have more barriers.
+        """
+        size = self.kernel.group_size()
+        first = 1 << (size.bit_length() // 2)
+        places, seen = [], dict[str, int]()
+        for a in accumulators:
+            own = []
             for f in a.reduction.fields:
-                places.append(f"shared_{f.type}_{seen.setdefault(f.type, 0)}")
+                own.append(f"shared_{f.type}_{seen.setdefault(f.type, 0)}")
                 seen[f.type] += 1
-            here = [f"{p}[item]" for p in places]
-            there = [f"other_{i}" for i in range(len(places))]
-            lines += [f"{p} = {n};" for p, n in zip(here, a.names, strict=True)]
-            lines += [
-                "barrier(CLK_LOCAL_MEM_FENCE);",
-                f"for (int step = {self.kernel.group_size() // 2}; step > 0; step >>= 1) {{",
-                "if (item < step) {",
-                *[
-                    f"const {f.type} {t} = {p}[item + step];"
-                    for f, t, p in zip(a.reduction.fields, there, places, strict=True)
-                ],
-                a.text(a.reduction.combine, there),
-                *[f"{p} = {n};" for p, n in zip(here, a.names, strict=True)],
-                "}",
-                "barrier(CLK_LOCAL_MEM_FENCE);",
-                "}",
-                *[f"{n} = {p}[0];" for n, p in zip(a.names, places, strict=True)],
-                "barrier(CLK_LOCAL_MEM_FENCE);",
-            ]
-        return lines
+            places.append(own)
+        pairs = list(zip(accumulators, places, strict=True))
+
+        def everywhere(text: str) -> list[str]:
+            return [text.format(n=n, p=p) for a, own in pairs for n, p in zip(a.names, own, strict=True)]
+
+        def combine(begin: str, end: int, step: int) -> list[str]:
+            lines = [f"for (int other = {begin}; other < {end}; other += {step}) {{"]
+            for i, (a, own) in enumerate(pairs):
+                there = [f"other{i}_{j}" for j in range(len(own))]
+                fields = zip(a.reduction.fields, there, own, strict=True)
+                lines += [f"const {f.type} {t} = {p}[other];" for f, t, p in fields]
+                lines.append(a.text(a.reduction.combine, there))
+            return [*lines, "}"]
+
+        return [
+            *everywhere("{p}[item] = {n};"),
+            "barrier(CLK_LOCAL_MEM_FENCE);",
+            f"if (item < {first}) {{",
+            *combine(f"item + {first}", size, first),
+            *everywhere("{p}[item] = {n};"),
+            "}",
+            "barrier(CLK_LOCAL_MEM_FENCE);",
+            *everywhere("{n} = {p}[0];"),
+            *combine("1", first, 1),
+            "barrier(CLK_LOCAL_MEM_FENCE);",
+        ]
 
     def _lanes(self) -> list[str]:
         """Results side by side: what outlives a segment is an array with an element for each lane."""

@@ -37,6 +37,7 @@ from dlbackend.compile.inductor.segments import LANES, Accumulator, Form, Segmen
 
 NAME = "KERNEL_NAME"  # stands for the kernel's name until it has one
 GROUP = 256  # work-items of a GPU's work-group
+FILLING = 2048  # work-items of a compute unit that keep its memory busy
 SHORT = 64  # elements of a reduction that one work-item of a GPU takes
 HELD = 4096  # elements of a reduction whose values one loop may keep for the next
 
@@ -47,6 +48,8 @@ class TypedCSE(CSE[Any, Any]):
     def generate(self, buffer: Any, expr: Any, **kwargs: Any) -> Any:
         """The variable for an expression, which is declared where it is new."""
         dtype = kwargs.get("dtype")
+        if dtype is not None and dtype.is_floating_point:
+            kwargs.pop("bounds", None)  # numbers that are one once they are rounded have different ones
         self.prefix = ""
         if kwargs.get("assignment", True) and isinstance(expr, str):
             self.prefix = f"{compute_type(dtype) if dtype is not None else 'float'} "
@@ -78,6 +81,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         self.types: set[str] = set()
         self.has_masks = False
         self.has_atomics = False
+        self.body_lines: list[str] = []  # once the text exists
         self.segments: list[Segment] = []
         self.accumulators: list[Accumulator] = []
         self.results: list[tuple[CSEVariable, str]] = []
@@ -157,7 +161,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
             return self.cse.reduction_cache[key]
         self.note(dtype, src_dtype, compute_dtype(src_dtype), *([torch.float64] if self.has_fp64 else []))
         root = next(t for t in self.range_trees if is_reduced(t))
-        index = root.full_range()
+        index = root.lookup(sympy.S.One, root.numel)
         index.codegen()
         made = reduction_of(str(reduction_type), dtype, src_dtype, value, index.name)
         number = self.count_of_accumulators
@@ -208,29 +212,28 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
             buffer._lines = list(segment.lines)
             segment.lines = buffer.getvalue().splitlines()
         self.form = self._choose_form()
-        body = Body(self).text()
-        names, _, arguments, _ = self.args.python_argdefs()
-        parameters = [
-            self._parameter(str(n), a) for n, a in zip([n.full_name() for n in names], arguments, strict=True)
-        ]
-        kind = self.index_dtype
-        parameters += [f"const {kind} {t.prefix}numel" for t in self.range_trees if not is_known(t.numel)]
-        if self.form in (Form.RUNS, Form.LANES):
-            parameters.append(f"const {kind} per_item")
+        self.body_lines = [
+            f"global {given[1] or ''}ushort* restrict {given[2]} = (global {given[1] or ''}ushort*){given[2]}_half;"
+            for p in self.parameters()
+            if (given := re.match(r"global (const )?half\* restrict (\w+)_half$", p)) is not None
+        ] + Body(self).text()
         group = self.group_size()
         attribute = f"__attribute__((reqd_work_group_size({group}, 1, 1)))\n" if group > 1 else ""
         head = _C.op_functions(sorted(self.rows), sorted(self.types), self.on_cpu)
         made = IndentedBuffer()
-        made.splice(f"{attribute}kernel void {name}({', '.join(parameters)}) {{")
+        made.splice(f"{attribute}kernel void {name}({', '.join(self.parameters())}) {{")
         with made.indent():
-            for parameter in parameters:
-                if (given := re.match(r"global (const )?half\* restrict (\w+)_half$", parameter)) is not None:
-                    kind = f"global {given[1] or ''}ushort*"
-                    made.writeline(f"{kind} restrict {given[2]} = ({kind}){given[2]}_half;")
-            made.splice("\n".join(body))
+            made.splice("\n".join(self.body_lines))
         made.writeline("}")
         text: str = head + helpers_source(self.helpers) + made.getvalue()
         return text
+
+    def parameters(self) -> list[str]:
+        """Declarations of the kernel's parameters."""
+        names, _, arguments, _ = self.args.python_argdefs()
+        found = [self._parameter(n.full_name(), a) for n, a in zip(names, arguments, strict=True)]
+        found += [f"const {self.index_dtype} {t.prefix}numel" for t in self.range_trees if not is_known(t.numel)]
+        return found + ([f"const {self.index_dtype} per_item"] if self.form in (Form.RUNS, Form.LANES) else [])
 
     def _parameter(self, name: str, argument: Any) -> str:
         if isinstance(argument, TensorArg) and is_number_on_cpu(argument.buffer):
@@ -246,6 +249,18 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
     def group_size(self) -> int:
         """Work-items of a work-group."""
         return {Form.GROUPS: self._group_of_reduction(), Form.ITEMS: GROUP}.get(self.form, 1)
+
+    def turns(self) -> int:
+        """How many results a GPU's work-item computes: several where there are enough of them for the whole device."""
+        if self.features.is_reduction():
+            return 1
+        count = V.graph.sizevars.optimization_hint(self.result_count(), fallback=1)
+        return next((n for n in (4, 2) if int(count) >= n * FILLING * self.units), 1)
+
+    def in_whole_groups(self) -> bool:
+        """Whether every work-item of a GPU's kernel has results to compute."""
+        count = self.result_count()
+        return is_known(count) and int(count) % (self.turns() * self.group_size()) == 0
 
     def _group_of_reduction(self) -> int:
         root = next((t for t in self.range_trees if is_reduced(t)), None)
@@ -292,26 +307,21 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
             wrapper.ensure_size_computed(size)
         for workspace in self.args.workspace_args:
             wrapper.generate_workspace_allocation(workspace)
-        _, values, _, _ = self.args.python_argdefs()
-        sizes = [t.numel for t in self.range_trees if not is_known(t.numel)]
-        size, group, per_item = self._sizes(wrapper)
-        if V.graph.cpp_wrapper:
-            arguments = [_cpp_argument(v) for v in [*values, *sizes]]
-            arguments += [f"dlb::aoti::integer({per_item})"] if per_item is not None else []
-            launch = [", ".join(arguments), size, str(group)]
-        else:
-            arguments = [
-                f"{v}.item()" if is_number_on_cpu(v) else v if isinstance(v, str) else self.pexpr(v) for v in values
-            ]
-            arguments += [_size_text(wrapper, size) for size in sizes]
-            arguments += [per_item] if per_item is not None else []
-            launch = [f"({', '.join(arguments)},)", size, str(group), "None"]
-        device = V.graph.get_current_device_or_throw()
-        wrapper.generate_kernel_call(name, launch, device=device, triton=False, arg_types=[None] * len(launch))
+        size, group, per_item = self.sizes(wrapper)
+        write_launch(name, self.arguments() + ([_number(per_item)] if per_item is not None else []), size, group)
         if deallocate_ws:
             self.deallocate_workspaces()  # type: ignore[no-untyped-call]
 
-    def _sizes(self, wrapper: Any) -> tuple[str, int, str | None]:
+    def arguments(self) -> list[str]:
+        """The arguments of a launch in a graph's code, but for how many results a CPU's work-item computes."""
+        _, values, _, _ = self.args.python_argdefs()
+        sizes = [t.numel for t in self.range_trees if not is_known(t.numel)]
+        if V.graph.cpp_wrapper:
+            return [_cpp_argument(v) for v in [*values, *sizes]]
+        texts = [f"{v}.item()" if is_number_on_cpu(v) else v if isinstance(v, str) else self.pexpr(v) for v in values]
+        return texts + [_size_text(V.graph.wrapper_code, size) for size in sizes]
+
+    def sizes(self, wrapper: Any) -> tuple[str, int, str | None]:
         """The number of work-items, how many form a group, and for CPUs how many results each computes."""
         count = self.result_count()
         group = self.group_size()
@@ -319,11 +329,9 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         if self.form is Form.GROUPS:
             return f"{group} * ({text})" if not is_known(count) else str(group * int(count)), group, None
         if self.form is Form.ITEMS:
-            return (
-                f"{_parts(text, group)} * {group}" if not is_known(count) else str(-(-int(count) // group) * group),
-                group,
-                None,
-            )
+            whole = group * self.turns()
+            size = str(-(-int(count) // whole) * group) if is_known(count) else f"{_parts(text, whole)} * {group}"
+            return size, group, None
         work = V.graph.sizevars.optimization_hint(
             sympy.Mul(*(t.numel for t in self.range_trees if is_reduced(t))), fallback=256
         )
@@ -339,6 +347,21 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         scope = "dlb::aoti::" if V.graph.cpp_wrapper else ""
         per_text = f"{scope}run_length({text}, {least}, {4 * self.units}, {step})"
         return _parts(text, per_text), 1, per_text
+
+
+def write_launch(name: str, arguments: list[str], size: str, group: int) -> None:
+    """Writes the launch of a kernel into the graph's code."""
+    if V.graph.cpp_wrapper:
+        launch = [", ".join(arguments), size, str(group)]
+    else:
+        launch = [f"({', '.join(arguments)},)", size, str(group), "None"]
+    device = V.graph.get_current_device_or_throw()
+    V.graph.wrapper_code.generate_kernel_call(name, launch, device=device, triton=False, arg_types=[None] * len(launch))
+
+
+def _number(text: str) -> str:
+    """An integer as an argument of a launch."""
+    return f"dlb::aoti::integer({text})" if V.graph.cpp_wrapper else text
 
 
 def _size_text(wrapper: Any, size: sympy.Expr) -> str:

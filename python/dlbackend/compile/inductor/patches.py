@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -87,7 +88,8 @@ def split_factor(device: torch.device, length: int, count: int, inner: bool) -> 
     elif inner:
         wanted, least = (1, 1) if count >= 2 * units else (-(-8 * units // count), 2048)
     else:
-        wanted, least = -(-1024 * units // count), 32
+        # the second kernel reads as many partial results as there are parts
+        wanted, least = -(-1024 * units // count), max(32, math.isqrt(length))
     return max(1, min(wanted, length // least))
 
 

@@ -8,11 +8,13 @@ import sympy
 import torch
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.utils import get_kernel_metadata
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
+from dlbackend.compile.inductor.combined import CombinedKernel
 from dlbackend.compile.inductor.kernel import NAME, OpenCLKernel
 
 
@@ -24,7 +26,7 @@ class OpenCLScheduling(SIMDScheduling):
     @classmethod
     def get_backend_features(cls, device: torch.device) -> OrderedSet[BackendFeature]:
         """What the kernels can do beside the least."""
-        names = ("INPLACE_BUFFERS", "TUPLE_REDUCTION", "PREFER_STORE_LOOP_ORDER")
+        names = ("FOREACH", "INPLACE_BUFFERS", "TUPLE_REDUCTION", "PREFER_STORE_LOOP_ORDER")
         return OrderedSet(BackendFeature[n] for n in names if n in BackendFeature.__members__)
 
     @classmethod
@@ -39,7 +41,35 @@ class OpenCLScheduling(SIMDScheduling):
         """As get_tiling_and_scores()."""
         return cls.get_tiling_and_scores(node_schedule, numel, *args, **kwargs)[0]
 
-    def define_kernel(self, src_code: str, node_schedule: Any, kernel: OpenCLKernel) -> str:
+    def codegen_combo_kernel(self, combo_kernel_node: Any) -> None:
+        """Nodes that need nothing of each other: as many in one launch as its arguments allow."""
+        launches: list[tuple[OpenCLKernel | CombinedKernel, str]] = []
+        together = CombinedKernel()
+        for node in combo_kernel_node.get_subkernel_nodes():
+            nodes = node.get_nodes()
+            _, (numel, reduced) = max(nodes, key=lambda n: int(n.is_reduction())).group
+            schedule = self.generate_node_schedule(nodes, numel, reduced)  # type: ignore[no-untyped-call]
+            features = SIMDKernelFeatures(schedule, numel, reduced)
+            kernel = OpenCLKernel(self.select_tiling(schedule, numel, reduced), features=features)
+            self.process_kernel(kernel, schedule)
+            with V.set_kernel_handler(kernel):
+                text = kernel.codegen_kernel()
+            if not CombinedKernel().takes(kernel):
+                launches.append((kernel, text))
+                continue
+            if not together.takes(kernel):
+                launches.append((together, together.codegen_kernel()))
+                together = CombinedKernel()
+            together.add(kernel)
+        if together.kernels:
+            launches.append((together, together.codegen_kernel()))
+        for launched, text in launches:
+            name = self.define_kernel(text, [combo_kernel_node], launched)
+            self.codegen_comment(combo_kernel_node.snodes, name)
+            launched.call_kernel(name)
+        self.free_buffers_in_scheduler()
+
+    def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         """The name of the kernel with this text, which is written into the graph's code where it is new."""
         wrapper: Any = V.graph.wrapper_code
         names = wrapper.kernels if V.graph.cpp_wrapper else wrapper.src_to_kernel
