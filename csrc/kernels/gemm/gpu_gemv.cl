@@ -47,7 +47,7 @@ ELEMENTS(a, T, load1(p), load4(p))
 static inline ACC sum4(ACC4 v) { return (v.x + v.y) + (v.z + v.w); }
 
 // Writes the sum v of row r and column n, or its part.
-static inline void finish(const GemmGemv* p, global T* c, global const T* d, global ACC* partial, ACC alpha, ACC beta,
+static inline void finish(const GemmGemv* p, global C_T* c, global const T* d, global ACC* partial, ACC alpha, ACC beta,
                           int batch, int r, int n, ACC v EPILOGUE_PARAMETERS) {
   if (p->splits > 1) {
     const long part = (long)get_group_id(1) * p->batch + batch;
@@ -57,7 +57,7 @@ static inline void finish(const GemmGemv* p, global T* c, global const T* d, glo
   v *= alpha;
   if (beta != 0) v += beta * load1(d + p->d_offset + batch * p->d_batch + r * p->d_row + n * p->d_n);
   const long at = batch * p->c_batch + r * p->c_row + n * p->c_n;
-  store1(c + p->c_offset + at, FINISH(v, p->low, p->high, at, r, n));
+  store_c(c + p->c_offset + at, FINISH(v, p->low, p->high, at, r, n));
 }
 
 static inline void rows_of_x(int* offset, const GemmGemv* p) {
@@ -127,7 +127,7 @@ static inline void sum_along_k(ACC acc[GEMV_WIDE][ROWS], const GemmGemv* p, glob
 
 // Global size: {batch * groups of rows of a * GEMV_ITEMS, splits}; a work-group takes GEMV_ITEMS / lanes * GEMV_WIDE rows.
 __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gemv_along_k(
-    global const A_T* restrict x, global const B_T* restrict a, global T* c, global const T* d, global ACC* partial,
+    global const A_T* restrict x, global const B_T* restrict a, global C_T* c, global const T* d, global ACC* partial,
     ACC alpha, ACC beta, GemmGemv p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   local ACC sums[GEMV_WIDE * ROWS * (GEMV_ITEMS + 1)];
   const int item = get_local_id(0), lane = item % p.lanes, team = item / p.lanes, teams = GEMV_ITEMS / p.lanes;
@@ -181,7 +181,7 @@ static inline void sum_along_n(ACC4 acc[ROWS], const GemmGemv* p, global const B
 
 // Global size: {batch * groups of columns * GEMV_ITEMS, splits}; a work-group takes lanes * 4 columns.
 __attribute__((reqd_work_group_size(GEMV_ITEMS, 1, 1))) kernel void gemm_gpu_gemv_along_n(
-    global const A_T* restrict x, global const B_T* restrict a, global T* c, global const T* d, global ACC* partial,
+    global const A_T* restrict x, global const B_T* restrict a, global C_T* c, global const T* d, global ACC* partial,
     ACC alpha, ACC beta, GemmGemv p GROUP_PARAMETERS EPILOGUE_PARAMETERS) {
   local ACC sums[4 * ROWS * (GEMV_ITEMS + 1)];
   const int item = get_local_id(0), lane = item % p.lanes, slice = item / p.lanes, slices = GEMV_ITEMS / p.lanes;

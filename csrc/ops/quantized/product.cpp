@@ -67,8 +67,22 @@ bool is_scale(const Tensor& scale, at::IntArrayRef each) {
          (scale.numel() == 1 || (scale.sizes() == each && scale.is_contiguous()));
 }
 
+// The rows behind a product of float8: scales, perhaps a bias, and the dtype of the result.
+const FusedOp& scaling_rows(bool biased, at::ScalarType type) {
+  static const auto rows = [](bool bias, const std::string& to) {
+    const std::string end =
+        bias ? "z = add_alpha.T(w, x3, 1); y0 = copy." + to + "(z)" : "y0 = copy." + to + "(w)";
+    return FusedRows("v = mul.T(x0, x1); w = mul.T(v, x2); " + end);
+  };
+  static const FusedRows kRows[][2] = {{rows(false, "f32"), rows(true, "f32")},
+                                       {rows(false, "f16"), rows(true, "f16")},
+                                       {rows(false, "bf16"), rows(true, "bf16")}};
+  return kRows[type == at::kHalf ? 1 : type == at::kBFloat16 ? 2 : 0][biased].of(at::kFloat);
+}
+
 // [m, k] and [k, n] of float8 times their scales, plus the bias, to [m, n]: of one number each, or for the
-// rows of the first and the columns of the second. `scale_result` is for results of float8.
+// rows of the first and the columns of the second. `scale_result` is for results of float8. Sums are never
+// those of tensor cores alone, so use_fast_accum changes nothing.
 Tensor& scaled_mm_out(const Tensor& self, const Tensor& mat2, const Tensor& scale_a, const Tensor& scale_b,
                       const std::optional<Tensor>& bias, const std::optional<Tensor>& scale_result,
                       std::optional<at::ScalarType> out_dtype, bool /*use_fast_accum*/, Tensor& out) {
@@ -92,12 +106,11 @@ Tensor& scaled_mm_out(const Tensor& self, const Tensor& mat2, const Tensor& scal
   TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == n), "_scaled_mm: expected a bias of ", n,
               " elements");
   at::native::resize_output(out, {m, n});
-  const Tensor y = type == at::kFloat ? out : at::empty({m, n}, self.options().dtype(at::kFloat));
+  const bool direct = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+  const Tensor y = direct ? out : at::empty({m, n}, self.options().dtype(at::kFloat));
   std::vector<Tensor> extras{scale_a, scale_b};
   if (bias) extras.push_back(bias->to(at::kFloat));
-  static const FusedRows kScaled("v = mul.T(x0, x1); y0 = mul.T(v, x2)"),
-      kBiased("v = mul.T(x0, x1); w = mul.T(v, x2); y0 = add_alpha.T(w, x3, 1)");
-  const Then then((bias ? kBiased : kScaled).of(at::kFloat), extras, y, 1, 0);
+  const Then then(scaling_rows(bias.has_value(), y.scalar_type()), extras, y, 1, 0, at::kFloat);
   product_into("_scaled_mm", y, self, mat2, Tensor(), 0, 1, &then);
   if (y.is_same(out)) return out;
   if (scale_result && is_float8(out)) y.mul_(*scale_result);

@@ -141,7 +141,6 @@ class Gemv final : public GemmSolver {
   bool takes_groups() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<GemvConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
-    if (p.epilogue.changes_type()) return Applicability::no("stores the dtype that it computes in");
     if (const char* reason = gpu_tiles_refuse(device, p.dtype)) return Applicability::no(reason);
     if (std::min(p.m, p.n) > kRows) return Applicability::no("more than eight rows and columns");
     if (std::max({p.m, p.n, p.k, p.batch}) > INT32_MAX - 1024)
