@@ -16,7 +16,7 @@ from dlbackend import _C
 def shifted(t: torch.Tensor, offset: int) -> torch.Tensor:
     """A copy on the device with the same strides and gaps, so many elements into its memory."""
     size = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
-    memory = torch.full((offset + size,), float("nan"), dtype=t.dtype)
+    memory = torch.full((offset + size,), float("nan") if t.is_floating_point() else 77, dtype=t.dtype)
     memory[offset:] = torch.as_strided(t, (size,), (1,))
     return memory.to("ocl").as_strided(t.shape, t.stride(), offset)
 

@@ -10,6 +10,7 @@
 #define get_num_groups(d) ((int)__nvvm_read_ptx_sreg_nctaid_x())
 #define barrier(flags) __nvvm_bar_sync(0)
 
+OVERLOAD uint mul_hi(uint a, uint b) { return (ulong)a * b >> 32; }
 #define min(a, b) ((a) < (b) ? (a) : (b))
 #define max(a, b) ((a) > (b) ? (a) : (b))
 #define fma(a, b, c) __builtin_fmaf(a, b, c)

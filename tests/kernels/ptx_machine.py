@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 Array = Any  # of 32 lanes
 LANES = np.arange(32)
@@ -487,12 +488,16 @@ class Group:
 
     def begin_product(self, warp: Warp, parts: list[str], o: list[Any]) -> None:
         columns, depth = map(int, re.fullmatch(r"m64n(\d+)k(\d+)", parts[4]).groups())  # type: ignore[union-attr]
-        kind = parts[6]
-        size = {"f16": 2, "bf16": 2, "tf32": 4}[kind]
+        kinds = parts[6:8]
+        size = SIZES[kinds[0]]
+        number = np.int32 if parts[5] == "s32" else np.float32
+        assert (number is np.int32) == (kinds[0] in ("s8", "u8"))
+        assert depth * size == 32
         sums, left, right, adds, *rest = o
         signs = [int(x[1]) for x in rest[:2]]
         major = [int(x[1]) for x in rest[2:]]
-        assert signs == [1, 1]
+        assert signs == ([] if number is np.int32 else [1, 1])
+        assert len(major) <= 2 * (size == 2)
         from_registers = left[0] == "v"
         if from_registers:
             major = [0, *major]
@@ -504,15 +509,16 @@ class Group:
 
         def product() -> None:
             if from_registers:
-                a = left_fragment(np.stack([warp.get(x, np.uint32) for x in left[1]]), kind)
+                a = left_fragment(np.stack([warp.get(x, np.uint32) for x in left[1]]), kinds[0])
             else:
                 rows = np.arange(16) + 16 * (warp.number % 4)
-                a = matrix(self.shared, left_at, rows, depth, size, major[0], kind)
-            b = matrix(self.shared, right_at, np.arange(columns), depth, size, major[1], kind)
-            result = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float32)
+                a = matrix(self.shared, left_at, rows, depth, size, major[0], kinds[0])
+            b = matrix(self.shared, right_at, np.arange(columns), depth, size, major[1], kinds[1])
+            result = (a.astype(np.float64) @ b.astype(np.float64).T).astype(number)
             for i, register in enumerate(sums[1]):
                 value = result[LANES // 4 + i // 2 % 2 * 8, i // 4 * 8 + LANES % 4 * 2 + i % 2]
-                warp.set(register, value + warp.get(register, np.float32) if add else value, np.ones(32, bool))
+                value = value + warp.get(register, number) if add else value
+                warp.set(register, fewer_bits(value) if kinds[0] in FLOAT8 else value, np.ones(32, bool))
 
         if self.machine.late_products:
             warp.open.append(product)
@@ -520,7 +526,20 @@ class Group:
             product()
 
 
-def to_float(bits: Array, kind: str) -> Array:
+SIZES = {"s8": 1, "u8": 1, "e4m3": 1, "e5m2": 1, "f16": 2, "bf16": 2, "tf32": 4}
+FLOAT8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+def fewer_bits(sums: Array) -> Array:
+    """Sums of products of float8 as tensor cores keep them: with 14 bits, cut off."""
+    return (sums.view(np.uint32) & 0xFFFFFC00).view(np.float32)
+
+
+def to_number(bits: Array, kind: str) -> Array:
+    if kind in FLOAT8:
+        return torch.from_numpy(bits).view(FLOAT8[kind]).float().numpy()
+    if kind in ("s8", "u8"):
+        return bits.view(TYPES[kind])
     if kind == "f16":
         return bits.view(np.float16).astype(np.float32)
     if kind == "bf16":
@@ -534,7 +553,7 @@ def left_fragment(words: Array, kind: str) -> Array:
     for word in range(4):
         for half in range(2):
             a[LANES // 4 + word % 2 * 8, word // 2 * 8 + LANES % 4 * 2 + half] = words[word] >> 16 * half & 0xFFFF
-    return to_float(a, kind)
+    return to_number(a, kind)
 
 
 def matrix(shared: Array, descriptor: int, rows: Array, depth: int, size: int, along_rows: int, kind: str) -> Array:
@@ -549,7 +568,7 @@ def matrix(shared: Array, descriptor: int, rows: Array, depth: int, size: int, a
         at = start + r // 8 * stride + r % 8 * 128 + k * size
     at ^= (at >> 7 & 7) << 4
     data = shared[at[..., None] + np.arange(size)].reshape(len(rows), depth * size)
-    return to_float(np.ascontiguousarray(data).view(np.uint16 if size == 2 else np.uint32), kind)
+    return to_number(np.ascontiguousarray(data).view(f"u{size}"), kind)
 
 
 def box(memory: Array, fields: dict[str, int], corner: list[int], rank: int) -> Array:
@@ -557,7 +576,7 @@ def box(memory: Array, fields: dict[str, int], corner: list[int], rank: int) -> 
     assert fields["rank"] == rank - 1
     assert fields["swizzle_mode"] == 3
     assert fields["interleave_layout"] == 0
-    size = {6: 2, 7: 4, 10: 2}[fields["elemtype"]]
+    size = {0: 1, 6: 2, 7: 4, 10: 2}[fields["elemtype"]]
     counts = [fields[f"box_dim{i}"] for i in range(rank)]
     assert counts[0] * size == 128
     assert max(counts) <= 256

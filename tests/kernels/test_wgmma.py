@@ -19,7 +19,7 @@ from kernels.ptx_machine import Hang, Machine
 
 pytestmark = pytest.mark.skipif(not can_compile(), reason="no clang that compiles for NVIDIA's GPUs")
 
-COMMON = "common/gpu_tile.clh", "common/wgmma.clh"
+COMMON = "common/gpu_tile.clh", "common/operands.clh", "common/wgmma.clh"
 TYPE = {torch.float16: "-DT_HALF", torch.bfloat16: "-DT_BFLOAT16"}
 TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 5e-3}
 ORDERS = [{"late_products": True, "late_copies": False}, {"late_products": False, "late_copies": True}]
@@ -54,6 +54,23 @@ static inline float dlb_epilogue(float v, long at, int row, int column EPILOGUE_
 """
 
 
+def product_arguments(
+    lines: list[torch.Tensor],
+    partial: int,
+    c_strides: tuple[int, int],
+    sizes: tuple[int, int, int],
+    splits: int,
+    units: bool,
+) -> bytes:
+    """GemmWgmma."""
+    m, n, k = sizes
+    size = lines[0].element_size()
+    arguments = b"".join(struct.pack("<3q", 0, size * t.shape[1], 0) for t in lines)
+    arguments += struct.pack("<8q2q", 0, 0, *c_strides, 0, 0, n, 1, partial, 0)
+    part = math.ceil(k / splits / (128 // size)) * (128 // size)
+    return arguments + struct.pack("<7i2fi", 1, m, n, k, splits, part, units, -math.inf, math.inf, 0)
+
+
 # How results lie in memory: rows of whole units, rows of the kernel language behind them; columns, to which another
 # matrix is added; parts of the reduction.
 @pytest.mark.parametrize(
@@ -78,12 +95,9 @@ def test_products(along_rows, order, results):
     c, d, workspace = place(machine, result), place(machine, added), machine.allocate(np.zeros(4096, np.uint8))
     partial = place(machine, sums)
     c_strides, beta = ((1, m), 0.5) if results == "columns and an addend" else ((width, 1), 0.0)
-    arguments = b"".join(struct.pack("<3q", 0, 2 * t.shape[1], 0) for t in lines)
-    arguments += struct.pack("<8q", 0, 0, *c_strides, 0, 0, width, 1)
-    arguments += struct.pack("<2q", (partial - workspace) // 4, 0)
-    part = math.ceil(k / splits / 64) * 64
-    arguments += struct.pack("<6i", 1, m, width, k, splits, part)
-    arguments += struct.pack("<i2fi", results.startswith("units"), -math.inf, math.inf, 0)
+    arguments = product_arguments(
+        lines, (partial - workspace) // 4, c_strides, (m, width, k), splits, results.startswith("units")
+    )
     factors = torch.randn(width)
     extras = [place(machine, factors)] if behind else []
     machine.launch(*operands, c, d, workspace, 1.0, beta, arguments, *extras)
@@ -97,6 +111,136 @@ def test_products(along_rows, order, results):
         found = fetch(machine, c, result)
         found, limit = found.T if c_strides[0] == 1 else found.reshape(m, width), 4e-3
     assert relative_error(found, expected) < limit
+
+
+def divider(divisor: int) -> bytes:
+    """As codegen::make_divider()."""
+    shift = (divisor - 1).bit_length()
+    return struct.pack("<3I", divisor, ((1 << shift) - divisor << 32) // divisor + 1, shift)
+
+
+@pytest.mark.parametrize("elements_fast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32])
+def test_lines_are_packed(dtype, elements_fast):
+    """Two matrices with gaps, of lines in a plane of two rows."""
+    lines, length, tile = 70, 101, 64 if dtype == torch.int8 else 32
+    given = torch.randint(-128, 128, (2, lines, length + 3) if elements_fast else (2, length + 3, lines)).to(dtype)
+    x = (given if elements_fast else given.mT)[..., :length]
+    pitch = length + 11
+    packed = torch.full((2, lines, pitch), 77).to(dtype)
+    line, element = x.stride()[1:]
+    arguments = struct.pack("<7q", 0, x.stride(0), 0, line, lines // 2 * line, 0, element)
+    arguments += struct.pack("<4q", 0, packed.stride(0), 0, pitch)
+    arguments += divider(1) + divider(lines // 2) + divider(2) + struct.pack("<3i", lines, length, elements_fast)
+    name = {1: "CHAR", 2: "BFLOAT16", 4: "FLOAT"}[packed.element_size()]
+    ptx = to_ptx(source_of("common/gpu_tile.clh", "common/divider.clh", "common/pack_lines.cl"), f"-DT_{name}")
+    groups = 2 * math.ceil(lines / tile) * math.ceil(length / tile)
+    machine = Machine(ptx, "pack_lines", groups, 256, **ORDERS[0])
+    at, to = place(machine, given), place(machine, packed)
+    machine.launch(at, to, arguments)
+    packed[..., :length] = x
+    assert torch.equal(fetch(machine, to, packed), packed)
+
+
+# As primitives/common/epilogue.cpp writes it, of rows that make bytes of sums of int32, and 16 bits of those of float8.
+OTHER_TYPE = """
+#define EPILOGUE
+#define EPILOGUE_PARAMETERS , global const float* of_column
+#define EPILOGUE_ARGUMENTS , of_column
+#define EPILOGUE_NUMBER float
+#ifdef T_INT
+#define EPILOGUE_T char
+#define EPILOGUE_BYTES 1
+#define EPILOGUE_STORED(v) ((char)(int)(v))
+#else
+#define EPILOGUE_T ushort
+#define EPILOGUE_BYTES 2
+#define EPILOGUE_STORED(v) dlb_to_bf16((v))
+#endif
+typedef struct { float factor; } EpilogueExtras;
+static inline EpilogueExtras dlb_epilogue_extras(long at, int row, int column EPILOGUE_PARAMETERS) {
+  EpilogueExtras extras = {of_column[column]};
+  return extras;
+}
+static inline float dlb_epilogue_of(float v, EpilogueExtras extras, bool exists, long at EPILOGUE_PARAMETERS) {
+  return v * extras.factor;
+}
+static inline float dlb_epilogue(float v, long at, int row, int column EPILOGUE_PARAMETERS) {
+  return dlb_epilogue_of(v, dlb_epilogue_extras(at, row, column EPILOGUE_ARGUMENTS), true, at EPILOGUE_ARGUMENTS);
+}
+"""
+BYTES = {
+    torch.int8: "CHAR", torch.uint8: "UCHAR", torch.float8_e4m3fn: "E4M3", torch.float8_e5m2: "E5M2",
+}  # fmt: skip
+
+
+RESULTS = ["pairs", "units of another type", "another type, odd width", "columns and an addend", "parts", "one column"]
+PRODUCTS_OF_8_BITS = [
+    *((left, torch.int8, results) for left, results in zip([torch.int8, torch.uint8] * 3, RESULTS, strict=True)),
+    *((torch.float8_e4m3fn, torch.float8_e5m2, results) for results in RESULTS),
+    (torch.int8, torch.uint8, "pairs"),
+    (torch.uint8, torch.uint8, "pairs"),
+    (torch.float8_e5m2, torch.float8_e4m3fn, "pairs"),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "results"), PRODUCTS_OF_8_BITS)
+@pytest.mark.parametrize("order", [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.slow)])
+def test_products_of_8_bits(left, right, order, results):
+    m, n, k, splits = 136, 192, 400, 2 if results == "parts" else 1
+    floats = left.is_floating_point
+    a, b = (
+        (torch.randn(size) if floats else torch.randint(torch.iinfo(t).min, torch.iinfo(t).max + 1, size)).to(t)
+        for size, t in (((m, k), left), ((n, k), right))
+    )
+    kind, other = torch.float32 if floats else torch.int32, "another type" in results
+    options = ["-DT_FLOAT" if floats else "-DT_INT", f"-DA_{BYTES[left]}", f"-DB_{BYTES[right]}"]
+    source = OTHER_TYPE * other + source_of(*COMMON, "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl")
+    ptx = to_ptx(source, "-DTILE_N=128", "-DSPLIT=0", "-DA_ALONG_ROWS=0", "-DB_ALONG_ROWS=0", *options)
+    machine = Machine(ptx, "gemm_gpu_wgmma", groups=2, items=288, **order)
+    width = {"another type, odd width": n - 1, "one column": 1}.get(results, n)
+    stored = (torch.bfloat16 if floats else torch.int8) if other else kind
+    result, sums = torch.zeros(m, width, dtype=stored), torch.zeros(splits, m, width, dtype=kind)
+    columns = results == "columns and an addend"
+    added = torch.randint(-1000, 1000, (m, width)).to(kind)
+    a_at, b_at, c, d = (place(machine, t) for t in (a, b, result, added))
+    workspace, partial = machine.allocate(np.zeros(4096, np.uint8)), place(machine, sums)
+    c_strides, beta = ((1, m), 3) if columns else ((width, 1), 0)
+    units = results in ("pairs", "units of another type")
+    arguments = product_arguments([a, b], (partial - workspace) // 4, c_strides, (m, width, k), splits, units)
+    number = float if floats else int
+    expected = ((2 if splits == 1 else 1) * (a.double() @ b.double().T))[:, :width] + beta * added.double()
+    factors = torch.rand(width) * (1 if floats else 100 / expected.abs().max().item())
+    extras = [place(machine, factors)] if other else []
+    machine.launch(a_at, b_at, c, d, workspace, number(2), number(beta), arguments, *extras)
+    if splits > 1:
+        found = fetch(machine, partial, sums).sum(0)
+    else:
+        found = fetch(machine, c, result)
+        found = found.reshape(width, m).T if columns else found
+    if other:
+        expected = (expected.float() * factors).to(stored) if floats else (expected.float() * factors).trunc()
+    if floats:
+        assert relative_error(found, expected) < (4e-3 if other else 5e-4)
+    else:
+        assert torch.equal(found.double(), expected.double())
+
+
+def test_sums_of_float8_leave_the_tensor_cores():
+    """Of 14 bits alone what 16 stages add to a large first one would be lost."""
+    k = 17 * 128
+    a, b = torch.full((64, k), 1 / 16), torch.ones(64, k)
+    a[:, :128] = 16
+    a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
+    source = source_of(*COMMON, "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl")
+    majors = "-DA_ALONG_ROWS=0", "-DB_ALONG_ROWS=0"
+    ptx = to_ptx(source, "-DTILE_N=64", "-DSPLIT=0", *majors, "-DT_FLOAT", "-DA_E4M3", "-DB_E4M3")
+    machine = Machine(ptx, "gemm_gpu_wgmma", groups=1, items=288, **ORDERS[0])
+    result = torch.zeros(64, 64)
+    a_at, b_at, c = (place(machine, t) for t in (a, b, result))
+    workspace = machine.allocate(np.zeros(4096, np.uint8))
+    machine.launch(a_at, b_at, c, c, workspace, 1.0, 0.0, product_arguments([a, b], 0, (64, 1), (64, 64, k), 1, True))
+    assert torch.equal(fetch(machine, c, result).double(), a.double() @ b.double().T)
 
 
 def philox(key: int, counters: np.ndarray) -> np.ndarray:

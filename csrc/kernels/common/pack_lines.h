@@ -5,8 +5,9 @@
 PARAMS_BEGIN
 
 enum {
-  PACK_TILE = 32,   // lines and elements of a work-group's tile
-  PACK_ITEMS = 256  // its work-items
+  PACK_TILE = 32,       // lines and elements of a work-group's tile
+  PACK_BYTE_TILE = 64,  // the same of elements of 8 bits
+  PACK_ITEMS = 256      // its work-items
 };
 
 // From any strides [outer, inner, line, element] to lines of contiguous elements. A line has a place by

@@ -6,16 +6,39 @@
 // A work-group stays and computes tile after tile. Its last warp copies stages of both operands to local memory by
 // the copy engine (cp.async.bulk.tensor), as far ahead as there are stages; two warpgroups multiply them
 // (common/wgmma_loop.clh, which names the build-time macros). The work-group itself makes the tensor maps, which tell
-// the copy engine of the operands, in the workspace, so the host needs no other API.
+// the copy engine of the operands, in the workspace, so the host needs no other API. After common/operands.clh.
 #include "kernels/gemm/gpu_wgmma.h"
 
 // Tiles that run together are some rows by some columns, so that what they read is still in the cache.
 #define GROUP_TILES 16
 
-INLINE void map_operand(uint map, global const T* start, const WgmmaOperand* o, int length, int lines, int batch,
-                        int box_lines) {
-  make_map(map, (ulong)(start + o->offset), length, lines, o->batch ? batch : 1, o->pitch,
-           o->batch ? o->batch : o->pitch, WGMMA_LINE_ELEMENTS, box_lines);
+// A result that is finished, and its bits in memory.
+#if defined(EPILOGUE_T)
+typedef EPILOGUE_NUMBER Result;
+#define RESULT_BYTES EPILOGUE_BYTES
+#define IN_MEMORY(v) ((C_T)EPILOGUE_STORED(v))
+#else
+typedef ACC Result;
+#if defined(T_FLOAT) || defined(T_INT)
+#define RESULT_BYTES 4
+#else
+#define RESULT_BYTES 2
+#endif
+#define IN_MEMORY(v) (v)
+#endif
+#if RESULT_BYTES == 4
+#define BITS_OF(v) as_uint(IN_MEMORY(v))
+#elif RESULT_BYTES == 1
+#define BITS_OF(v) as_uchar(IN_MEMORY(v))
+#elif defined(EPILOGUE_T)
+#define BITS_OF(v) as_ushort(IN_MEMORY(v))
+#else
+#define BITS_OF(v) pair(v, 0)
+#endif
+
+INLINE void map_operand(uint map, ulong start, const WgmmaOperand* o, int length, int lines, int batch, int box_lines) {
+  make_map(map, start, length, lines, o->batch ? batch : 1, o->pitch, o->batch ? o->batch : o->pitch,
+           WGMMA_LINE_ELEMENTS, box_lines);
 }
 
 // The part of an operand's rows from `row` on, `rows` of them, and of one line's k from `k` on.
@@ -52,7 +75,7 @@ INLINE int tile_count(const GemmWgmma* p) {
 }
 
 // The work of the copying warp.
-INLINE void copy_tiles(local uchar* memory, global const T* a, global const T* b, global float* workspace,
+INLINE void copy_tiles(local uchar* memory, global const A_T* a, global const B_T* b, global ACC* workspace,
                        const GemmWgmma* p) {
   const int lane = get_local_id(0) % 32;
   const uint maps = local_address(memory) + MAPS;
@@ -60,10 +83,10 @@ INLINE void copy_tiles(local uchar* memory, global const T* a, global const T* b
   for (int i = lane; i < 2 * WGMMA_MAP / 4; i += 32) *(local uint*)(memory + MAPS + i * 4) = 0;
   asm volatile("bar.warp.sync -1;" ::: "memory");
   if (lane == 0) {
-    map_operand(maps, a, &p->a, A_ALONG_ROWS ? p->m : p->k, A_ALONG_ROWS ? p->k : p->m, p->batch,
+    map_operand(maps, (ulong)(a + p->a.offset), &p->a, A_ALONG_ROWS ? p->m : p->k, A_ALONG_ROWS ? p->k : p->m, p->batch,
                 A_ALONG_ROWS ? WGMMA_LINE_ELEMENTS : WGMMA_ROWS);
-    map_operand(maps + WGMMA_MAP, b, &p->b, B_ALONG_ROWS ? p->n : p->k, B_ALONG_ROWS ? p->k : p->n, p->batch,
-                B_ALONG_ROWS ? WGMMA_LINE_ELEMENTS : TILE_N);
+    map_operand(maps + WGMMA_MAP, (ulong)(b + p->b.offset), &p->b, B_ALONG_ROWS ? p->n : p->k,
+                B_ALONG_ROWS ? p->k : p->n, p->batch, B_ALONG_ROWS ? WGMMA_LINE_ELEMENTS : TILE_N);
   }
   publish_map(published, maps);
   publish_map(published + WGMMA_MAP, maps + WGMMA_MAP);
@@ -111,15 +134,15 @@ INLINE Place place_of(const GemmWgmma* p, Tile t, int item) {
 
 // Of the functions that follow `sums` is a piece of a work-item's sums, from the i-th of them on.
 
-INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, global const T* d, float alpha, float beta,
-                   Tile t, int item EPILOGUE_PARAMETERS) {
+INLINE void finish(Result* results, ACC* sums, int i, const GemmWgmma* p, const Place* at, global const T* d,
+                   FACTOR alpha, FACTOR beta, Tile t, int item EPILOGUE_PARAMETERS) {
 #pragma unroll
-  for (int j = 0; j < PIECE; j++) sums[j] *= alpha;
+  for (int j = 0; j < PIECE; j++) sums[j] *= (ACC)alpha;
   if (beta != 0) {
 #pragma unroll
     for (int j = 0; j < PIECE; j++) {
       const int row = j / 2 % 2, column = wgmma_column(0, i + j);
-      sums[j] += beta * load_if(column < at->columns[row], d + at->d[row] + column * p->d_n);
+      sums[j] += (ACC)beta * load_if(column < at->columns[row], d + at->d[row] + column * p->d_n);
     }
   }
 #ifdef EPILOGUE
@@ -133,49 +156,71 @@ INLINE void finish(float* sums, int i, const GemmWgmma* p, const Place* at, glob
   }
 #pragma unroll
   for (int j = 0; j < PIECE; j++)
-    sums[j] = dlb_epilogue_of(sums[j], extras[j], wgmma_column(0, i + j) < at->columns[j / 2 % 2],
-                              t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, i + j) * p->c_n EPILOGUE_ARGUMENTS);
+    results[j] = dlb_epilogue_of(sums[j], extras[j], wgmma_column(0, i + j) < at->columns[j / 2 % 2],
+                                 t.batch * p->c_batch + at->c[j / 2 % 2] + wgmma_column(0, i + j) * p->c_n EPILOGUE_ARGUMENTS);
 #else
   if (FINISHING(p->low, p->high)) {
 #pragma unroll
     for (int j = 0; j < PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
   }
+#pragma unroll
+  for (int j = 0; j < PIECE; j++) results[j] = sums[j];
 #endif
 }
 
-INLINE void store(const float* sums, int i, const GemmWgmma* p, const Place* at, int item, global T* c) {
+#if RESULT_BYTES < 4
+// Two neighbours.
+INLINE uint pair_of(const Result* v) {
+#if defined(EPILOGUE_T)
+  return (uint)BITS_OF(v[0]) | (uint)BITS_OF(v[1]) << 8 * RESULT_BYTES;
+#else
+  return pair(v[0], v[1]);
+#endif
+}
+#endif
+
+INLINE void store(const Result* results, int i, const GemmWgmma* p, const Place* at, int item, global C_T* c) {
   if (!p->c_vector) {
 #pragma unroll
     for (int j = 0; j < PIECE; j++) {
       const int row = j / 2 % 2, column = wgmma_column(0, i + j);
-      store_if(column < at->columns[row], c + at->c[row] + column * p->c_n, sums[j]);
+      store_bits_if(column < at->columns[row], c + at->c[row] + column * p->c_n, BITS_OF(results[j]), RESULT_BYTES);
     }
     return;
   }
-#if defined(T_FLOAT)
+#if RESULT_BYTES == 4
 #pragma unroll
   for (int j = 0; j < PIECE; j += 2) {
     const int row = j / 2 % 2, column = wgmma_column(0, i + j);
-    store_floats_if(column < at->columns[row], c + at->c[row] + column, sums[j], sums[j + 1]);
+    store_words_if(column < at->columns[row], c + at->c[row] + column, BITS_OF(results[j]), BITS_OF(results[j + 1]));
   }
 #else
 #pragma unroll
   for (int row = 0; row < 2; row++) {  // whole units of eight columns, of which each of four lanes has one
     const int column = wgmma_column(0, i) + item % 4 * 6;
-    store_unit_if(column < at->columns[row], c + at->c[row] + column, gather_columns(sums + 2 * row, item));
+    uint w[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) w[j] = pair_of(results + 4 * j + 2 * row);
+    gather_words(w, item);
+#if RESULT_BYTES == 2
+    store_unit_if(column < at->columns[row], c + at->c[row] + column, (uint4)(w[0], w[1], w[2], w[3]));
+#else
+    store_words_if(column < at->columns[row], c + at->c[row] + column, w[0] | w[1] << 16, w[2] | w[3] << 16);
+#endif
   }
 #endif
 }
 
-INLINE void store_partial(const float* sums, int i, const GemmWgmma* p, const Place* at, global float* part) {
+INLINE void store_partial(const ACC* sums, int i, const GemmWgmma* p, const Place* at, global ACC* part) {
   const bool pairs = p->n % 2 == 0;
 #pragma unroll
   for (int j = 0; j < PIECE; j += 2) {
     const int row = j / 2 % 2, column = wgmma_column(0, i + j);
-    global float* to = part + at->c[row] + column;
-    store_floats_if(pairs && column < at->columns[row], to, sums[j], sums[j + 1]);
-    store_float_if(!pairs && column < at->columns[row], to, sums[j]);
-    store_float_if(!pairs && column + 1 < at->columns[row], to + 1, sums[j + 1]);
+    global ACC* to = part + at->c[row] + column;
+    const uint x = as_uint(sums[j]), y = as_uint(sums[j + 1]);
+    store_words_if(pairs && column < at->columns[row], to, x, y);
+    store_bits_if(!pairs && column < at->columns[row], to, x, 4);
+    store_bits_if(!pairs && column + 1 < at->columns[row], to + 1, y, 4);
   }
 }
 
@@ -188,7 +233,7 @@ INLINE float sum_again(global const T* a, global const T* b, const GemmWgmma* p,
   return sum;
 }
 
-void store_again(global const T* a, global const T* b, global T* c, global const T* d, global float* partial,
+void store_again(global const T* a, global const T* b, global C_T* c, global const T* d, global float* partial,
                  float alpha, float beta, const GemmWgmma* p, Tile t, int item EPILOGUE_PARAMETERS) {
   for (int i = 0; i < SUMS; i++) {
     const int row = t.row + wgmma_row(item, i), column = t.column + wgmma_column(item, i);
@@ -201,15 +246,15 @@ void store_again(global const T* a, global const T* b, global T* c, global const
     sum *= alpha;
     if (beta != 0) sum += beta * load1(d + row * p->d_m + column * p->d_n);
     const long at = row * p->c_m + column * p->c_n;
-    store1(c + at, FINISH(sum, p->low, p->high, t.batch * p->c_batch + at, row, column));
+    store_c(c + at, FINISH(sum, p->low, p->high, t.batch * p->c_batch + at, row, column));
   }
 }
 #endif
 
 // Global size: {work-groups * WGMMA_ITEMS}, as many as there are compute units or tiles.
 __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_gpu_wgmma(
-    global const T* a, global const T* b, global T* c, global const T* d, global float* partial, float alpha,
-    float beta, GemmWgmma p EPILOGUE_PARAMETERS) {
+    global const A_T* a, global const B_T* b, global C_T* c, global const T* d, global ACC* partial, FACTOR alpha,
+    FACTOR beta, GemmWgmma p EPILOGUE_PARAMETERS) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));
   const int item = get_local_id(0);
   const uint base = local_address(memory);
@@ -228,11 +273,11 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_gpu_wg
   const int tiles = tile_count(&p);
   for (int index = get_group_id(0); index < tiles; index += get_num_groups(0)) {
     const Tile t = tile_of(index, &p);
-    float sums[SUMS];
+    ACC sums[SUMS];
     multiply(sums, base, at_a, at_b, t.stages, &progress);
-    global T* to = c + p.c_offset + t.batch * p.c_batch;
+    global C_T* to = c + p.c_offset + t.batch * p.c_batch;
     global const T* added = d + p.d_offset + t.batch * p.d_batch;
-    global float* part = partial + p.partial_offset + ((long)t.part * p.batch + t.batch) * p.m * p.n;
+    global ACC* part = partial + p.partial_offset + ((long)t.part * p.batch + t.batch) * p.m * p.n;
 #if SPLIT
     if (any_infinite_or_nan(sums)) {
       store_again(a, b, to, added, part, alpha, beta, &p, t, item EPILOGUE_ARGUMENTS);
@@ -247,8 +292,9 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void gemm_gpu_wg
         if (p.splits > 1) {
           store_partial(sums + j, i + j, &p, &at, part);
         } else {
-          finish(sums + j, i + j, &p, &at, added, alpha, beta, t, item EPILOGUE_ARGUMENTS);
-          store(sums + j, i + j, &p, &at, item, to);
+          Result results[PIECE];
+          finish(results, sums + j, i + j, &p, &at, added, alpha, beta, t, item EPILOGUE_ARGUMENTS);
+          store(results, i + j, &p, &at, item, to);
         }
       }
       if (i + TURN < SUMS) move_up(sums);

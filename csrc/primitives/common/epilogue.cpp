@@ -240,6 +240,8 @@ std::string epilogue_source(const Epilogue& epilogue, const cl::Device& device) 
        codegen::define("EPILOGUE_ARGUMENTS", arguments + ", epilogue_offsets");
   if (epilogue.first_type != rows.result)
     s += codegen::define("EPILOGUE_T", codegen::storage_name(epilogue.first_type)) +
+         codegen::define("EPILOGUE_BYTES", num(codegen::size_of(epilogue.first_type))) +
+         codegen::define("EPILOGUE_NUMBER", stored) +
          codegen::define("EPILOGUE_STORED(v)", codegen::store(first, epilogue.first_type, "(v)"));
   s += extras_source(epilogue);
   s += "static inline " + stored + " dlb_epilogue_of(" + type +

@@ -8,8 +8,8 @@
 
 namespace dlb::solver {
 
-int64_t packing_groups(const params::PackLines& arguments, int64_t outer) {
-  const int64_t tile = params::PACK_TILE;
+int64_t packing_groups(const params::PackLines& arguments, int64_t outer, int64_t bytes) {
+  const int64_t tile = bytes == 1 ? params::PACK_BYTE_TILE : params::PACK_TILE;
   return outer * arguments.inner.divisor * ceil_div(int64_t{arguments.lines}, tile) *
          ceil_div(int64_t{arguments.length}, tile);
 }

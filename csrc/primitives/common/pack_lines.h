@@ -18,8 +18,8 @@ struct LinesCopy {
   bool always = false;            // else where the operand's address is no multiple of kWgmmaUnit bytes
 };
 
-// The work-groups of a copy of so many outer matrices.
-int64_t packing_groups(const params::PackLines& arguments, int64_t outer);
+// The work-groups of a copy of so many outer matrices of elements of so many bytes.
+int64_t packing_groups(const params::PackLines& arguments, int64_t outer, int64_t bytes);
 
 // Copies operands of one storage type on one device. Thread-safe.
 class LinePacker {

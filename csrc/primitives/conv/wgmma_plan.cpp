@@ -129,12 +129,12 @@ ConvWgmmaCopy copy_of_pixels(const ConvProblem& p, const Pixels& t, int64_t (&st
   if (t.strides[0] == 1 && p.groups == 1 && is_even(t, even)) {
     lines_in_a_row(a, p.n, 1, pixels);
     a.from_inner = even, a.to_inner = pixel, a.to_line = pixels * pixel;
-    copy.groups = packing_groups(a, 1);
+    copy.groups = packing_groups(a, 1, bytes);
   } else {
     lines_by_axis(a, t.size, t.strides, p.groups);
     a.from_outer = t.strides[0], a.from_inner = t.channels * t.strides[1];
     a.to_outer = pixels * pixel, a.to_inner = pitch, a.to_line = pixel;
-    copy.groups = packing_groups(a, p.n);
+    copy.groups = packing_groups(a, p.n, bytes);
   }
   copy.bytes = p.n * pixels * pixel * bytes;
   const int64_t row = pixel * t.size[2], plane = row * t.size[1];
@@ -169,7 +169,7 @@ ConvWgmmaCopy copy_of_weights(const ConvProblem& p, int64_t red, int64_t cols, i
     lines_by_axis(a, p.filter, p.ws, cols);
     a.from_inner = w.column, a.to_inner = taps * pitch, a.to_line = pitch;
   }
-  copy.groups = packing_groups(a, p.groups);
+  copy.groups = packing_groups(a, p.groups, bytes);
   copy.bytes = p.groups * cols * taps * pitch * bytes;
   copy.strides[0] = pitch * bytes, copy.strides[1] = taps * pitch * bytes;
   copy.strides[2] = copy.strides[3] = kWgmmaUnit;

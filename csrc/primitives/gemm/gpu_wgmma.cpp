@@ -1,6 +1,6 @@
-// GEMM solver "gpu_wgmma": the warpgroup instructions of NVIDIA's Hopper GPUs, for 16 bits, TF32, and float32
-// as three products of TF32; see gemm/gpu_wgmma.cl. Operands that the copy engine cannot take are copied to
-// lines first.
+// GEMM solver "gpu_wgmma": the warpgroup instructions of NVIDIA's Hopper GPUs, for 16 bits, TF32, float32 as
+// three products of TF32, integers of 8 bits, and float8; see gemm/gpu_wgmma.cl. Operands that the copy
+// engine cannot take are copied to lines first.
 #include "kernels/gemm/gpu_wgmma.h"
 #include "cl/rounding.h"
 #include "codegen/pointwise.h"
@@ -31,12 +31,33 @@ bool is_split(const GemmProblem& p) {
   return p.dtype == c10::ScalarType::Float && !p.tf32;
 }
 
+// Products of float8 have float32 sums, of fewer digits than float32's own.
+bool is_float8(const GemmProblem& p) {
+  return p.dtype == c10::ScalarType::Float && p.tf32 && p.a_dtype.is_float8() && p.b_dtype.is_float8();
+}
+
+// Whether there are registers for the sums in a tile of so many columns: a tensor core's and, where those are
+// added up outside of it, theirs.
+bool has_registers(const GemmProblem& p, const WgmmaTile& tile) {
+  return !(is_split(p) || is_float8(p)) || tile.split_speed > 0;
+}
+
 GemmProblem oriented(const GemmProblem& p) {
   return columns_are_rows(p) ? transposed(p) : p;
 }
 
+// Both operands have elements of one size.
+int64_t operand_bytes(const GemmProblem& p) {
+  return static_cast<int64_t>(c10::elementSize(p.a_dtype.or_else(p.dtype)));
+}
+
 int64_t line_elements(const GemmProblem& p) {
-  return params::WGMMA_LINE / int64_t(c10::elementSize(p.dtype));
+  return params::WGMMA_LINE / operand_bytes(p);
+}
+
+int64_t result_bytes(const GemmProblem& p) {
+  return static_cast<int64_t>(p.epilogue ? codegen::size_of(p.epilogue.first_type)
+                                         : c10::elementSize(p.dtype));
 }
 
 // How an operand [batch, rows, k] reaches the copy engine.
@@ -51,7 +72,7 @@ struct Side {
     if (!whole(batch_stride)) return Lines::kPacked;
     if ((k_stride == 1 || k == 1) && (rows == 1 || (row_stride > 0 && whole(row_stride))))
       return Lines::kAlongK;
-    const bool half = bytes == 2;  // the instructions take floats along k only
+    const bool half = bytes == 2;  // the instructions take others along k only
     if (half && (row_stride == 1 || rows == 1) && (k == 1 || (k_stride > 0 && whole(k_stride))))
       return Lines::kAlongRows;
     return Lines::kPacked;
@@ -60,10 +81,10 @@ struct Side {
 };
 
 Side left_side(const GemmProblem& p) {
-  return {p.batch, p.m, p.k, p.a[0], p.a[1], p.a[2], int64_t(c10::elementSize(p.dtype))};
+  return {p.batch, p.m, p.k, p.a[0], p.a[1], p.a[2], operand_bytes(p)};
 }
 Side right_side(const GemmProblem& p) {
-  return {p.batch, p.n, p.k, p.b[0], p.b[2], p.b[1], int64_t(c10::elementSize(p.dtype))};
+  return {p.batch, p.n, p.k, p.b[0], p.b[2], p.b[1], operand_bytes(p)};
 }
 
 // A copy of an operand, and its lines.
@@ -86,7 +107,7 @@ struct Copy : LinesCopy {
     a.elements_fast = length > 1 && (count == 1 || a.from_element <= a.from_line[0]);
     a.width = codegen::make_divider(static_cast<uint32_t>(count));
     a.height = a.inner = codegen::make_divider(1);
-    groups = packing_groups(a, side.matrices());
+    groups = packing_groups(a, side.matrices(), side.bytes);
   }
 };
 
@@ -131,9 +152,9 @@ int64_t filled_parts(const GemmProblem& p, int64_t splits) {
 
 WgmmaPlan assess(const GemmProblem& p, const WgmmaTile& tile, int splits, const cl::Device& device,
                  const DeviceRates& rates) {
-  const bool floats = p.dtype == c10::ScalarType::Float;
-  const double rate = (is_split(p) ? tile.split_speed : tile.speed) *
-                      (floats ? rates.matrix_tf32 : rates.matrix16) / device.compute_units;
+  const int64_t bytes = operand_bytes(p);
+  const double most = bytes == 4 ? rates.matrix_tf32 : rates.matrix16 * (bytes == 1 ? 2 : 1);
+  const double rate = (is_split(p) ? tile.split_speed : tile.speed) * most / device.compute_units;
   const double flops =
       2.0 * int(params::WGMMA_ROWS) * tile.columns * part_depth(p, splits) * (is_split(p) ? 3 : 1);
   const int64_t rounds = ceil_div(tiles_of(p, tile.columns) * splits, device.compute_units);
@@ -156,7 +177,7 @@ std::vector<WgmmaPlan> plans(const GemmProblem& p, const cl::Device& device) {
   const DeviceRates& rates = rates_of(device);
   std::vector<WgmmaPlan> list;
   for (const WgmmaTile& tile : kWgmmaTiles) {
-    if (is_split(p) && tile.split_speed == 0) continue;  // whose sums need more registers than there are
+    if (!has_registers(p, tile)) continue;
     int64_t previous = 0;
     for (int rounds : {0, 1, 2, 3}) {  // tiles that a compute unit shall have
       const int64_t wanted = rounds * int64_t(device.compute_units) / tiles_of(p, tile.columns);
@@ -191,7 +212,7 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
       : GpuGemmInvoker(problem, columns_are_rows(problem), kernel(problem, device, chosen, "gemm_gpu_wgmma"),
                        kernel(problem, device, chosen, "split_reduce")),
         layout_(oriented(problem), device, chosen.as<WgmmaConfig>()),
-        packer_(device, problem.device, problem.dtype),
+        packer_(device, problem.device, problem.a_dtype ? c10::ScalarType::Char : problem.dtype),
         left_(left_side(oriented(problem))),
         right_(right_side(oriented(problem))) {
     if (left_.always || right_.always) packer_.fetch();
@@ -204,7 +225,7 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
     a.batch = p.batch, a.m = p.m, a.n = p.n, a.k = p.k;
     a.splits = config.splits;
     a.k_part = static_cast<int>(part_depth(p, config.splits));
-    together_ = p.dtype == c10::ScalarType::Float ? 2 : 8;
+    together_ = result_bytes(p) == 4 ? 2 : 8;
     a.c_vector = p.c[2] == 1 && p.c[0] % together_ == 0 && p.c[1] % together_ == 0 && p.n % together_ == 0;
     divide(p, config.splits, groups_of(p, device, config), params::WGMMA_ITEMS);
     takes_turns();
@@ -229,14 +250,14 @@ class WgmmaInvoker final : public GpuGemmInvoker<GemmWgmma> {
                             const char* name) {
     const GemmProblem p = oriented(problem);
     const auto along_rows = [](const Side& side) { return side.lines() == Lines::kAlongRows ? "1" : "0"; };
-    return fetch_with(
-        p.epilogue, device,
-        {"common/gpu_tile.clh", "common/wgmma.clh", "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl",
-         "common/split_reduce.cl"},
-        name,
-        gpu_options(device, p.dtype) + " -DTILE_N=" + std::to_string(config.as<WgmmaConfig>().columns) +
-            " -DSPLIT=" + (is_split(p) ? "1" : "0") + " -DA_ALONG_ROWS=" + along_rows(left_side(p)) +
-            " -DB_ALONG_ROWS=" + along_rows(right_side(p)));
+    return fetch_with(p.epilogue, device,
+                      {"common/gpu_tile.clh", "common/operands.clh", "common/wgmma.clh",
+                       "common/wgmma_loop.clh", "gemm/gpu_wgmma.cl", "common/split_reduce.cl"},
+                      name,
+                      gpu_options(device, p.dtype) + operand_options(p) +
+                          " -DTILE_N=" + std::to_string(config.as<WgmmaConfig>().columns) + " -DSPLIT=" +
+                          (is_split(p) ? "1" : "0") + " -DA_ALONG_ROWS=" + along_rows(left_side(p)) +
+                          " -DB_ALONG_ROWS=" + along_rows(right_side(p)));
   }
 
   // Where only the operand's address is odd, its copy is elsewhere and has other strides.
@@ -258,9 +279,13 @@ class Wgmma final : public GemmSolver {
  public:
   const char* name() const override { return "gpu_wgmma"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<WgmmaConfig>(); }
   Applicability applicable(const GemmProblem& p, const cl::Device& device) const override {
-    if (!is_float_storage(p.dtype)) return Applicability::no("for float32, float16 and bfloat16");
+    if (!(p.is_int8() || is_float8(p)) && (!is_float_storage(p.dtype) || p.a_dtype || p.b_dtype))
+      return Applicability::no(
+          "takes operands of one dtype (float32, float16, bfloat16), two of int8 or of float8");
+    if (result_bytes(p) > 4) return Applicability::no("results of more than 4 bytes");
     if (!device.wgmma) return Applicability::no("needs an NVIDIA GPU of compute capability 9.0");
     if (std::min({p.batch, p.m, p.n, p.k}) == 0) return Applicability::no("nothing to multiply");
     if (std::max({p.batch, p.m, p.n, p.k}) > INT32_MAX - 512)
@@ -291,7 +316,7 @@ class Wgmma final : public GemmSolver {
     if (config != Config::of(WgmmaConfig{columns, splits})) return false;
     const GemmProblem p = oriented(problem);
     for (const WgmmaTile& tile : kWgmmaTiles)
-      if (tile.columns == columns && !(is_split(p) && tile.split_speed == 0))
+      if (tile.columns == columns && has_registers(p, tile))
         return splits >= 1 && splits <= most_splits(p) && splits == filled_parts(p, splits);
     return false;
   }
