@@ -56,6 +56,7 @@ class Program:
         body = body.split(".entry")[0]
         self.parameters: dict[str, tuple[int, int]] = {}  # name: (place, bytes)
         self.shared: dict[str, int] = {}
+        self.shared_bytes = 0
         place = 0
         for parameter in re.findall(r"\.param\s+([^,\n]+)", head):
             name = parameter.split()[-1]
@@ -70,9 +71,9 @@ class Program:
         self.statements: list[tuple[int | None, bool, str, list[Any]]] = []
         for size, name, count in re.findall(r"\.shared\s+\.align\s+(\d+)\s+\.b8\s+([$\w]+)\[(\d+)\]", text):
             if re.search(re.escape(name) + r"\b", body):
-                assert not self.shared
                 assert int(size) <= SHARED_BASE
-                self.shared[name], self.shared_bytes = SHARED_BASE, int(count)
+                start = -(-self.shared_bytes // int(size)) * int(size)
+                self.shared[name], self.shared_bytes = SHARED_BASE + start, start + int(count)
         self._parse(body)
 
     def _parse(self, body: str) -> None:

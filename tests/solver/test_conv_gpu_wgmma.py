@@ -188,3 +188,28 @@ def test_results_are_the_same_each_time():
     first = results()
     for _ in range(5):
         assert all(torch.equal(a, b) for a, b in zip(results(), first, strict=True))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("left", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("case", CASES)
+def test_integers(case, left, channels_last):
+    """Exact sums with a bias, and bytes of them."""
+    n, c, k, groups, size, f, *geometry = case
+    if len(size) != 2:
+        pytest.skip("one layout of two dimensions is enough")
+    dlbackend.solvers.force("conv_fwd:gpu_wgmma")
+    x = torch.randint(torch.iinfo(left).min, torch.iinfo(left).max + 1, (n, c, *size), dtype=left)
+    w = torch.randint(-128, 128, (k, c // groups, *f), dtype=torch.int8)
+    bias, scale = torch.randint(-1000, 1000, (k,), dtype=torch.int32), torch.rand(k, 1, 1) / (c * f[0] * f[1]) ** 0.5
+    sums = F.conv2d(x.double(), w.double(), bias.double(), *geometry, groups).long()
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x_ocl, w_ocl = (t.to("ocl").contiguous(memory_format=layout) for t in (x, w))
+    where = [[v] * 2 if isinstance(v, int) else list(v) for v in geometry]
+    convolution_rows = torch.ops.dlbackend.convolution_rows
+    (got,) = convolution_rows("y0 = x0", x_ocl, w_ocl, bias.to("ocl"), *where, groups, [], False)
+    assert torch.equal(got.cpu(), sums.int())
+    rows = "s = copy.f32(x0); v = mul.f32(s, x1); r = round.f32(v); c = clamp.f32(r, -128, 127); y0 = copy.i8(c)"
+    (rounded,) = convolution_rows(rows, x_ocl, w_ocl, bias.to("ocl"), *where, groups, [scale.to("ocl")], False)
+    want = (sums.float() * scale).round().clamp(-128, 127)
+    assert torch.equal(rounded.cpu().float(), want)

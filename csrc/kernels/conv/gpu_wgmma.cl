@@ -12,7 +12,7 @@
 //
 // A tile has the pixels of one box, or for the weight gradient 64 channels of x at one tap after another (FORM,
 // gpu_wgmma.h); rows of it that no box fills are zeros. As in gemm/gpu_wgmma.cl work-groups stay, and their last warp
-// copies as far ahead as there are stages.
+// copies as far ahead as there are stages. After common/operands.clh: images and weights have elements of one size.
 #include "kernels/conv/gpu_wgmma.h"
 
 #define WEIGHTS (FORM == CONV_WGMMA_WEIGHTS)
@@ -22,12 +22,12 @@
 
 // --- Copies -----------------------------------------------------------------------------------------------------------
 
-INLINE void make_map_of(uint map, global const T* start, ConvWgmmaMap m, const long* strides) {
+INLINE void make_map_of(uint map, global const A_T* start, ConvWgmmaMap m, const long* strides) {
   make_map5(map, (ulong)start, m.size, strides, m.box, m.step);
 }
 
 // The maps of the image and of the other operand: weights, or y of the weight gradient.
-INLINE void make_maps(uint maps, global const T* image, global const T* lines, const ConvWgmma* p) {
+INLINE void make_maps(uint maps, global const A_T* image, global const A_T* lines, const ConvWgmma* p) {
   make_map_of(maps, image + p->image_offset, conv_wgmma_image_map(p, WGMMA_LINE_ELEMENTS), p->image_strides);
   make_map_of(maps + WGMMA_MAP, lines + p->lines_offset,
               WEIGHTS ? conv_wgmma_y_map(p)
@@ -68,7 +68,7 @@ INLINE void reaches_of(ConvWgmmaReach* r, local const ConvWgmmaReach* all, const
 }
 
 // The work of the copying warp.
-INLINE void copy_tiles(local uchar* memory, global const T* image, global const T* lines, global float* workspace,
+INLINE void copy_tiles(local uchar* memory, global const A_T* image, global const A_T* lines, global ACC* workspace,
                        const ConvWgmma* p, local const ConvWgmmaReach* all) {
   const int lane = get_local_id(0) % 32;
   const uint maps = local_address(memory) + MAPS;
@@ -112,14 +112,14 @@ INLINE int place_of(const ConvWgmma* p, local const int* places, int channel, in
   return conv_wgmma_result(p, FORM, places[FORM == CONV_WGMMA_PIXEL_ROWS ? row : column], channel, row, column);
 }
 
-INLINE float bias_of(const ConvWgmma* p, global const T* bias, int group, int channel) {
+INLINE ACC bias_of(const ConvWgmma* p, global const T* bias, int group, int channel) {
   return channel < p->cols ? load1(bias + p->bias_offset + group * p->cols + channel) : 0;
 }
 
 // Of the functions that follow `sums` is a piece of a work-item's sums, from the i-th of them on.
 
-INLINE void finish(float* sums, int i, const ConvWgmma* p, int item, int group, int channel, global const T* bias,
-                   local const int* places EPILOGUE_PARAMETERS) {
+INLINE void finish(Result* results, ACC* sums, int i, const ConvWgmma* p, int item, int group, int channel,
+                   global const T* bias, local const int* places EPILOGUE_PARAMETERS) {
   if (!WEIGHTS && p->has_bias) {
 #pragma unroll
     for (int j = 0; j < PIECE; j++)
@@ -139,60 +139,81 @@ INLINE void finish(float* sums, int i, const ConvWgmma* p, int item, int group, 
   }
 #pragma unroll
   for (int j = 0; j < PIECE; j++)
-    sums[j] = dlb_epilogue_of(sums[j], extras[j], places_of[j] >= 0, places_of[j] EPILOGUE_ARGUMENTS);
+    results[j] = dlb_epilogue_of(sums[j], extras[j], places_of[j] >= 0, places_of[j] EPILOGUE_ARGUMENTS);
 #else
-  if (!FINISHING(p->low, p->high)) return;
+  if (FINISHING(p->low, p->high)) {
 #pragma unroll
-  for (int j = 0; j < PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
+    for (int j = 0; j < PIECE; j++) sums[j] = bounded1(sums[j], p->low, p->high);
+  }
+#pragma unroll
+  for (int j = 0; j < PIECE; j++) results[j] = sums[j];
 #endif
 }
 
-INLINE void store_floats(const float* sums, int i, const ConvWgmma* p, int item, local const int* places, int channel,
-                         global float* out) {
+// Results or sums of four bytes.
+INLINE void store_words(const uint* words, int i, const ConvWgmma* p, int item, local const int* places, int channel,
+                        global uint* out) {
 #pragma unroll
   for (int j = 0; j < PIECE; j += 2) {
     const int row = wgmma_row(item, i + j), column = wgmma_column(item, i + j);
     const int first = place_of(p, places, channel, row, column), second = place_of(p, places, channel, row, column + 1);
-    global float* o = out + first;
+    global uint* o = out + first;
     if (first >= 0 && second == first + 1 && ((ulong)o & 7) == 0) {
-      *(global float2*)o = (float2)(sums[j], sums[j + 1]);
+      *(global uint2*)o = (uint2)(words[j], words[j + 1]);
     } else {
-      if (first >= 0) *o = sums[j];
-      if (second >= 0) out[second] = sums[j + 1];
+      if (first >= 0) *o = words[j];
+      if (second >= 0) out[second] = words[j + 1];
     }
   }
 }
 
-#if !defined(T_FLOAT)
-INLINE void store_narrow(const float* sums, int i, const ConvWgmma* p, int item, local const int* places, int channel,
-                         global T* out) {
+#if RESULT_BYTES < 4
+INLINE void store_narrow(const Result* results, int i, const ConvWgmma* p, int item, local const int* places,
+                         int channel, global C_T* out) {
 #pragma unroll
   for (int half_ = 0; half_ < 4; half_ += 2) {
-    const uint4 v = gather_columns(sums + half_, item);
+    uint w[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) w[j] = pair_of(results + 4 * j + half_);
+    gather_words(w, item);
     const int row = wgmma_row(item, half_), column = i / 4 * 8 + item % 4 * 8;
     const int first = place_of(p, places, channel, row, column), last = place_of(p, places, channel, row, column + 7);
-    global T* o = out + first;
-    if (p->runs && first >= 0 && last == first + 7 && ((ulong)o & 15) == 0) {
-      *(global uint4*)o = v;
+    global C_T* o = out + first;
+    if (p->runs && first >= 0 && last == first + 7 && ((ulong)o & (8 * RESULT_BYTES - 1)) == 0) {
+#if RESULT_BYTES == 2
+      *(global uint4*)o = (uint4)(w[0], w[1], w[2], w[3]);
+#else
+      *(global uint2*)o = (uint2)(w[0] | w[1] << 16, w[2] | w[3] << 16);
+#endif
     } else {
-      uint w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int j = 0; j < 8; j++) {
         const int place = place_of(p, places, channel, row, column + j);
-        if (place >= 0) out[place] = (T)(w[j / 2] >> j % 2 * 16);
+        if (place >= 0) out[place] = (C_T)(w[j / 2] >> j % 2 * 8 * RESULT_BYTES);
       }
     }
   }
 }
 #endif
 
-INLINE void store(const float* sums, int i, const ConvWgmma* p, int item, local const int* places, int channel,
-                  global T* out) {
-#if defined(T_FLOAT)
-  store_floats(sums, i, p, item, places, channel, out);
+INLINE void store(const Result* results, int i, const ConvWgmma* p, int item, local const int* places, int channel,
+                  global C_T* out) {
+#if RESULT_BYTES == 4
+  uint words[PIECE];
+#pragma unroll
+  for (int j = 0; j < PIECE; j++) words[j] = BITS_OF(results[j]);
+  store_words(words, i, p, item, places, channel, (global uint*)out);
 #else
-  store_narrow(sums, i, p, item, places, channel, out);
+  store_narrow(results, i, p, item, places, channel, out);
 #endif
+}
+
+INLINE void store_partial(const ACC* sums, int i, const ConvWgmma* p, int item, local const int* places, int channel,
+                          global ACC* part) {
+  uint words[PIECE];
+#pragma unroll
+  for (int j = 0; j < PIECE; j++) words[j] = as_uint(sums[j]);
+  store_words(words, i, p, item, places, channel, (global uint*)part);
 }
 
 #if SPLIT
@@ -277,7 +298,7 @@ INLINE void begin(local uchar* memory, local ConvWgmmaReach* all, const ConvWgmm
 // Global size: {work-groups * WGMMA_ITEMS}, as many as there are compute units or tiles. image: what is gathered; lines:
 // weights, or y of the weight gradient.
 __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_gpu_wgmma(
-    global const T* image, global const T* lines, global T* out, global const T* bias, global float* workspace,
+    global const A_T* image, global const A_T* lines, global C_T* out, global const T* bias, global ACC* workspace,
     ConvWgmma p EPILOGUE_PARAMETERS) {
   local uchar memory[LOCAL_BYTES] __attribute__((aligned(1024)));
   local ConvWgmmaReach reaches[3 * CONV_WGMMA_STRIDE];  // by axis and phase
@@ -297,13 +318,13 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_gpu_wg
   int turn = 0;
   for (int index = get_group_id(0); index < tiles; index += get_num_groups(0), turn ^= 1) {
     const int stages = prepare(both + turn, &p, reaches, index, item, pixel);
-    float sums[SUMS];
+    ACC sums[SUMS];
 #pragma unroll
     for (int i = 0; i < SUMS; i++) sums[i] = 0;
     if (stages > 0) multiply(sums, base, at_a, at_b, stages, &progress);
     const ConvWgmmaTile t = both[turn].tile;
     local const int* places = both[turn].places;
-    global float* part = workspace + p.partial_offset + t.part * p.part_size;
+    global ACC* part = workspace + p.partial_offset + t.part * p.part_size;
 #if SPLIT
     if (any_infinite_or_nan(sums)) {
       store_again(image, lines, bias, &p, reaches, &t, item, places,
@@ -316,10 +337,11 @@ __attribute__((reqd_work_group_size(WGMMA_ITEMS, 1, 1))) kernel void conv_gpu_wg
 #pragma unroll
       for (int j = 0; j < TURN; j += PIECE) {
         if (p.splits > 1) {
-          store_floats(sums + j, i + j, &p, item, places, t.channel, part);
+          store_partial(sums + j, i + j, &p, item, places, t.channel, part);
         } else {
-          finish(sums + j, i + j, &p, item, t.group, t.channel, bias, places EPILOGUE_ARGUMENTS);
-          store(sums + j, i + j, &p, item, places, t.channel, out + p.out_offset);
+          Result results[PIECE];
+          finish(results, sums + j, i + j, &p, item, t.group, t.channel, bias, places EPILOGUE_ARGUMENTS);
+          store(results, i + j, &p, item, places, t.channel, out + p.out_offset);
         }
       }
       if (i + TURN < SUMS) move_up(sums);

@@ -12,30 +12,6 @@
 // Tiles that run together are some rows by some columns, so that what they read is still in the cache.
 #define GROUP_TILES 16
 
-// A result that is finished, and its bits in memory.
-#if defined(EPILOGUE_T)
-typedef EPILOGUE_NUMBER Result;
-#define RESULT_BYTES EPILOGUE_BYTES
-#define IN_MEMORY(v) ((C_T)EPILOGUE_STORED(v))
-#else
-typedef ACC Result;
-#if defined(T_FLOAT) || defined(T_INT)
-#define RESULT_BYTES 4
-#else
-#define RESULT_BYTES 2
-#endif
-#define IN_MEMORY(v) (v)
-#endif
-#if RESULT_BYTES == 4
-#define BITS_OF(v) as_uint(IN_MEMORY(v))
-#elif RESULT_BYTES == 1
-#define BITS_OF(v) as_uchar(IN_MEMORY(v))
-#elif defined(EPILOGUE_T)
-#define BITS_OF(v) as_ushort(IN_MEMORY(v))
-#else
-#define BITS_OF(v) pair(v, 0)
-#endif
-
 INLINE void map_operand(uint map, ulong start, const WgmmaOperand* o, int length, int lines, int batch, int box_lines) {
   make_map(map, start, length, lines, o->batch ? batch : 1, o->pitch, o->batch ? o->batch : o->pitch,
            WGMMA_LINE_ELEMENTS, box_lines);
@@ -167,17 +143,6 @@ INLINE void finish(Result* results, ACC* sums, int i, const GemmWgmma* p, const 
   for (int j = 0; j < PIECE; j++) results[j] = sums[j];
 #endif
 }
-
-#if RESULT_BYTES < 4
-// Two neighbours.
-INLINE uint pair_of(const Result* v) {
-#if defined(EPILOGUE_T)
-  return (uint)BITS_OF(v[0]) | (uint)BITS_OF(v[1]) << 8 * RESULT_BYTES;
-#else
-  return pair(v[0], v[1]);
-#endif
-}
-#endif
 
 INLINE void store(const Result* results, int i, const GemmWgmma* p, const Place* at, int item, global C_T* c) {
   if (!p->c_vector) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/common/wgmma.h"
+#include "solver/device_rates.h"
 
 namespace dlb::solver {
 
@@ -19,6 +20,10 @@ struct WgmmaTile {
   double speed, split_speed;
 };
 constexpr WgmmaTile kWgmmaTiles[] = {{256, 1.1, 0}, {128, 1.0, 0.65}, {64, 0.6, 0.48}};
+// Operations per microsecond of mma instructions with operands of so many bytes.
+inline double wgmma_rate(const DeviceRates& rates, int64_t bytes) {
+  return bytes == 4 ? rates.matrix_tf32 : rates.matrix16 * (bytes == 1 ? 2 : 1);
+}
 constexpr double kWgmmaTileTime = 2.5;  // microseconds in which a compute unit begins and stores a tile
 
 }  // namespace dlb::solver

@@ -1,6 +1,6 @@
 // Convolution solver "gpu_wgmma": the warpgroup instructions of NVIDIA's Hopper GPUs, fed by the copy engine,
-// for 16 bits, TF32, and float32 as three products of TF32; see conv/gpu_wgmma.cl. Operands whose channels do
-// not lie together are copied first.
+// for 16 bits, TF32, float32 as three products of TF32, and forward passes of integers of 8 bits; see
+// conv/gpu_wgmma.cl. Operands whose channels do not lie together are copied first.
 #include <algorithm>
 
 #include "cl/hash.h"
@@ -43,6 +43,11 @@ struct Layout {
   }
 };
 
+// Whose size the elements of both operands have.
+c10::ScalarType packed_type(const ConvProblem& p) {
+  return p.x_dtype ? c10::ScalarType::Char : p.dtype;
+}
+
 struct TimedConfig {
   ConvWgmmaConfig config;
   double time;  // microseconds
@@ -51,10 +56,11 @@ struct TimedConfig {
 double time_of(const ConvProblem& p, const ConvWgmmaConfig& config, const WgmmaTile& tile,
                const cl::Device& device, const DeviceRates& rates) {
   const ConvWgmmaPlan plan = conv_wgmma_plan(p, config);
-  const bool floats = p.dtype == c10::ScalarType::Float, split = conv_wgmma_is_split(p);
-  const double rate = kGathered * (split ? tile.split_speed : tile.speed) *
-                      (floats ? rates.matrix_tf32 : rates.matrix16) / device.compute_units;
-  const double line = double(params::WGMMA_LINE) / double(c10::elementSize(p.dtype));
+  const bool split = conv_wgmma_is_split(p);
+  const double bytes = double(c10::elementSize(packed_type(p)));
+  const double rate = kGathered * (split ? tile.split_speed : tile.speed) * wgmma_rate(rates, int(bytes)) /
+                      device.compute_units;
+  const double line = double(params::WGMMA_LINE) / bytes;
   const double flops = 2.0 * int(params::WGMMA_ROWS) * tile.columns * line * (split ? 3 : 1);  // of a stage
   const double rounds = ceil_div(int64_t(plan.tiles), int64_t(device.compute_units));
   const double store = kWgmmaTileTime * (plan.neighbours ? 1 : kScatteredTile);
@@ -112,7 +118,8 @@ class WgmmaInvoker final : public ConvInvoker {
         device_(device),
         plan_(conv_wgmma_plan(p, config)),
         layout_(plan_, device),
-        packer_(device, p.device, p.dtype),
+        element_(static_cast<int64_t>(c10::elementSize(packed_type(p)))),
+        packer_(device, p.device, packed_type(p)),
         kernel_(kernel(p, config, "conv_gpu_wgmma", p.epilogue)),
         reduce_(config.splits > 1 ? &kernel(p, config, "split_reduce", transposed(p.epilogue)) : nullptr),
         range_(cl::Range::linear(Layout::groups_of(plan_, device), params::WGMMA_ITEMS)),
@@ -168,14 +175,17 @@ class WgmmaInvoker final : public ConvInvoker {
   cl::Kernel& kernel(const ConvProblem& p, const ConvWgmmaConfig& config, const char* name,
                      const Epilogue& epilogue) const {
     const char* along_rows = config.form == params::CONV_WGMMA_WEIGHTS ? "1" : "0";
-    return fetch_with(epilogue, device_,
-                      {"common/gpu_tile.clh", "common/wgmma.clh", "common/wgmma_loop.clh",
-                       "conv/gpu_wgmma.cl", "common/split_reduce.cl"},
-                      name,
-                      gpu_options(device_, p.dtype) + " -DTILE_N=" + std::to_string(config.columns) +
-                          " -DFORM=" + std::to_string(config.form) +
-                          " -DSPLIT=" + (conv_wgmma_is_split(p) ? "1" : "0") +
-                          " -DA_ALONG_ROWS=" + along_rows + " -DB_ALONG_ROWS=" + along_rows);
+    const bool pixel_rows = config.form == params::CONV_WGMMA_PIXEL_ROWS;
+    const std::string operands =
+        pixel_rows ? operand_options(p.x_dtype, p.w_dtype) : operand_options(p.w_dtype, p.x_dtype);
+    return fetch_with(
+        epilogue, device_,
+        {"common/gpu_tile.clh", "common/operands.clh", "common/wgmma.clh", "common/wgmma_loop.clh",
+         "conv/gpu_wgmma.cl", "common/split_reduce.cl"},
+        name,
+        gpu_options(device_, p.dtype) + operands + " -DTILE_N=" + std::to_string(config.columns) +
+            " -DFORM=" + std::to_string(config.form) + " -DSPLIT=" + (conv_wgmma_is_split(p) ? "1" : "0") +
+            " -DA_ALONG_ROWS=" + along_rows + " -DB_ALONG_ROWS=" + along_rows);
   }
 
   // Where only the operand's address is odd, its copy is elsewhere and has other strides.
@@ -187,7 +197,7 @@ class WgmmaInvoker final : public ConvInvoker {
   }
 
   Buffer in_elements(MemRef place) const {
-    return {place.mem, static_cast<int64_t>(place.offset / c10::elementSize(dtype_))};
+    return {place.mem, static_cast<int64_t>(place.offset) / element_};
   }
 
   const ConvDirection direction_;
@@ -197,6 +207,7 @@ class WgmmaInvoker final : public ConvInvoker {
   cl::Device& device_;
   const ConvWgmmaPlan plan_;
   const Layout layout_;
+  const int64_t element_;  // bytes of an operand's
   const LinePacker packer_;
   cl::Kernel& kernel_;
   cl::Kernel* const reduce_;  // where there are parts
@@ -208,6 +219,7 @@ class Wgmma final : public ConvSolver {
  public:
   const char* name() const override { return "gpu_wgmma"; }
   bool takes_epilogue() const override { return true; }
+  bool takes_mixed() const override { return true; }
   ConfigNames config_names() const override { return ConfigNames::of<ConvWgmmaConfig>(); }
   Applicability applicable(const ConvProblem& p, const cl::Device& device) const override {
     if (!device.wgmma) return Applicability::no("needs an NVIDIA GPU of compute capability 9.0");

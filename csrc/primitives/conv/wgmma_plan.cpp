@@ -34,7 +34,7 @@ Divider divider(int64_t n) {
 }
 
 int64_t element_bytes(const ConvProblem& p) {
-  return static_cast<int64_t>(c10::elementSize(p.dtype));
+  return static_cast<int64_t>(c10::elementSize(p.x_dtype.or_else(p.dtype)));  // the other operand's too
 }
 
 // The weight gradient as a forward pass: the channels of x are its images, and the images, which are summed
@@ -369,7 +369,9 @@ bool conv_wgmma_is_split(const ConvProblem& p) {
 
 const char* conv_wgmma_refuses(const ConvProblem& p) {
   const bool floats = p.dtype == c10::ScalarType::Float;
-  if (!is_float_storage(p.dtype)) return "for float32, float16 and bfloat16";
+  if (!is_float_storage(p.dtype) && !p.x_dtype) return "for float32, float16, bfloat16, and operands of int8";
+  if (p.epilogue.changes_type() && (!p.x_dtype || codegen::size_of(p.epilogue.first_type) > 4))
+    return "stores the dtype that it computes in or, of sums of int8, up to 4 bytes";
   if (std::min({p.n, p.c, p.k}) == 0 || p.in_pixels() == 0 || p.out_pixels() == 0 || p.taps() == 0)
     return "nothing to compute";
   const int32_t* steps = weight_grad(p) && floats ? p.dilation : p.stride;

@@ -152,9 +152,8 @@ int64_t filled_parts(const GemmProblem& p, int64_t splits) {
 
 WgmmaPlan assess(const GemmProblem& p, const WgmmaTile& tile, int splits, const cl::Device& device,
                  const DeviceRates& rates) {
-  const int64_t bytes = operand_bytes(p);
-  const double most = bytes == 4 ? rates.matrix_tf32 : rates.matrix16 * (bytes == 1 ? 2 : 1);
-  const double rate = (is_split(p) ? tile.split_speed : tile.speed) * most / device.compute_units;
+  const double rate = (is_split(p) ? tile.split_speed : tile.speed) * wgmma_rate(rates, operand_bytes(p)) /
+                      device.compute_units;
   const double flops =
       2.0 * int(params::WGMMA_ROWS) * tile.columns * part_depth(p, splits) * (is_split(p) ? 3 : 1);
   const int64_t rounds = ceil_div(tiles_of(p, tile.columns) * splits, device.compute_units);
