@@ -203,8 +203,10 @@ double Trial::compare(cl_mem got, cl_mem want) {
     const int64_t size = static_cast<int64_t>(c10::elementSize(span.dtype));
     double error =
         compare_one(got, want, static_cast<int64_t>(at) / size, span.elements + kResultGuard, span.dtype);
-    if (span.dtype != problem().dtype && error != 0)
-      error *= tolerance(span.dtype) == 0 ? INFINITY : tolerance(problem().dtype) / tolerance(span.dtype);
+    if (span.dtype != problem().dtype && error != 0) {
+      const double allowed = tolerance(span.dtype), most = tolerance_of(problem());
+      error = allowed == 0 ? INFINITY : most > 0 ? error * most / allowed : error <= allowed ? 0 : INFINITY;
+    }
     worst = std::max(worst, error);
     at += result_bytes(span.elements, span.dtype);
   }

@@ -52,7 +52,7 @@ class Trial {
 
   // Error of a solution against the reference solver, in windows at both ends of the result; relative to the
   // largest result, the worst of several. Results of another dtype than the problem's count by their
-  // tolerance: what is allowed there is what tolerance() of the problem's dtype allows.
+  // tolerance: what is allowed there is what tolerance_of() the problem allows.
   double error_in_windows(const Solution& solution);
 
   // Makes the last result the one that error() compares with.
