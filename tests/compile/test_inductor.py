@@ -268,6 +268,17 @@ def test_numbers_that_are_one_once_rounded():
     check(lambda x: (x + 0.1, x * 0.10000000149011612), torch.randn(40))
 
 
+def test_beside_another_gpu(monkeypatch):
+    """A build for CUDA, on a machine with such a GPU, compiles graphs of this device."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: torch.empty(0))  # Dynamo keeps it
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *_: None)
+    check(lambda x: x * torch.arange(40, device=x.device) + torch.tensor(2.0), torch.randn(3, 40))
+    x = torch.randn(3, 40, device=DEVICE, requires_grad=True)
+    (got,) = torch.autograd.grad(torch.compile(lambda x: (x.sin() * 2).sum())(x), x)
+    torch.testing.assert_close(got, 2 * x.detach().cos())
+
+
 def test_new_sizes_compile_nothing(background_at_rest):
     compiled = torch.compile(lambda x, y: ((x + y).relu().sum(1), x.softmax(1), (x * y).amax(0)), dynamic=True)
     for shape in ((40, 30), (50, 20)):

@@ -26,6 +26,7 @@ from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
 from dlbackend import _C
 from dlbackend.compile.fuse import fuse_behind_products
+from dlbackend.compile.inductor.patches import compiling, patch
 from dlbackend.compile.inductor.runtime import KernelDoesNotBuild
 from dlbackend.compile.products import join_biases
 
@@ -192,7 +193,6 @@ def _identity() -> str:
 def register() -> None:
     """Makes the device known to Dynamo and Inductor. Done once in a process, by the first graph on the device."""
     from dlbackend.compile.inductor.cpp_wrapper import OpenCLCppWrapper
-    from dlbackend.compile.inductor.patches import patch
     from dlbackend.compile.inductor.scheduling import OpenCLScheduling, OpenCLWrapper
 
     register_interface_for_device("ocl", OclInterface)
@@ -242,6 +242,7 @@ def _guarded(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compile_inner)
     def compile_or_run(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
         plain = torch.fx.GraphModule(module, copy.copy(module.graph))
+        before = compiling.set(True)
         try:
             return compile_inner(module, inputs, **kwargs)
         except Exception as error:
@@ -252,6 +253,8 @@ def _guarded(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             _warn(cause)
             return make_boxed_func(plain.forward)
+        finally:
+            compiling.reset(before)
 
     return compile_or_run
 
@@ -261,7 +264,11 @@ def compile_graph(compile_fx: Callable[..., Any], module: torch.fx.GraphModule, 
     from torch._inductor.compile_fx import compile_fx_inner
 
     register()
-    return compile_fx(module, inputs, inner_compile=_guarded(compile_fx_inner), config_patches=_CONFIG)
+    before = compiling.set(True)
+    try:
+        return compile_fx(module, inputs, inner_compile=_guarded(compile_fx_inner), config_patches=_CONFIG)
+    finally:
+        compiling.reset(before)
 
 
 def compile_package(compile_fx: Callable[..., Any], module: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -269,4 +276,8 @@ def compile_package(compile_fx: Callable[..., Any], module: Any, inputs: Any, *a
     register()
     if kwargs.get("config_patches"):  # else compile_fx has called itself with them in force
         kwargs["config_patches"] = _CONFIG | kwargs["config_patches"]
-    return compile_fx(module, inputs, *args, **kwargs)
+    before = compiling.set(True)
+    try:
+        return compile_fx(module, inputs, *args, **kwargs)
+    finally:
+        compiling.reset(before)

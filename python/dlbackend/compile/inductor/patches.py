@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import math
 from typing import Any
@@ -9,12 +10,25 @@ from typing import Any
 import torch
 from torch._inductor import choices, codecache, compile_fx, cpp_builder, lowering, scheduler, utils
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.fx_passes import joint_graph, post_grad
 from torch._inductor.virtualized import V
 from torch._subclasses import fake_impls
 from torch.utils._mode_utils import no_dispatch
 
 from dlbackend import _C
 from dlbackend.compile.products import NARROW
+
+compiling = contextvars.ContextVar("compiling", default=False)  # whether Inductor works on a graph of ocl
+
+
+def _gpu_type(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_gpu_type() -> str:
+        # Inductor's own expects one kind of GPU in a process, but a build for CUDA may have CUDA beside ocl.
+        others = (t for t in utils.GPU_TYPES if t != "ocl" and torch.get_device_module(t).is_available())
+        return "ocl" if compiling.get() else next(others, "ocl")
+
+    return get_gpu_type
 
 
 def _create_backend(original: Any) -> Any:
@@ -213,6 +227,9 @@ def patch() -> None:
     fake_impls.op_implementations_checks.append((lambda func: func in products, fake_rows))
     if "ocl" not in utils.GPU_TYPES:
         utils.GPU_TYPES.append("ocl")
+    gpu_type: Any = _gpu_type(utils.get_gpu_type)
+    for module in (utils, joint_graph, post_grad):
+        module.get_gpu_type = gpu_type  # type: ignore[attr-defined]
     scheduler.Scheduler.create_backend = _create_backend(scheduler.Scheduler.create_backend)  # type: ignore[method-assign]
     choices.InductorChoices.reduction_split_factor = staticmethod(  # type: ignore[method-assign]
         _split(choices.InductorChoices.reduction_split_factor)
