@@ -716,6 +716,8 @@ EXERCISES: dict[str, Run | list[Run]] = {
     "linalg/eigh.cl": eigh,
     "linalg/eigh_jacobi.cl": [eigh, eigh_in_blocks],
     "linalg/gpu_cholesky.cl": lambda: torch.linalg.cholesky(definite(67)[:1]),
+    "linalg/cpu_lu.cl": lu_in_blocks,
+    "linalg/cpu_triangular.cl": triangular_in_blocks,
     "linalg/gpu_lu.cl": lu_in_blocks,
     "linalg/gpu_lu_columns.cl": lu_in_blocks,
     "linalg/gpu_small.cl": small_matrices,

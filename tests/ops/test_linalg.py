@@ -113,7 +113,7 @@ def test_triangular_solves(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_lu(dtype: torch.dtype) -> None:
-    for shape in [*SHAPES, (90, 40), (40, 90)]:
+    for shape in [*SHAPES, (90, 40), (40, 90), (150, 90), (2, 90, 150)]:
         a = general(shape, dtype)
         factors, pivots, info = torch.linalg.lu_factor_ex(a.to("ocl"))
         expected = torch.linalg.lu_factor_ex(a.to(wide(dtype)))
@@ -125,7 +125,7 @@ def test_lu(dtype: torch.dtype) -> None:
 
 
 def test_the_first_of_equal_pivots_is_taken() -> None:
-    for shape in ((300, 6), (9, 8, 8), (2, 40, 40)):
+    for shape in ((300, 6), (9, 8, 8), (2, 40, 40), (3, 90, 90)):
         # Whole numbers and small halves: no element is rounded, so that many are exactly as large.
         a = torch.randint(0, 2, shape).mul(2).sub(1).float().tril(3)
         exact = a.double().reshape(-1, *shape[-2:])
@@ -150,7 +150,6 @@ def test_lu_of_tall_matrices(rows: int) -> None:
     assert_near(factors, expected.LU)
 
 
-@pytest.mark.skipif(not on_gpu_class(), reason="blocks are for GPUs")
 def test_large_factorizations_take_few_launches() -> None:
     a = definite((512, 512), torch.float32).to("ocl")
     b = torch.randn(512, 3).to("ocl")
@@ -160,9 +159,11 @@ def test_large_factorizations_take_few_launches() -> None:
         call()
         return int(dlbackend.kernel_stats()["launches"] - before)
 
-    assert launches(lambda: torch.linalg.cholesky_ex(a)) <= 2 * 512 / 64 + 6
-    assert launches(lambda: torch.linalg.lu_factor_ex(a)) <= 3 * 512 / 16 + 6
-    assert launches(lambda: torch.linalg.solve_triangular(a, b, upper=True)) <= 512 / 64 + 6
+    gpu = on_gpu_class()
+    assert launches(lambda: torch.linalg.lu_factor_ex(a)) <= (3 * 512 / 16 if gpu else 1) + 6
+    assert launches(lambda: torch.linalg.solve_triangular(a, b, upper=True)) <= (512 / 64 if gpu else 2) + 6
+    if gpu:
+        assert launches(lambda: torch.linalg.cholesky_ex(a)) <= 2 * 512 / 64 + 6
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -200,9 +201,13 @@ def test_solve_inverse_and_determinant(dtype: torch.dtype) -> None:
 
 
 def test_singular_matrices() -> None:
-    a = torch.ones(2, 5, 5)
-    a[0] += torch.eye(5)
-    assert torch.linalg.lu_factor_ex(a.to("ocl")).info.tolist() == [0, 2]
+    for n in (100, 5):
+        a = torch.ones(2, n, n)
+        a[0] += torch.eye(n)
+        assert torch.linalg.lu_factor_ex(a.to("ocl")).info.tolist() == [0, 2]
+    late = torch.eye(100)
+    late[50, 50] = late[80, 80] = 0
+    assert torch.linalg.lu_factor_ex(late.to("ocl")).info == 51
     assert torch.linalg.det(a.to("ocl")).cpu()[1] == 0
     assert torch.linalg.slogdet(a.to("ocl")).logabsdet.cpu()[1] == -float("inf")
     with pytest.raises(torch.linalg.LinAlgError, match="input matrix is singular"):

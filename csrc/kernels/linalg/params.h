@@ -9,6 +9,8 @@ enum {
   LINALG_TILE_GPU = 32,
   LINALG_LANES_CPU = 16,  // right-hand sides that a work-group solves side by side
   LINALG_LANES_GPU = 32,
+  LINALG_PANEL = 32,        // columns of a block of larger matrices on CPUs
+  LINALG_STRIP = 96,        // right-hand sides of which a work-item keeps a block at hand
   LINALG_GROUP = 256,       // work-items of a GPU's work-group, at most
   LINALG_BLOCK = 64,        // rows and columns of the blocks that GPUs factor in float32 where a matrix has several
   LINALG_BLOCK_WIDE = 32,   // the same of elements of eight bytes and more

@@ -11,6 +11,7 @@
 #include <ATen/ops/linalg_lu_native.h>
 #include <ATen/ops/linalg_lu_solve_native.h>
 #include <ATen/ops/lu_unpack_native.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "ops/common/structured.h"
@@ -42,6 +43,7 @@ struct Factored {
       return run_small(Place(a, "linalg.lu_factor"), "lu_small", size, a.size(0), a,
                        pivots.narrow(1, first, k), info, m, n, first);
     if (goes_by_blocks(a, m)) return by_blocks(a, first);
+    if (size > tile_of(a) && goes_by_panels(a, n)) return by_panels(a, first);
     if (k <= kPanel || size <= tile_of(a)) {
       run_jobs(Place(a, "linalg.lu_factor"), "linalg/lu.cl", "lu_panel", a.size(0), m * n * k + m * n,
                m * std::min<int64_t>(n, 8), a, pivots.narrow(1, first, k), info, m, n, first);
@@ -57,6 +59,20 @@ struct Factored {
     add_product(corner, below, top, -1);
     factor(corner, first + half);
     swap_rows(below, pivots.narrow(1, first + half, k - half), first + half, false);
+  }
+
+  // The same on CPUs, one launch for all of it.
+  void by_panels(const Tensor& a, int64_t first) const {
+    const Place place(a, "linalg.lu_factor");
+    const int64_t batch = a.size(0), m = a.size(1), n = a.size(2), k = std::min(m, n);
+    const int64_t panel = params::LINALG_PANEL, ld = padded_column(m);
+    const int64_t sharers = parts_of_each(place, batch, n / panel),
+                  parts = sharers == 1 ? 1 : 3 * sharers + 1;
+    const int64_t scratch = 2 * (panel * (ld + panel) + ld) + parts * panel * params::LINALG_STRIP;
+    const Tensor panels = at::empty({batch, scratch, 1}, a.options()),
+                 tickets = at::zeros({batch, 32, 1}, info.options());
+    run_jobs(place, "linalg/cpu_lu.cl", "lu_blocks", batch * sharers, m * n * panel, 1, a,
+             pivots.narrow(1, first, k), info, panels, tickets, m, n, first, ld, sharers, parts);
   }
 
   // The same on GPUs, three launches for a few columns: they are factored, the others' rows exchanged and the
@@ -112,10 +128,10 @@ void lu_solve_kernel(const Tensor& lu_, const Tensor& pivots_, const Tensor& b_,
   const bool transposed = transpose != at::native::TransposeType::NoTranspose;
   if (transposed)
     lu = transpose == at::native::TransposeType::ConjTranspose ? lu.mH().resolve_conj() : lu.mT();
-  if (lu.size(1) <= tile_of(lu))
-    return solve_with_tile(lu, b, pivots,
-                           transposed ? SOLVE_LOWER | SOLVE_UPPER | SOLVE_UPPER_UNIT | SOLVE_SWAP_LAST
-                                      : SOLVE_SWAP_FIRST | SOLVE_LOWER | SOLVE_LOWER_UNIT | SOLVE_UPPER);
+  if (solves_at_once(lu))
+    return solve_at_once(lu, b, pivots,
+                         transposed ? SOLVE_LOWER | SOLVE_UPPER | SOLVE_UPPER_UNIT | SOLVE_SWAP_LAST
+                                    : SOLVE_SWAP_FIRST | SOLVE_LOWER | SOLVE_LOWER_UNIT | SOLVE_UPPER);
   if (!transposed) swap_rows(b, pivots, 0, false);
   solve_triangular(lu, b, false, !transposed);
   solve_triangular(lu, b, true, transposed);

@@ -87,6 +87,12 @@ bool goes_by_blocks(const Tensor& tensor, int64_t n) {
   return device_of(tensor.device().index()).cls != cl::DeviceClass::kCpu && n > tile_of(tensor) && n <= kMost;
 }
 
+bool goes_by_panels(const Tensor& tensor, int64_t columns) {
+  constexpr int64_t kMost = 512;
+  return device_of(tensor.device().index()).cls == cl::DeviceClass::kCpu && columns > tile_of(tensor) &&
+         columns <= kMost;
+}
+
 bool is_small(const Tensor& tensor, int64_t size) {
   return device_of(tensor.device().index()).cls != cl::DeviceClass::kCpu && size <= params::LINALG_SMALL;
 }

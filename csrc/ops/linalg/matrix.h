@@ -40,6 +40,16 @@ int64_t block_of(const Tensor& tensor);
 // the general product's larger tiles gain more than its launches cost.
 bool goes_by_blocks(const Tensor& tensor, int64_t n);
 
+// Whether kernels/linalg/cpu_blocks.clh's programs take a matrix of so many columns: on CPUs, more than a
+// tile has, and not so many that products deeper than a panel gain by reading the rest of the matrix less
+// often.
+bool goes_by_panels(const Tensor& tensor, int64_t columns);
+// The distance between columns of so many numbers in scratch: room for a vector behind them, and not a power
+// of two, which would compete for few sets of the caches.
+inline int64_t padded_column(int64_t rows) {
+  return (rows + 15) / 16 * 16 + 16;
+}
+
 // Whether kernels/linalg/gpu_small.cl takes matrices of so many rows or columns, whichever are more.
 bool is_small(const Tensor& tensor, int64_t size);
 
@@ -75,6 +85,12 @@ struct Place {
   params::Jobs jobs(int64_t count, int64_t work) const;
   cl::Range range(const params::Jobs& jobs, int64_t items) const;
 };
+
+// The number of parts in which work-items share each of `batch` matrices, at most so many.
+inline int64_t parts_of_each(const Place& place, int64_t batch, int64_t most) {
+  const int64_t units = place.stream.device().compute_units;
+  return std::clamp<int64_t>((units + batch - 1) / batch, 1, std::max<int64_t>(most, 1));
+}
 
 // Runs a kernel over jobs (FOR_JOBS of kernels/linalg/linalg.clh); arguments as add_argument() takes them.
 template <class... Args>

@@ -12,10 +12,48 @@
 
 namespace dlb::linalg {
 
-void solve_with_tile(const Tensor& a, const Tensor& b, const Tensor& pivots, int steps) {
+namespace {
+
+// solve_at_once() of several blocks on CPUs. Work-items have columns of b, which walk through the cache with
+// a copy of a whose blocks on the diagonal are inverted.
+void solve_by_strips(const Tensor& a, const Tensor& b, const Tensor& pivots, int steps) {
+  if (b.stride(1) != 1) {
+    const Tensor columns = column_major_copy(b);
+    solve_by_strips(a, columns, pivots, steps);
+    b.copy_(columns);
+    return;
+  }
+  const Place place(a, "linalg_solve_triangular");
+  const int64_t batch = b.size(0), n = a.size(1), columns = b.size(2), ld = padded_column(n);
+  const int64_t panel = params::LINALG_PANEL, blocks = (n + panel - 1) / panel;
+  const bool both = (steps & params::SOLVE_LOWER) && (steps & params::SOLVE_UPPER);
+  const int64_t size = (1 + both) * (n * ld + blocks * panel * panel) + ld;
+  // A batch of one matrix may be solved for many: then a's batch stride is zero.
+  const int64_t matrices = a.stride(0) == 0 ? 1 : batch;
+  const Tensor triangles = at::empty({matrices, size, 1}, a.options());
+  run_jobs(place, "linalg/cpu_triangular.cl", "copy_triangles", matrices * (1 + both) * blocks, n * panel / 2,
+           1, a, triangles, n, ld, steps);
+  constexpr int64_t kTile = 6;  // columns
+  const int64_t parts = parts_of_each(place, batch, columns / kTile);
+  const int64_t width =
+      std::min<int64_t>((columns + parts * kTile - 1) / (parts * kTile) * kTile, params::LINALG_STRIP);
+  const int64_t strips = (columns + width - 1) / width;
+  const Tensor scratch = at::empty({batch * strips, panel * width + 2 * ld, 1}, a.options());
+  run_jobs(place, "linalg/cpu_triangular.cl", "solve_strips", batch * strips, n * n * width, 1,
+           triangles.expand({batch, size, 1}), b, pivots, scratch, n, columns, ld, steps, width, strips);
+}
+
+}  // namespace
+
+bool solves_at_once(const Tensor& a) {
+  return a.size(1) <= tile_of(a) || goes_by_panels(a, a.size(1));
+}
+
+void solve_at_once(const Tensor& a, const Tensor& b, const Tensor& pivots, int steps) {
   const Place place(a, "linalg_solve_triangular");
   const int64_t n = a.size(1), columns = b.size(2);
   const Tensor no_pivots = pivots.defined() ? pivots : b;
+  if (goes_by_panels(a, n)) return solve_by_strips(a, b, no_pivots, steps);
   if (is_small(a, n))
     return run_small(place, "solve_small", n, b.size(0), a, b, no_pivots, n, columns, steps);
   const int64_t lanes = place.cpu() ? params::LINALG_LANES_CPU : params::LINALG_LANES_GPU;
@@ -49,9 +87,9 @@ void solve_by_blocks(const Tensor& a, const Tensor& b, bool upper, bool unit) {
 void solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool unit) {
   const int64_t n = a.size(1), tile = tile_of(a);
   if (b.numel() == 0) return;
-  if (n <= tile) {
+  if (solves_at_once(a)) {
     using namespace params;
-    return solve_with_tile(
+    return solve_at_once(
         a, b, Tensor(),
         upper ? SOLVE_UPPER | (unit ? SOLVE_UPPER_UNIT : 0) : SOLVE_LOWER | (unit ? SOLVE_LOWER_UNIT : 0));
   }
@@ -74,8 +112,8 @@ void solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool unit) {
 void solve_cholesky(const Tensor& lower, const Tensor& b) {
   using namespace params;
   if (b.numel() == 0) return;
-  if (lower.size(1) <= tile_of(lower))
-    return solve_with_tile(lower, b, Tensor(), SOLVE_LOWER | SOLVE_MIRROR | SOLVE_UPPER);
+  if (solves_at_once(lower))
+    return solve_at_once(lower, b, Tensor(), SOLVE_LOWER | SOLVE_MIRROR | SOLVE_UPPER);
   solve_triangular(lower, b, false, false);
   solve_triangular(lower.mH().resolve_conj(), b, true, false);
 }

@@ -13,9 +13,11 @@ inline void solve_triangular_right(const Tensor& a, const Tensor& b, bool upper,
   solve_triangular(a.mT(), b.mT(), !upper, unit);
 }
 
-// One launch of kernels/linalg/triangular.cl for a [batch, n, n] with n <= tile_of(a): `steps` are SOLVE_*.
-// `pivots` [batch, n, 1] may be undefined where no step exchanges rows.
-void solve_with_tile(const Tensor& a, const Tensor& b, const Tensor& pivots, int steps);
+// Whether solve_at_once() takes matrices of so many rows.
+bool solves_at_once(const Tensor& a);
+// b := a^-1 b in `steps`, which are SOLVE_*, of one launch or two. `pivots` [batch, n, 1] may be undefined
+// where no step exchanges rows.
+void solve_at_once(const Tensor& a, const Tensor& b, const Tensor& pivots, int steps);
 
 // b := (L L^H)^-1 b from L in the lower triangle of a.
 void solve_cholesky(const Tensor& lower, const Tensor& b);
