@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.case import Case, Step, torchvision
-from benchmarks.cases import gpt2, language_step, prepare_precision
+from benchmarks.networks import gpt2, language_step, prepare_precision
 
 ON_GPU = os.environ.get("DLB_BENCH_PEER") == "cuda"
 

@@ -29,7 +29,7 @@ TURN, TURNS = 0.3, 36  # seconds, at least, of half a process's turn; turns of e
 # first half of a turn does not count: a search for solvers then spends the time that it was granted while stopped.
 TRAINING = """
 import json, statistics, sys, time, torch, dlbackend
-from benchmarks.cases import training_step
+from benchmarks.networks import training_step
 step = training_step(NET, BATCH, torch.device(DEVICE))
 def timed():
     start = time.perf_counter(); step(); torch.ocl.synchronize()

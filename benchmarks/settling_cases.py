@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.case import Case, Step
-from benchmarks.cases import NETS, gpt2, language_step, prepare_precision, training_step
+from benchmarks.networks import NETS, gpt2, language_step, prepare_precision, training_step
 from benchmarks.steps import train
 
 Make = Callable[[], list[Any]]
