@@ -20,6 +20,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from dlbackend.compile.fuse import fuse
+from dlbackend.compile.masks import fold_causal_masks
 from dlbackend.compile.replay import Replayed
 
 __all__ = ["backend", "default_backend"]
@@ -28,6 +29,7 @@ PACKAGES_OF = "2.13."  # the C++ that AOTInductor generates differs between mino
 
 
 def _compile(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    fold_causal_masks(module.graph)
     return make_boxed_func(fuse(module).forward)
 
 
@@ -36,11 +38,16 @@ def _compile_for_replay(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> 
     return replayed
 
 
+def _partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    fold_causal_masks(joint.graph)
+    return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+
 def _aot(compiler: Callable[..., Any]) -> Callable[..., Any]:
     return aot_autograd(
         fw_compiler=compiler,
         bw_compiler=compiler,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         keep_inference_input_mutations=True,
     )
 

@@ -16,6 +16,7 @@ from torch._subclasses import fake_impls
 from torch.utils._mode_utils import no_dispatch
 
 from dlbackend import _C
+from dlbackend.compile.masks import fold_causal_masks
 from dlbackend.compile.products import NARROW
 
 compiling = contextvars.ContextVar("compiling", default=False)  # whether Inductor works on a graph of ocl
@@ -29,6 +30,16 @@ def _gpu_type(original: Any) -> Any:
         return "ocl" if compiling.get() else next(others, "ocl")
 
     return get_gpu_type
+
+
+def _joint_passes(original: Any) -> Any:
+    @functools.wraps(original)
+    def joint_graph_passes(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        if compiling.get():
+            fold_causal_masks(module.graph)
+        return original(module, *args, **kwargs)
+
+    return joint_graph_passes
 
 
 def _create_backend(original: Any) -> Any:
@@ -234,6 +245,7 @@ def patch() -> None:
     choices.InductorChoices.reduction_split_factor = staticmethod(  # type: ignore[method-assign]
         _split(choices.InductorChoices.reduction_split_factor)
     )
+    compile_fx.joint_graph_passes = _joint_passes(compile_fx.joint_graph_passes)
     compile_fx.get_input_idxs_to_check = _unaligned(compile_fx.get_input_idxs_to_check)
     wrapper = PythonWrapperCodegen
     wrapper._generate_kernel_call_helper = _kernel_call(wrapper._generate_kernel_call_helper)  # type: ignore[method-assign]
