@@ -1,7 +1,8 @@
 // primitives/conv/wgmma_plan.h and kernels/conv/gpu_wgmma.h: a simulation of what the kernel does with them,
 // on random convolutions in all directions. The copy engine's boxes, with zeros outside, are multiplied stage
 // by stage, and results are stored as the kernel stores them; a plain convolution says what they are.
-// Operands are small integers, so that sums are exact; what nothing may read is NaN.
+// Operands are small integers, so that sums are exact; what nothing may read is NaN. What adds the parts of a
+// forward pass adds a number for each channel as well, by the epilogue that the plan has for it.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -64,6 +65,13 @@ ConvProblem random_problem(Direction direction) {
   lay_out(p.ws, {k, c / p.groups, p.filter[0], p.filter[1], p.filter[2]});
   lay_out(p.ys, {p.n, k, p.out[0], p.out[1], p.out[2]});
   p.normalize();
+  if (direction == Direction::kForward) {
+    using DType = dlb::codegen::DType;
+    const bool floats = p.dtype == c10::ScalarType::Float;
+    const DType type = floats ? DType::F32 : DType::BF16;
+    const char* rows = floats ? "y0 = copy.f32(x1)" : "y0 = copy.bf16(x1)";
+    p.epilogue = make_epilogue(rows, type, type, Lies::kColumn);
+  }
   return p;
 }
 
@@ -284,14 +292,22 @@ Values expected(const ConvProblem& p, const Tensors& t, size_t size) {
   return out;
 }
 
+// What is added to the results of a channel where there are parts.
+double addend(const ConvProblem& p, int64_t channel) {
+  return p.epilogue ? 1000.0 * double(channel + 1) : 0;
+}
+
 // The second pass: adds the parts.
-void reduce(const SplitReduce& s, const Values& parts, Values& out, std::vector<int>& stores) {
+void reduce(const ConvProblem& p, const ConvWgmmaPlan& plan, const Values& parts, Values& out,
+            std::vector<int>& stores) {
+  const SplitReduce& s = plan.reduce;
+  const bool by_column = plan.reduce_epilogue.lies[0] == Lies::kColumn;
   const int64_t size = s.batch * s.m * s.n;
   for (int64_t i = 0; i < size; i++) {
     double sum = 0;
     for (int64_t part = 0; part < s.splits; part++) sum += parts.at(size_t(part * size + i));
     const size_t at = size_t(i / (s.m * s.n) * s.c_batch + i / s.n % s.m * s.c_m + i % s.n * s.c_n);
-    out.at(at) = sum, stores.at(at)++;
+    out.at(at) = sum + addend(p, by_column ? i % s.n : i / s.n % s.m), stores.at(at)++;
   }
 }
 
@@ -330,9 +346,12 @@ void compare(const ConvProblem& p, const ConvWgmmaConfig& config, const Tensors&
   if (config.splits > 1) {
     for (int count : stores) REQUIRE(count == 1);
     out.assign(size, NAN), stores.assign(size, 0);
-    reduce(plan.reduce, sums, out, stores);
+    reduce(p, plan, sums, out, stores);
   }
-  const Values want = expected(p, t, size);
+  Values want = expected(p, t, size);
+  if (config.splits > 1 && p.direction == Direction::kForward)
+    each(p.ys, p.n, p.k, p.out,
+         [&](auto, int64_t k, auto, auto, auto, size_t at) { want[at] += addend(p, k); });
   const auto check = [&](auto, auto, auto, auto, auto, size_t at) {
     REQUIRE(stores[at] == 1);
     REQUIRE(out[at] == want[at]);

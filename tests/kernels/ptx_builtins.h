@@ -1,5 +1,5 @@
-// OpenCL's built-in functions as far as kernels of attention/gpu_wgmma*.cl and gemm/gpu_wgmma.cl call them, for a clang that
-// compiles to PTX without NVIDIA's library.
+// OpenCL's built-in functions as far as kernels of attention/gpu_wgmma*.cl, gemm/gpu_wgmma.cl and conv/gpu_wgmma.cl call
+// them, for a clang that compiles to PTX without NVIDIA's library.
 #define OVERLOAD static inline __attribute__((overloadable))
 
 #define get_local_id(d) ((int)__nvvm_read_ptx_sreg_tid_x())
@@ -7,6 +7,7 @@
   ((int)((d) == 0   ? __nvvm_read_ptx_sreg_ctaid_x()                                         \
          : (d) == 1 ? __nvvm_read_ptx_sreg_ctaid_y()                                         \
                     : __nvvm_read_ptx_sreg_ctaid_z()))
+#define get_global_id(d) (get_group_id(d) * (int)__nvvm_read_ptx_sreg_ntid_x() + get_local_id(d))
 #define get_num_groups(d) ((int)__nvvm_read_ptx_sreg_nctaid_x())
 #define barrier(flags) __nvvm_bar_sync(0)
 

@@ -585,9 +585,12 @@ def box(memory: Array, fields: dict[str, int], corner: list[int], rank: int) -> 
     assert corner[0] * size % 16 == 0
     strides = [size] + [fields[f"global_stride{i}"] for i in range(rank - 1)]
     assert all(s % 16 == 0 and 0 < s < 1 << 40 for s in strides[1:])
-    assert all(fields[f"element_stride{i}"] == 1 for i in range(rank))
+    steps = [fields[f"element_stride{i}"] for i in range(rank)]
+    assert steps[0] == 1
+    assert all(1 <= step <= 8 for step in steps)
     assert all(fields[f"global_dim{i}"] > 0 for i in range(rank))
-    places = np.meshgrid(*[corner[i] + np.arange(counts[i]) for i in reversed(range(rank))], indexing="ij")[::-1]
+    axes = [corner[i] + np.arange(0, counts[i], steps[i]) for i in reversed(range(rank))]
+    places = np.meshgrid(*axes, indexing="ij")[::-1]
     exists = np.logical_and.reduce([(x >= 0) & (x < fields[f"global_dim{i}"]) for i, x in enumerate(places)])
     at = fields["global_address"] + sum(x.astype(np.int64) * s for x, s in zip(places, strides, strict=True))
     at = np.where(exists, at, 0).reshape(-1)

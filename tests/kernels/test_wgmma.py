@@ -226,6 +226,69 @@ def test_products_of_8_bits(left, right, order, results):
         assert torch.equal(found.double(), expected.double())
 
 
+# A convolution of integers of 8 bits: two images of 3 channels, whose lines have 16, and a tile's box is one image.
+CHANNELS, FILTERS, SIZE, OUT, TAPS, STRIDE, PAD = 3, 70, (9, 10), (5, 5), (3, 3), 2, 1
+
+
+def convolution_arguments(rows: bool, splits: int, partial: int) -> bytes:
+    """ConvWgmma; the results' strides are those of channels that lie together where pixels are rows."""
+    (h, w), (out_h, out_w), taps = SIZE, OUT, TAPS[0] * TAPS[1]
+    pixels = out_h * out_w
+    arguments = struct.pack("<12q", 0, 0, 0, 0, 16, 16 * w, 16 * w * h, 16 * w * h, 16, 16 * taps, 16, 16)
+    arguments += struct.pack("<3q", partial, 2 * FILTERS * pixels, 0)
+    for size, out, tap in ((w, out_w, TAPS[1]), (h, out_h, TAPS[0]), (1, 1, 1)):
+        step, pad = (STRIDE, PAD) if size > 1 else (1, 0)
+        arguments += struct.pack("<8i", size, out, step, pad, 1, out, step, 1)
+        arguments += divider(tap) + divider(1) + divider(1) + bytes(4)
+    channel_tiles = math.ceil(FILTERS / (64 if rows else 128))
+    arguments += struct.pack("<4i", 2, 1, CHANNELS, FILTERS)
+    arguments += divider(2) + divider(1) + divider(1) + divider(channel_tiles) + divider(1)
+    arguments += struct.pack("<5i", 0, splits, math.ceil(taps / splits), 0, splits == 1)
+    pixel, channel = (FILTERS, 1) if rows else (1, pixels)
+    places = FILTERS * pixels, pixel, pixel * out_w, pixel * pixels, channel, 0, FILTERS * channel
+    return arguments + struct.pack("<8i2f", *places, 1, -math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("rows", "splits"),
+    [(True, 2), (False, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((True, 1), (False, 2)))],
+)
+@pytest.mark.parametrize("order", [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.slow)])
+def test_convolutions_of_8_bits(rows, splits, order):
+    """Bytes of sums with a factor for each channel, stored by the kernel itself or by what adds the parts."""
+    x = torch.randint(0, 256, (2, *SIZE, 16), dtype=torch.uint8)
+    w = torch.randint(-128, 128, (FILTERS, *TAPS, 16), dtype=torch.int8)
+    bias = torch.randint(-1000, 1000, (FILTERS,), dtype=torch.int32)
+    image, weight = (t[..., :CHANNELS].permute(0, 3, 1, 2).double() for t in (x, w))
+    sums = torch.nn.functional.conv2d(image, weight, bias.double(), STRIDE, PAD)
+    factors = torch.rand(FILTERS) * (100 / sums.abs().max().item())
+    names = ["-DA_UCHAR", "-DB_CHAR"] if rows else ["-DA_CHAR", "-DB_UCHAR"]
+    options = ["-DT_INT", *names, "-DTILE_N=64", f"-DFORM={1 - rows}", "-DSPLIT=0"]
+    options += ["-DA_ALONG_ROWS=0", "-DB_ALONG_ROWS=0"]
+    text = source_of(*COMMON, "common/wgmma_loop.clh", "conv/gpu_wgmma.cl", "common/split_reduce.cl")
+    machine = Machine(to_ptx(OTHER_TYPE + text, *options), "conv_gpu_wgmma", groups=3, items=288, **order)
+    (batch, channels), pixels = sums.shape[:2], OUT[0] * OUT[1]
+    result = torch.full((batch * channels * pixels,), 77, dtype=torch.int8)
+    parts = torch.full((splits, result.numel()), 77, dtype=torch.int32)
+    x_at, w_at, out, bias_at, factors_at = (place(machine, t) for t in (x, w, result, bias, factors))
+    workspace, partial = machine.allocate(np.zeros(4096, np.uint8)), place(machine, parts)
+    offset = (partial - workspace) // 4
+    arguments = convolution_arguments(rows, splits, offset)
+    machine.launch(x_at, w_at, out, bias_at, workspace, arguments, factors_at)
+    if splits > 1:
+        of_channels = OTHER_TYPE if rows else OTHER_TYPE.replace("of_column[column]", "of_column[row]")
+        second = Machine(to_ptx(of_channels + text, *options), "split_reduce", parts.shape[1] // 128 + 1, 128, **order)
+        second.memory = machine.memory
+        m, n = (pixels, channels) if rows else (channels, pixels)
+        arguments = struct.pack("<9q", offset, 0, 0, m * n, n, 1, 0, int(not rows), int(rows))
+        arguments += struct.pack("<4q2f", batch, m, n, splits, -math.inf, math.inf)
+        second.launch(workspace, out, bias_at, 1, 1, arguments, factors_at)
+        machine = second
+    found = fetch(machine, out, result)
+    found = found.reshape(batch, *OUT, channels).permute(0, 3, 1, 2) if rows else found.reshape(sums.shape)
+    assert torch.equal(found, (sums.float() * factors[:, None, None]).to(torch.int8))
+
+
 def test_sums_of_float8_leave_the_tensor_cores():
     """Of 14 bits alone what 16 stages add to a large first one would be lost."""
     k = 17 * 128

@@ -100,6 +100,20 @@ def test_configs(precision):
     assert {config.split(",")[1] for config in configs} != {"1"}  # parts of the reduction
 
 
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_configs_of_rows_behind(channels_last):
+    """Also what adds parts of the reduction finds a channel's scale, in both forms."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x, w = (torch.randn(size).to("ocl").contiguous(memory_format=layout) for size in ((2, 32, 10, 12), (70, 32, 3, 3)))
+    rows, scale, ones = "y0 = mul.f32(x0, x1)", torch.rand(70, 1, 1, device="ocl"), [1, 1]
+
+    def run() -> None:
+        torch.ops.dlbackend.convolution_rows(rows, x, w, None, ones, ones, ones, 1, [scale])
+
+    configs = check_configs("gpu_wgmma", run, 1)
+    assert {config.split(",")[1] for config in configs} != {"1"}
+
+
 def test_more_tiles_than_compute_units():
     """A work-group's barriers and tables go on from tile to tile, and no tile is left out."""
     x = torch.randn(9, 64, 60, 62).bfloat16().contiguous(memory_format=torch.channels_last)
@@ -210,6 +224,8 @@ def test_integers(case, left, channels_last):
     (got,) = convolution_rows("y0 = x0", x_ocl, w_ocl, bias.to("ocl"), *where, groups, [], False)
     assert torch.equal(got.cpu(), sums.int())
     rows = "s = copy.f32(x0); v = mul.f32(s, x1); r = round.f32(v); c = clamp.f32(r, -128, 127); y0 = copy.i8(c)"
-    (rounded,) = convolution_rows(rows, x_ocl, w_ocl, bias.to("ocl"), *where, groups, [scale.to("ocl")], False)
     want = (sums.float() * scale).round().clamp(-128, 127)
-    assert torch.equal(rounded.cpu().float(), want)
+    for _ in range(3):  # apart, and then by what was built behind
+        (rounded,) = convolution_rows(rows, x_ocl, w_ocl, bias.to("ocl"), *where, groups, [scale.to("ocl")], False)
+        assert torch.equal(rounded.cpu().float(), want)
+        dlbackend.solvers.wait()

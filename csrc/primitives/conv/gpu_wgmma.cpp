@@ -121,7 +121,7 @@ class WgmmaInvoker final : public ConvInvoker {
         element_(static_cast<int64_t>(c10::elementSize(packed_type(p)))),
         packer_(device, p.device, packed_type(p)),
         kernel_(kernel(p, config, "conv_gpu_wgmma", p.epilogue)),
-        reduce_(config.splits > 1 ? &kernel(p, config, "split_reduce", transposed(p.epilogue)) : nullptr),
+        reduce_(config.splits > 1 ? &kernel(p, config, "split_reduce", plan_.reduce_epilogue) : nullptr),
         range_(cl::Range::linear(Layout::groups_of(plan_, device), params::WGMMA_ITEMS)),
         form_(form_of(plan_.lines)) {
     if (plan_.image.always || plan_.lines.always) packer_.fetch();

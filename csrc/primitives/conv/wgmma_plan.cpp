@@ -298,6 +298,7 @@ void set_results(ConvWgmmaPlan& plan, const ConvProblem& p, const ConvWgmmaConfi
   s.m = rows ? pixels : all, s.n = rows ? all : pixels;
   s.c_m = rows ? even : strides[1], s.c_n = rows ? strides[1] : even;
   s.d_m = rows ? 0 : 1, s.d_n = rows ? 1 : 0;  // the bias
+  plan.reduce_epilogue = rows ? p.epilogue : transposed(p.epilogue);
   if (config.splits == 1)
     return set(strides[0], strides[4], strides[3], strides[2], strides[1], 0, cols * strides[1]);
   const int64_t pixel = rows ? all : 1, channel = rows ? 1 : pixels;

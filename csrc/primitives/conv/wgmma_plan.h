@@ -24,6 +24,7 @@ struct ConvWgmmaCopy : LinesCopy {
 struct ConvWgmmaPlan {
   params::ConvWgmma arguments{};  // but for the offsets
   params::SplitReduce reduce{};   // likewise, where there are parts
+  Epilogue reduce_epilogue;       // the problem's, by the rows and columns of `reduce`
   ConvWgmmaCopy image, lines;
   double tiles = 0, stages = 0;  // stages of all tiles together
   double outputs = 0;            // elements of a part
