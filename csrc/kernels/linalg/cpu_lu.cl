@@ -161,6 +161,9 @@ inline void lu_task(Lu lu, int step, int steps, int part, int parts, global int*
   if (part == 0 && width) factor_panel(lu, step + 1, info);
 }
 
+// Another work-item may change it meanwhile.
+inline int count_of(volatile global int* counter) { return atomic_or(counter, 0); }
+
 // Factors a [m, n], rows contiguous. pivots[j] becomes first + 1 + the row exchanged with row j. info, zero or what an
 // earlier part found, becomes first + j + 1 for the first pivot j that is zero.
 //
@@ -185,8 +188,8 @@ kernel void lu_blocks(global T* a, const Matrix ma, global int* pivots, const Ma
         n,
         first};
     volatile global int *const taken = tickets + mt.offset + b * mt.batch, *const done = taken + 16;
-    for (int task = *taken; task < tasks; task = *taken) {
-      if (task / parts > *done / parts || atomic_cmpxchg(taken, task, task + 1) != task) continue;
+    for (int task = count_of(taken); task < tasks; task = count_of(taken)) {
+      if (task / parts > count_of(done) / parts || atomic_cmpxchg(taken, task, task + 1) != task) continue;
       mem_fence(CLK_GLOBAL_MEM_FENCE);
       lu_task(lu, task / parts - 1, steps, task % parts, parts, info + mi.offset + b * mi.batch);
       mem_fence(CLK_GLOBAL_MEM_FENCE);
