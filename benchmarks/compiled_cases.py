@@ -17,13 +17,10 @@ from benchmarks.networks import gpt2, language_step, prepare_precision
 ON_GPU = os.environ.get("DLB_BENCH_PEER") == "cuda"
 
 
-def _net(name: str, batch: int, device: torch.device, compiled: bool) -> Step:
-    """A step of training a torchvision net in float32, the loss within the graph."""
-    prepare_precision("f32", device)
-    torch.manual_seed(0)
-    model = torchvision().models.get_model(name, weights=None).to(device).train()
-    x, y = torch.randn(batch, 3, 224, 224).to(device), torch.randint(1000, (batch,)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+def _training(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, optimizer: torch.optim.Optimizer, compiled: bool, update: Any
+) -> Step:
+    """A step of training a classifier, the loss within the graph; `update` is the optimizer's step."""
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(model(x), y)
@@ -34,9 +31,19 @@ def _net(name: str, batch: int, device: torch.device, compiled: bool) -> Step:
     def step() -> None:
         optimizer.zero_grad()
         forward(x, y).backward()
-        optimizer.step()
+        update()
 
     return step
+
+
+def _net(name: str, batch: int, device: torch.device, compiled: bool) -> Step:
+    """A step of training a torchvision net in float32."""
+    prepare_precision("f32", device)
+    torch.manual_seed(0)
+    model = torchvision().models.get_model(name, weights=None).to(device).train()
+    x, y = torch.randn(batch, 3, 224, 224).to(device), torch.randint(1000, (batch,)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    return _training(model, x, y, optimizer, compiled, optimizer.step)
 
 
 def _language(precision: str, device: torch.device, compiled: bool) -> Step:
@@ -73,19 +80,8 @@ def _mlp(device: torch.device, compiled: bool) -> Step:
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, capturable=device.type != "cpu")
     x, y = torch.randn(32, 64).to(device), torch.randint(10, (32,)).to(device)
 
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(net(x), y)
-
-    forward: Any = torch.compile(loss_of) if compiled else loss_of
-    update: Any = torch.compile(optimizer.step) if compiled else optimizer.step
-
-    @torch.enable_grad()
-    def step() -> None:
-        optimizer.zero_grad()
-        forward(x, y).backward()
-        update()
-
-    return step
+    update = torch.compile(optimizer.step) if compiled else optimizer.step
+    return _training(net, x, y, optimizer, compiled, update)
 
 
 def cases() -> list[Case]:

@@ -90,3 +90,23 @@ def test_evaluation(backend, folded):
             torch.testing.assert_close(torch.compile(attention, backend=backend)(q, k, v), attention(q, k, v))
     assert folded
     assert all(folded)
+
+
+def test_arguments_by_name():
+    """What the call is given by its parameters' names stays."""
+    graph = torch.fx.Graph()
+    q, k, v = (graph.placeholder(n) for n in "qkv")
+    for node in (q, k, v):
+        node.meta["val"] = torch.empty(1, 1, 4, 8)
+    mask = graph.call_function(
+        torch.ops.aten.tril.default, (graph.call_function(torch.ops.aten.ones.default, ([4, 4],)),)
+    )
+    mask.args[0].kwargs = {"dtype": torch.bool}
+    for node in (mask, mask.args[0]):
+        node.meta["val"] = torch.ones(4, 4, dtype=torch.bool)
+    call = graph.call_function(masks._FORWARD, (q, k, v), {"attn_bias": mask, "dropout_p": 0.25, "scale": 2.0})
+    graph.output(call)
+    masks.fold_causal_masks(graph)
+    assert call.args == (q, k, v, None, 0.25, True)
+    assert call.kwargs == {"scale": 2.0}
+    assert mask not in graph.nodes

@@ -68,7 +68,7 @@ def _is_causal(mask: torch.Tensor, queries: int, keys: int) -> bool:
 
 
 def fold_causal_masks(graph: Graph) -> None:
-    """Has calls of attention compute what is causal without their mask, if that is known to be the causal one."""
+    """Makes calls of attention causal, without a mask, where the mask is known to be the causal one."""
     known: dict[Node, torch.Tensor | None] = {}
     changed = False
     with torch.utils._python_dispatch._disable_current_modes():
@@ -76,19 +76,19 @@ def fold_causal_masks(graph: Graph) -> None:
             if node.target not in _PLACES:
                 continue
             at, causal = _PLACES[node.target]
-            args = list(node.args)
-            mask = args[at] if len(args) > at else node.kwargs.get("attn_bias")
-            if not isinstance(mask, Node) or (len(args) > causal and args[causal]):
+            parameters = node.target._schema.arguments[len(node.args) : causal + 1]
+            args = [*node.args, *(node.kwargs.get(p.name, p.default_value) for p in parameters)]
+            mask = args[at]
+            if not isinstance(mask, Node) or args[causal]:
                 continue
             wants_mask = node.target is _BACKWARD and args[5][3]
             value = None if wants_mask else _constant(mask, known)
             queries, keys = (args[i + at - 3].meta["val"].shape[-2] for i in (0, 1))
             if value is None or not _is_causal(value, queries, keys):
                 continue
-            defaults = [a.default_value for a in node.target._schema.arguments]
-            args += defaults[len(args) : causal + 1]
             args[at], args[causal] = None, True
+            given = {p.name for p in parameters}
             changed, node.args = True, tuple(args)
-            node.kwargs = {k: v for k, v in node.kwargs.items() if k not in ("attn_bias", "is_causal", "dropout_p")}
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name not in given}
     if changed:
         graph.eliminate_dead_code()

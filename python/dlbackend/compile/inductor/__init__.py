@@ -242,9 +242,9 @@ def _guarded(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compile_inner)
     def compile_or_run(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
         plain = torch.fx.GraphModule(module, copy.copy(module.graph))
-        before = compiling.set(True)
         try:
-            return compile_inner(module, inputs, **kwargs)
+            with compiling():
+                return compile_inner(module, inputs, **kwargs)
         except Exception as error:
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, KernelDoesNotBuild):
@@ -253,8 +253,6 @@ def _guarded(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             _warn(cause)
             return make_boxed_func(plain.forward)
-        finally:
-            compiling.reset(before)
 
     return compile_or_run
 
@@ -264,11 +262,8 @@ def compile_graph(compile_fx: Callable[..., Any], module: torch.fx.GraphModule, 
     from torch._inductor.compile_fx import compile_fx_inner
 
     register()
-    before = compiling.set(True)
-    try:
+    with compiling():
         return compile_fx(module, inputs, inner_compile=_guarded(compile_fx_inner), config_patches=_CONFIG)
-    finally:
-        compiling.reset(before)
 
 
 def compile_package(compile_fx: Callable[..., Any], module: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -276,8 +271,5 @@ def compile_package(compile_fx: Callable[..., Any], module: Any, inputs: Any, *a
     register()
     if kwargs.get("config_patches"):  # else compile_fx has called itself with them in force
         kwargs["config_patches"] = _CONFIG | kwargs["config_patches"]
-    before = compiling.set(True)
-    try:
+    with compiling():
         return compile_fx(module, inputs, *args, **kwargs)
-    finally:
-        compiling.reset(before)

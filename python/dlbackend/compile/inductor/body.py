@@ -318,7 +318,8 @@ class Body:
     def _items(self) -> list[str]:
         """One result for each work-item, or a few, a work-group's size apart, so that more loads are on their way."""
         names, count, kind, turns = set(self.entries), self.size(self.results), self.kind, self.kernel.turns()
-        lines = [] if self.kernel.in_whole_groups() else [f"if (xindex >= {count}) {self._leave(turns)};"]
+        leave = "return" if turns == 1 else "break"
+        lines = [] if self.kernel.in_whole_groups() else [f"if (xindex >= {count}) {leave};"]
         lines += self.indices(self.results, names)
         for segment in self.kernel.segments:
             lines += self._segment(segment, names)
@@ -333,10 +334,6 @@ class Body:
             *lines,
             "}",
         ]
-
-    @staticmethod
-    def _leave(turns: int) -> str:
-        return "return" if turns == 1 else "break"
 
     def _groups(self) -> list[str]:
         names, kind = set(self.entries), self.kind

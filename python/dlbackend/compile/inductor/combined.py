@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch._inductor.virtualized import V
 
-from dlbackend import _C
-from dlbackend.compile.inductor.helpers import helpers_source
-from dlbackend.compile.inductor.kernel import NAME, OpenCLKernel, write_launch
+from dlbackend.compile.inductor.kernel import NAME, OpenCLKernel, program_of, write_launch
 from dlbackend.compile.inductor.segments import Form, is_known
 
 MOST_ARGUMENTS = 120  # of eight bytes, of which every OpenCL device takes 1024
@@ -20,7 +18,7 @@ class CombinedKernel:
         self.count = 0
 
     def takes(self, kernel: OpenCLKernel) -> bool:
-        """Whether the kernel, whose text exists, has a place here: it is pointwise, and of a size that is known."""
+        """Whether the kernel, which is finished, has a place here: it is pointwise, and of a size that is known."""
         known = is_known(kernel.result_count()) and kernel.form in (Form.RUNS, Form.ITEMS)
         return known and self.count + len(kernel.arguments()) <= MOST_ARGUMENTS
 
@@ -29,33 +27,25 @@ class CombinedKernel:
         self.kernels.append(kernel)
         self.count += len(kernel.arguments())
 
-    def codegen_kernel(self) -> str:
+    def program(self) -> str:
         """The program's text."""
         functions: dict[str, str] = {}  # names by text
         parameters, calls = [], []
         for i, kernel in enumerate(self.kernels):
             own = kernel.parameters()
             size, group, per_item = kernel.sizes(V.graph.wrapper_code)
-            index = f"(group * {group} + get_local_id(0))" if group > 1 else "group"
+            index = f"(({kernel.index_dtype})group * {group} + get_local_id(0))" if group > 1 else "group"
             body = "\n".join(kernel.body_lines).replace("get_global_id(0)", index).replace("get_group_id(0)", "group")
             text = f"({', '.join([*own, 'const int group'])}) {{\n{body}\n}}\n"
             function = functions.setdefault(text, f"{NAME}_{len(functions)}")
-            names = [p.split()[-1] for p in own if not p.endswith(" per_item")]
-            parameters += [f"{p[: -len(n)]}k{i}_{n}" for p, n in zip(own, names, strict=False)]
+            given = own if per_item is None else own[:-1]
+            names = [p.split()[-1] for p in given]
+            parameters += [f"{p[: -len(n)]}k{i}_{n}" for p, n in zip(given, names, strict=True)]
             values = [f"k{i}_{n}" for n in names] + ([per_item] if per_item is not None else []) + ["group"]
             calls += [f"if (group < {int(size) // group}) {{", f"{function}({', '.join(values)});", "return;", "}"]
             calls.append(f"group -= {int(size) // group};")
-        group = self.kernels[0].group_size()
-        attribute = f"__attribute__((reqd_work_group_size({group}, 1, 1)))\n" if group > 1 else ""
-        head = _C.op_functions(
-            sorted(set().union(*(k.rows for k in self.kernels))),
-            sorted(set().union(*(k.types for k in self.kernels))),
-            self.kernels[0].on_cpu,
-        )
-        head += helpers_source(set().union(*(k.helpers for k in self.kernels)))
         defined = "".join(f"static inline void {name}{text}" for text, name in functions.items())
-        lines = "\n".join(["int group = get_group_id(0);", *calls])
-        return f"{head}{defined}{attribute}kernel void {NAME}({', '.join(parameters)}) {{\n{lines}\n}}\n"
+        return program_of(self.kernels, NAME, parameters, ["int group = get_group_id(0);", *calls], defined)
 
     def call_kernel(self, name: str) -> None:
         """Writes the launch into the graph's code."""

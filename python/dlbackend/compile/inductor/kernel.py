@@ -204,8 +204,8 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
 
     # What becomes of it.
 
-    def codegen_kernel(self, name: str = NAME) -> str:
-        """The program's text."""
+    def finish(self) -> None:
+        """Decides how the kernel runs, and makes the lines of its body."""
         self.codegen_body()
         for segment in self.segments:
             buffer = IndentedBuffer()
@@ -217,16 +217,15 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
             for p in self.parameters()
             if (given := re.match(r"global (const )?half\* restrict (\w+)_half$", p)) is not None
         ] + Body(self).text()
-        group = self.group_size()
-        attribute = f"__attribute__((reqd_work_group_size({group}, 1, 1)))\n" if group > 1 else ""
-        head = _C.op_functions(sorted(self.rows), sorted(self.types), self.on_cpu)
-        made = IndentedBuffer()
-        made.splice(f"{attribute}kernel void {name}({', '.join(self.parameters())}) {{")
-        with made.indent():
-            made.splice("\n".join(self.body_lines))
-        made.writeline("}")
-        text: str = head + helpers_source(self.helpers) + made.getvalue()
-        return text
+
+    def codegen_kernel(self, name: str = NAME) -> str:
+        """The program's text."""
+        self.finish()
+        return self.program(name)
+
+    def program(self, name: str = NAME) -> str:
+        """The same of a kernel that is finished."""
+        return program_of([self], name, self.parameters(), self.body_lines)
 
     def parameters(self) -> list[str]:
         """Declarations of the kernel's parameters."""
@@ -347,6 +346,22 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         scope = "dlb::aoti::" if V.graph.cpp_wrapper else ""
         per_text = f"{scope}run_length({text}, {least}, {4 * self.units}, {step})"
         return _parts(text, per_text), 1, per_text
+
+
+def program_of(
+    kernels: list[OpenCLKernel], name: str, parameters: list[str], body: list[str], functions: str = ""
+) -> str:
+    """The text of a program of one kernel, made of kernels of one form, with functions in front."""
+    helpers, rows, types = (set[Any]().union(*(getattr(k, n) for k in kernels)) for n in ("helpers", "rows", "types"))
+    head: str = _C.op_functions(sorted(rows), sorted(types), kernels[0].on_cpu)
+    group = kernels[0].group_size()
+    attribute = f"__attribute__((reqd_work_group_size({group}, 1, 1)))\n" if group > 1 else ""
+    made = IndentedBuffer()
+    made.splice(f"{functions}{attribute}kernel void {name}({', '.join(parameters)}) {{")
+    with made.indent():
+        made.splice("\n".join(body))
+    made.writeline("}")
+    return head + helpers_source(helpers) + made.getvalue()
 
 
 def write_launch(name: str, arguments: list[str], size: str, group: int) -> None:

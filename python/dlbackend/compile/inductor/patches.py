@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +21,17 @@ from dlbackend import _C
 from dlbackend.compile.masks import fold_causal_masks
 from dlbackend.compile.products import NARROW
 
-compiling = contextvars.ContextVar("compiling", default=False)  # whether Inductor works on a graph of ocl
+_compiling = contextvars.ContextVar("_compiling", default=False)
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """While Inductor works on a graph of ocl."""
+    before = _compiling.set(True)
+    try:
+        yield
+    finally:
+        _compiling.reset(before)
 
 
 def _gpu_type(original: Any) -> Any:
@@ -27,7 +39,7 @@ def _gpu_type(original: Any) -> Any:
     def get_gpu_type() -> str:
         # Inductor's own expects one kind of GPU in a process, but a build for CUDA may have CUDA beside ocl.
         others = (t for t in utils.GPU_TYPES if t != "ocl" and torch.get_device_module(t).is_available())
-        return "ocl" if compiling.get() else next(others, "ocl")
+        return "ocl" if _compiling.get() else next(others, "ocl")
 
     return get_gpu_type
 
@@ -35,7 +47,7 @@ def _gpu_type(original: Any) -> Any:
 def _joint_passes(original: Any) -> Any:
     @functools.wraps(original)
     def joint_graph_passes(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        if compiling.get():
+        if _compiling.get():
             fold_causal_masks(module.graph)
         return original(module, *args, **kwargs)
 

@@ -43,7 +43,7 @@ class OpenCLScheduling(SIMDScheduling):
 
     def codegen_combo_kernel(self, combo_kernel_node: Any) -> None:
         """Nodes that need nothing of each other: as many in one launch as its arguments allow."""
-        launches: list[tuple[OpenCLKernel | CombinedKernel, str]] = []
+        launches: list[OpenCLKernel | CombinedKernel] = []
         together = CombinedKernel()
         for node in combo_kernel_node.get_subkernel_nodes():
             nodes = node.get_nodes()
@@ -53,18 +53,17 @@ class OpenCLScheduling(SIMDScheduling):
             kernel = OpenCLKernel(self.select_tiling(schedule, numel, reduced), features=features)
             self.process_kernel(kernel, schedule)
             with V.set_kernel_handler(kernel):
-                text = kernel.codegen_kernel()
-            if not CombinedKernel().takes(kernel):
-                launches.append((kernel, text))
-                continue
+                kernel.finish()
             if not together.takes(kernel):
-                launches.append((together, together.codegen_kernel()))
                 together = CombinedKernel()
+            if not together.takes(kernel):
+                launches.append(kernel)
+                continue
+            if not together.kernels:
+                launches.append(together)
             together.add(kernel)
-        if together.kernels:
-            launches.append((together, together.codegen_kernel()))
-        for launched, text in launches:
-            name = self.define_kernel(text, [combo_kernel_node], launched)
+        for launched in launches:
+            name = self.define_kernel(launched.program(), [combo_kernel_node], launched)
             self.codegen_comment(combo_kernel_node.snodes, name)
             launched.call_kernel(name)
         self.free_buffers_in_scheduler()
