@@ -47,6 +47,7 @@ def use_own_folders() -> Path:
     os.environ["DLBACKEND_CACHE_DIR"] = f"{folder}/cache"
     os.environ["CUDA_CACHE_PATH"] = f"{folder}/nvidia"
     os.environ["MPLCONFIGDIR"] = f"{folder}/matplotlib"
+    os.environ["TRITON_HOME"] = f"{folder}/triton"  # torch.compile asks it for devices, where it is installed
     os.environ["XDG_CACHE_HOME"] = f"{folder}/others"  # where PoCL writes when something but dlbackend asks for devices
     os.environ.pop("POCL_CACHE_DIR", None)
     return home

@@ -1,9 +1,19 @@
 """What the tests of compiled graphs share."""
 
 import pytest
+import torch
 
 import dlbackend.compile
+import dlbackend.compile.inductor
 from dlbackend.compile.fuse import fuse
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo(monkeypatch):
+    monkeypatch.setattr(dlbackend.compile.inductor, "_warned", False)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -19,13 +19,6 @@ from dlbackend.compile.fuse import fuse, run_rows
 compile_by_rows = functools.partial(torch.compile, backend=dlbackend.compile.backend)
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def launches(function, *args):
     function(*args)
     torch.ocl.synchronize()

@@ -15,11 +15,9 @@ FUSED = "_scaled_dot_product_fused_attention_overrideable"
 
 
 @pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
+def no_caches(fresh_dynamo):
     with torch._inductor.config.patch(force_disable_caches=True):  # graphs that are found there are not traced
         yield
-    torch._dynamo.reset()
 
 
 def score_mods(slopes):

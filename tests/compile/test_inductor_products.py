@@ -18,12 +18,10 @@ from dlbackend.compile import products
 
 
 @pytest.fixture(autouse=True)
-def as_where_all_products_gain(monkeypatch):
+def as_where_all_products_gain(fresh_dynamo, monkeypatch):
     monkeypatch.setattr(products, "_on_cpu_class", lambda device: False)
-    torch._dynamo.reset()
     with torch._inductor.config.patch(force_disable_caches=True):
         yield
-    torch._dynamo.reset()
 
 
 class Layer(nn.Module):

@@ -14,13 +14,6 @@ from dlbackend.compile.replay import MOST_CALLS, Captured
 BACKEND = dlbackend.compile.backend  # by which graphs are compiled that are replayed
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.fixture
 def replays(monkeypatch):
     """Counts the calls that were replayed."""

@@ -17,13 +17,13 @@ inline __attribute__((always_inline)) long dlb_floor_mod(long a, long b) { retur
 # Sums whose terms may be regrouped, which is what makes vectors of a loop over them.
 _REGROUP = """
 inline __attribute__((always_inline)) {T} dlb_sum_{T}({T} a, {T} b) {
-#ifdef __clang__
+#if __clang_major__ > 10
 #pragma clang fp reassociate(on)
 #endif
   return a + b;
 }
 inline __attribute__((always_inline)) {T} dlb_product_{T}({T} a, {T} b) {
-#ifdef __clang__
+#if __clang_major__ > 10
 #pragma clang fp reassociate(on)
 #endif
   return a * b;
