@@ -221,18 +221,16 @@ def test_an_optimizer_in_few_launches():
         return nn.Sequential(nn.Linear(70, 90), nn.Linear(90, 3), nn.BatchNorm1d(3)).to(DEVICE)
 
     model, reference = made(), made()
-    x = torch.randn(5, 70, device=DEVICE)
-    optimizers = [
-        torch.optim.AdamW(m.parameters(), lr=0.01, eps=1e-3, capturable=True, foreach=True) for m in (model, reference)
-    ]
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01, capturable=True, foreach=True) for m in (model, reference)]
     compiled = torch.compile(optimizers[0].step)
     for _ in range(3):
-        for m, step in ((model, compiled), (reference, optimizers[1].step)):
-            m.zero_grad()
-            m(x).square().sum().backward()
-            step()
+        for p, r in zip(model.parameters(), reference.parameters(), strict=True):
+            p.grad = torch.randn_like(p)
+            r.grad = p.grad.clone()
+        compiled()
+        optimizers[1].step()
     for a, e in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(a, e, rtol=1e-5, atol=5e-5)  # gradients of about eps are divided by their size
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
     assert launches(compiled) == 2
 
 
@@ -401,20 +399,23 @@ def test_a_kernel_that_does_not_build(monkeypatch):
         torch.compile(lambda x: (x * 4).tanh())(x)
 
 
-@pytest.mark.filterwarnings("ignore:A kernel that torch.compile generated")
-def test_results_of_a_graph_that_does_not_build(monkeypatch):
-    """They have the strides that its backward pass was compiled for."""
-    monkeypatch.setattr(overrides.OpenCLOverrides, "tanh", staticmethod(lambda x: f"no_such_function({x})"))
+AROUND_THE_FIRST_GRAPH = """
+import torch, dlbackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+def strides():
+    with FakeTensorMode():
+        x = torch.empty(1, 2, 3, 4, device="ocl")
+        return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(x, x, x)[1].stride()
+print(strides())
+torch.compile(lambda x: x + 1)(torch.ones(1, device="ocl"))
+print(strides())
+"""
 
-    def attention(q, k, v, mask):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.tanh()).sin()
 
-    q, k, v = (torch.randn(2, 3, 20, 16, device=DEVICE, requires_grad=True) for _ in range(3))
-    mask = torch.randn(20, 20, device=DEVICE)
-    compiled, plain = (
-        torch.autograd.grad(f(q, k, v, mask).square().sum(), [q, k, v]) for f in (torch.compile(attention), attention)
-    )
-    torch.testing.assert_close(compiled, plain)
+def test_layouts_that_were_known_before():
+    """What Dynamo finds before the first graph is compiled is forgotten: the device's ops have strides of their own."""
+    done = subprocess.run([sys.executable, "-c", AROUND_THE_FIRST_GRAPH], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["(6, 3, 1)", "(12, 6, 2)"]
 
 
 IN_ANOTHER_PROCESS = """

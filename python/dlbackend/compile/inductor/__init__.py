@@ -234,25 +234,6 @@ def _warn(error: Exception) -> None:
         )
 
 
-def _in_order_of(result: torch.Tensor, meta: torch.Tensor) -> torch.Tensor:
-    """The result with its dimensions in memory in the order that meta has them in, if that is dense."""
-    ordered = torch.empty_permuted(result.shape, meta.dim_order(), dtype=result.dtype, device="meta")
-    if not torch.ops.aten.is_non_overlapping_and_dense(meta) or ordered.stride() == result.stride():
-        return result
-    return torch.empty_like(ordered, device=result.device).copy_(result)
-
-
-def _run(graph: torch.fx.GraphModule, *inputs: Any) -> list[Any]:
-    """Runs a graph op by op. The graph of the backward pass is made for the strides that the ops' meta functions give
-    the results, from which the ops' own may differ.
-    """
-    nodes: Any = graph.graph.output_node().args[0]
-    return [
-        _in_order_of(result, node.meta["val"]) if isinstance(result, torch.Tensor) else result
-        for result, node in zip(graph(*inputs), nodes, strict=True)
-    ]
-
-
 def _guarded(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
     """Inductor's compilation of a forward or backward graph, in whose place the graph is run op by op where a kernel
     does not build. Where torch._dynamo.config.suppress_errors is set, Dynamo is told of it instead.
@@ -271,7 +252,7 @@ def _guarded(compile_inner: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(cause, KernelDoesNotBuild) or torch._dynamo.config.suppress_errors:
                 raise
             _warn(cause)
-            return make_boxed_func(functools.partial(_run, plain))
+            return make_boxed_func(plain.forward)
 
     return compile_or_run
 

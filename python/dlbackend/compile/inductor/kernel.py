@@ -292,11 +292,9 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         """Whether elements beside each other in memory mostly belong to different results."""
         score = 0
         for place in self.places:
-            for symbol in place.free_symbols:
-                entry = self.range_tree_nodes.get(symbol)
-                if entry is None or place.coeff(symbol) != 1:
-                    continue
-                score += -1 if is_reduced(entry) else 1
+            entries = {s: e for s in place.free_symbols if (e := self.range_tree_nodes.get(s)) is not None}
+            if any(is_reduced(e) for e in entries.values()):  # else it is read once for all of a result's elements
+                score += sum(-1 if is_reduced(e) else 1 for s, e in entries.items() if place.coeff(s) == 1)
         return score > 0
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:

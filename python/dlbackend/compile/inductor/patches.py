@@ -14,7 +14,7 @@ from torch._inductor import choices, codecache, compile_fx, cpp_builder, lowerin
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.fx_passes import joint_graph, post_grad
 from torch._inductor.virtualized import V
-from torch._subclasses import fake_impls
+from torch._subclasses import fake_impls, fake_tensor
 from torch.utils._mode_utils import no_dispatch
 
 from dlbackend import _C
@@ -248,6 +248,7 @@ def patch() -> None:
     fake_impls.op_implementations_checks.append((lambda func: func is attention, fake_attention))
     products = (torch.ops.dlbackend.product_rows.default, torch.ops.dlbackend.convolution_rows.default)
     fake_impls.op_implementations_checks.append((lambda func: func in products, fake_rows))
+    fake_tensor.FakeTensorMode.cache_clear()  # of what Dynamo found before without them
     if "ocl" not in utils.GPU_TYPES:
         utils.GPU_TYPES.append("ocl")
     gpu_type: Any = _gpu_type(utils.get_gpu_type)
