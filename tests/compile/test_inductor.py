@@ -1,5 +1,6 @@
 """torch.compile's default backend on the device: kernels that Inductor generates, against float64 on the CPU."""
 
+import collections
 import copy
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from common import DEVICE
 from torch import nn
 
 import dlbackend
-from dlbackend.compile.inductor import expressions, overrides, runtime
+from dlbackend.compile.inductor import expressions, kernel, overrides, patches, runtime
+
+FACTS = dlbackend._C.device_properties(0)
 
 
 def to_double(value):
@@ -211,6 +214,55 @@ def test_attention_and_losses():
     check_training(Attention(), torch.randn(2, 4, 16, 32))
     scores, targets = torch.randn(20, 50), torch.randint(50, (20,))
     check(lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1), scores, targets)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_layouts_of_convolutions(layout):
+    """Gradients have the layouts of eager mode, which those of the input and the weight decide together."""
+    net = nn.Sequential(nn.Conv2d(6, 8, 2, 2), nn.BatchNorm2d(8), nn.Hardswish(), nn.Conv2d(8, 4, 3, groups=2))
+    permuted = torch.randn(2, 9, 11, 6).permute(0, 3, 1, 2)  # channels last where the weights may be contiguous
+    check_training(net.to(memory_format=layout), permuted)
+
+
+def counted_forms(monkeypatch):
+    """How often each form of kernels was chosen."""
+    counts = collections.Counter()
+    choose = kernel.OpenCLKernel._choose_form
+
+    def choose_and_count(self):
+        form = choose(self)
+        counts[form.name] += self.features.is_reduction()
+        return form
+
+    monkeypatch.setattr(kernel.OpenCLKernel, "_choose_form", choose_and_count)
+    return counts
+
+
+def test_forms_of_reductions(monkeypatch):
+    """A group, or a run of a CPU's loop, for each result whose elements lie together, also where other operands have
+    one element for each result; else results side by side.
+    """
+    together, apart = ("RUNS", "LANES") if FACTS.kernel_class == "cpu" else ("GROUPS", "ITEMS")
+    x, rows, columns = (torch.randn(s, device=DEVICE) for s in ((600, 500), (600, 1), (1, 500)))
+    channels, number = x[0, :100].view(100, 1, 1), x[:1, :1]
+    for function, arguments, form in (
+        (lambda x, a, b, c: ((x - a) * b * c).sum(1), (x, rows, rows + 1, rows + 2), together),
+        (lambda x, a, b, c: ((x - a) * b * c).sum(0), (x, columns, columns + 1, columns + 2), apart),
+        (lambda x, a, b: ((x.view(6, 100, 5, 100) - a) * b).sum((0, 2, 3)), (x, channels, number), together),
+    ):
+        counts = counted_forms(monkeypatch)
+        actual = torch.compile(function)(*arguments)
+        torch.testing.assert_close(actual, function(*arguments), rtol=1e-4, atol=1e-3)
+        assert counts[form], counts
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_parts_of_long_reductions(inner):
+    """They are equal where a number of parts near the wanted one allows it."""
+    for length in (64 * 3136, 2**20, 10**6, 1_000_003):
+        parts = patches.split_factor(torch.device(DEVICE), length, 1, inner)
+        assert 1 < parts < length / 16
+        assert (length % parts == 0) == (length != 1_000_003)
 
 
 def test_an_optimizer_in_few_launches():

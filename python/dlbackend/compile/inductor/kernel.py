@@ -292,10 +292,26 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         """Whether elements beside each other in memory mostly belong to different results."""
         score = 0
         for place in self.places:
-            entries = {s: e for s in place.free_symbols if (e := self.range_tree_nodes.get(s)) is not None}
-            if any(is_reduced(e) for e in entries.values()):  # else it is read once for all of a result's elements
-                score += sum(-1 if is_reduced(e) else 1 for s, e in entries.items() if place.coeff(s) == 1)
+            along_results, along_reduced = (self._distance(place, reduced) for reduced in (False, True))
+            if along_results and along_reduced:  # else it is the same element that is read again
+                entries = (e for s in place.free_symbols if (e := self.range_tree_nodes.get(s)) is not None)
+                count = V.graph.sizevars.optimization_hint(sympy.Mul(*(e.length for e in entries)), fallback=1)
+                score += int(count) if along_results < along_reduced else -int(count)
         return score > 0
+
+    def _distance(self, place: sympy.Expr, reduced: bool) -> int:
+        """How far a place lies from that of the next result, or of the next element of the reduction."""
+        entries = {s: e for s in place.free_symbols if (e := self.range_tree_nodes.get(s)) is not None}
+
+        def at(step: int) -> sympy.Expr:
+            return place.subs(
+                {
+                    s: e.expr.subs(e.root.index_sym(), step if is_reduced(e) == reduced else 0)
+                    for s, e in entries.items()
+                }
+            )
+
+        return abs(int(V.graph.sizevars.optimization_hint(at(1) - at(0), fallback=1)))
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
         """Writes the launch into the graph's code."""

@@ -14,6 +14,7 @@ from torch._inductor import choices, codecache, compile_fx, cpp_builder, lowerin
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.fx_passes import joint_graph, post_grad
 from torch._inductor.virtualized import V
+from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_impls, fake_tensor
 from torch.utils._mode_utils import no_dispatch
 
@@ -127,7 +128,10 @@ def split_factor(device: torch.device, length: int, count: int, inner: bool) -> 
     else:
         # the second kernel reads as many partial results as there are parts
         wanted, least = -(-1024 * units // count), max(32, math.isqrt(length))
-    return max(1, min(wanted, length // least))
+    parts = max(1, min(wanted, length // least))
+    # Parts of one size need no condition, and their indices are simpler.
+    equal = (n for n in range(-(-parts // 2), 2 * parts) if length % n == 0)
+    return min(equal, key=lambda n: max(n / parts, parts / n), default=parts)
 
 
 def _split(original: Any) -> Any:
@@ -182,6 +186,30 @@ def fake_rows(fake_mode: Any, func: Any, rows: str, a: torch.Tensor, b: torch.Te
         small = torch.ops.dlbackend.product_rows.default(rows, one, one, None, 0, 1, extras)
     with fake_mode:
         return [torch.empty_like(first, dtype=y.dtype) for y in small]
+
+
+def _fake_convolution(original: Any) -> Any:
+    """Results of convolutions and their gradients are channels last where the input or the weight is, as
+    csrc/ops/conv/conv.cpp makes them.
+    """
+
+    def channels_last(x: torch.Tensor) -> bool:
+        return x.dim() > 3 and suggest_memory_format(x) != torch.contiguous_format
+
+    @functools.wraps(original)
+    def fake(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(fake_mode, func, *args, **kwargs)
+        first = 1 if func is torch.ops.aten.convolution_backward.default else 0
+        x, weight = (kwargs[n] if n in kwargs else args[first + i] for i, n in enumerate(("input", "weight")))
+        if x.device.type != "ocl" or found is NotImplemented or not (channels_last(x) or channels_last(weight)):
+            return found
+        layout = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+        with fake_mode:
+            if isinstance(found, torch.Tensor):
+                return torch.empty_like(found, memory_format=layout)
+            return tuple(y if y is None or y.dim() < 4 else torch.empty_like(y, memory_format=layout) for y in found)
+
+    return fake
 
 
 def _average_pool_backward(original: Any, fallback: Any) -> Any:
@@ -248,6 +276,9 @@ def patch() -> None:
     fake_impls.op_implementations_checks.append((lambda func: func is attention, fake_attention))
     products = (torch.ops.dlbackend.product_rows.default, torch.ops.dlbackend.convolution_rows.default)
     fake_impls.op_implementations_checks.append((lambda func: func in products, fake_rows))
+    known = fake_impls.op_implementations_dict
+    for op in (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default):
+        known[op] = _fake_convolution(known[op])
     fake_tensor.FakeTensorMode.cache_clear()  # of what Dynamo found before without them
     if "ocl" not in utils.GPU_TYPES:
         utils.GPU_TYPES.append("ocl")
