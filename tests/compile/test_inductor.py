@@ -153,6 +153,17 @@ def test_reductions_of_all_shapes(shape):
     check(lambda x: tuple(t for r in function(x) for t in (r if isinstance(r, tuple) else (r,))), x)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_reductions_of_turned_rows(dynamic):
+    """Whose places in memory are no sums of multiples of the indices."""
+
+    def function(x):
+        turned = torch.roll(x.flip(1), 3, 1)
+        return turned.sum(0), (turned * x).sum(1), F.pad(x, (3, 3), mode="reflect").sum(1)
+
+    check(function, torch.randn(300, 196), dynamic=dynamic)
+
+
 def test_values_that_outlive_their_loop():
     """What one loop computes and the next needs is kept or computed anew."""
     x, w = torch.randn(50, 96), torch.randn(96)

@@ -304,14 +304,18 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         entries = {s: e for s in place.free_symbols if (e := self.range_tree_nodes.get(s)) is not None}
 
         def at(step: int) -> sympy.Expr:
+            """The place from the middle of all indices on, where no window or pad of the tensor begins."""
             return place.subs(
                 {
-                    s: e.expr.subs(e.root.index_sym(), step if is_reduced(e) == reduced else 0)
+                    s: e.expr.subs(e.root.index_sym(), e.root.numel // 2 + (step if is_reduced(e) == reduced else 0))
                     for s, e in entries.items()
                 }
             )
 
-        return abs(int(V.graph.sizevars.optimization_hint(at(1) - at(0), fallback=1)))
+        distance = at(1) - at(0)
+        if distance.is_Integer:
+            return abs(int(distance))
+        return abs(int(V.graph.sizevars.optimization_hint(distance, fallback=1))) if distance.free_symbols else 1
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
         """Writes the launch into the graph's code."""
