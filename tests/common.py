@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dlbackend import _C
+from dlbackend import _C, _build
 
 DEVICE = "ocl:0"
 
@@ -22,6 +22,15 @@ def on_gpu_class() -> bool:
     """Whether the device runs the kernels of GPUs."""
     product = "gemm:float32 b=1 m=1 n=1 k=1 sa=0,0,0 sb=0,0,0 sc=0,0,0 sd=0,0,0 add=0"
     return "gpu_tiled: applicable" in _C.explain_problem(product)
+
+
+def find_record(solutions, taken, time: float = 1.0) -> str:
+    """The text of a find record of a problem's solutions, of dlbackend.solvers, which takes one of them, that took so
+    many microseconds.
+    """
+    considered = " ".join(sorted({s.solver for s in solutions}))
+    line = f"{taken.solver} {'s' * taken.specialised}{taken.config} {time:.2f} {taken.workspace} 0"
+    return f"dlbackend-find 1 {_build.VERSION}\nconsidered {considered}\n{line}\n"
 
 
 def runs_in_caller() -> bool:

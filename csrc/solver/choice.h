@@ -25,6 +25,9 @@ struct Choice {
   // been taken is built in the background, and then takes its place.
   bool fallback = false;
   mutable std::atomic<uint32_t> last_run{0};  // in rounds, see run_round()
+  // Of a problem with rows behind it: whether it is faster to compute these in a launch of their own.
+  enum class Apart : uint8_t { kUnknown, kNo, kYes };
+  mutable std::atomic<Apart> apart{Apart::kUnknown};
 };
 using ChoicePtr = std::shared_ptr<const Choice>;
 

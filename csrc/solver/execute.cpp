@@ -69,14 +69,16 @@ void run_timed(const Solution& solution, const Problem& problem, const Operands&
              describe(solution.config, solution.solver->config_names()) + "," + key(problem) + "," + time);
 }
 
-// The choice to run now. Null where a search has computed the problem as a measurement.
-ChoicePtr choice_for(const Problem& problem, const Operands& operands, Stream& stream, bool reusable_only) {
+// The choice to run now, `known` being the one that was found already. Null where a search has computed the
+// problem as a measurement.
+ChoicePtr choice_for(const Problem& problem, const Operands& operands, Stream& stream, bool reusable_only,
+                     const ChoicePtr& known = nullptr) {
   cl::Device& device = stream.device();
   if (deterministic_now()) [[unlikely]]
     return choose_deterministic(problem, device);
   if (stream.graph()) [[unlikely]]
     return choose_for_capture(problem, device);
-  ChoicePtr choice = known_choice(problem);
+  ChoicePtr choice = known ? known : known_choice(problem);
   if (!choice) [[unlikely]]
     choice = choose(problem, device);
   if (choice->runs_to_search.load(std::memory_order_relaxed) > 0 && --choice->runs_to_search == 0)
@@ -151,7 +153,8 @@ void run(const Problem& problem, const Operands& operands, Stream& stream) {
     run_choice(*choice, problem, operands, stream, reusable_only);
 }
 
-bool run_beyond_reference(const Problem& problem, const Operands& operands, Stream& stream) {
+bool run_with_rows(const Problem& problem, const Problem& plain, uint64_t bytes, const Operands& operands,
+                   Stream& stream) {
   if (cl::Recording::current()) [[unlikely]] {
     ask_for_programs(problem, stream.device());
     return false;
@@ -159,7 +162,10 @@ bool run_beyond_reference(const Problem& problem, const Operands& operands, Stre
   if (has_preference(*problem.op) && ranking_of(problem, stream.device()).empty()) [[unlikely]]
     return false;
   const bool reusable_only = prefers_reusable(*problem.op);
-  const ChoicePtr choice = choice_for(problem, operands, stream, reusable_only);
+  const ChoicePtr known = known_choice(problem);
+  if (known && !deterministic_now() && gains_apart(problem, *known, plain, bytes, stream.device()))
+    return false;
+  const ChoicePtr choice = choice_for(problem, operands, stream, reusable_only, known);
   if (choice && choice->taken->solver == &problem.op->reference()) return false;
   if (choice) run_choice(*choice, problem, operands, stream, reusable_only);
   return true;

@@ -11,6 +11,7 @@
 #include "solver/budget.h"
 #include "solver/by_estimate.h"
 #include "solver/candidate_record.h"
+#include "solver/device_rates.h"
 #include "solver/fallback_choice.h"
 #include "solver/measure.h"
 #include "solver/measure_rates.h"
@@ -84,6 +85,16 @@ ChoicePtr choose_new(const Problem& problem, cl::Device& device) {
   if (sizes > kSizesOfLayers && find_mode() != FindMode::kNormal)
     if (ChoicePtr choice = choose_by_bucket(problem, device)) return choice;
   return choose_alone(problem, device, sizes);
+}
+
+bool is_settled(const Choice& choice) {
+  return !choice.search && !choice.fallback && choice.runs_to_search.load(std::memory_order_relaxed) <= 0;
+}
+
+// Microseconds of what is taken for the problem; 0 where nothing was measured.
+double measured_time(const Problem& problem, const cl::Device& device) {
+  const auto record = valid_record(problem, device, key(problem));
+  return record ? record->results.front().time : 0;
 }
 
 // The search for something faster than what an estimate chose, or null when there is nothing to try. Where
@@ -181,6 +192,26 @@ void adopt_search(const Problem& problem, const ChoicePtr& choice) {
   replace_choice(problem, choice, next);
   if (next->reusable != choice->reusable) note_bucket_choice(problem, *next->reusable);
   if (next->taken != choice->taken && next->taken->config.specialised) note_specialised(problem, next);
+}
+
+bool gains_apart(const Problem& problem, const Choice& choice, const Problem& plain, uint64_t bytes,
+                 cl::Device& device) {
+  const auto known = choice.apart.load(std::memory_order_relaxed);
+  if (known != Choice::Apart::kUnknown || !is_settled(choice)) return known == Choice::Apart::kYes;
+  const DeviceRates& rates = rates_of(device);
+  const double rows = static_cast<double>(bytes) / rates.bytes + rates.launch_us;
+  const double together = measured_time(problem, device);
+  bool gains = false;
+  if (const auto ranking = ranking_of(plain, device);
+      !ranking.empty() && together > ranking.front().estimate + rows) {
+    const ChoicePtr alone = known_choice(plain);
+    if (!alone || !is_settled(*alone)) return true;  // its runs bring its measurement about
+    const double product = measured_time(plain, device);
+    gains = product > 0 && together > product + rows;
+  }
+  if (gains && verbosity() >= 1) log(1, "rows apart," + key(problem));
+  choice.apart = gains ? Choice::Apart::kYes : Choice::Apart::kNo;
+  return gains;
 }
 
 SolutionPtr least_memory(const Problem& problem, cl::Device& device, uint64_t bytes) {

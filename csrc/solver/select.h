@@ -31,6 +31,12 @@ void adopt_search(const Problem& problem, const ChoicePtr& choice);
 ChoicePtr choose_by_measuring(const Problem& problem, cl::Device& device, const std::string& key,
                               double most);
 
+// Whether `plain`, the problem without its rows, and a launch of these that moves `bytes` take less time than
+// the problem's choice, by what was measured. Also true while the plain problem has to run so that it is
+// measured, which is where the estimates let it gain.
+bool gains_apart(const Problem& problem, const Choice& choice, const Problem& plain, uint64_t bytes,
+                 cl::Device& device);
+
 // The solution that needs least memory and less than `bytes`, for when there is none for the workspace of the
 // one taken; null when there is none. As right and as deterministic as any that is chosen.
 SolutionPtr least_memory(const Problem& problem, cl::Device& device, uint64_t bytes);

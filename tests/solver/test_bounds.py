@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from common import find_record
 
 import dlbackend
 from dlbackend import _C
@@ -78,19 +79,12 @@ def test_divided_reductions():
     torch.testing.assert_close(got.cpu().double(), want, rtol=0, atol=atol)
     (problem,) = set(dlbackend.solvers.problems()) - problems
     for solution in dlbackend.solvers.tune(problem):  # each way in which measuring may divide it
-        _C.load_find_record(_C.find_place(0), problem, record(solution))
+        _C.load_find_record(_C.find_place(0), problem, find_record([solution], solution))
         again = bounded(*place, 1, 1, 1, 1, -1.0, 20.0)
         (taken,) = (s for s in dlbackend.solvers.solutions(problem) if s.taken)
         assert (taken.solver, taken.config) == (solution.solver, solution.config)
         torch.testing.assert_close(again.cpu().double(), want, rtol=0, atol=atol)
     _C.drop_find_records()
-
-
-def record(solution) -> str:
-    """A find record that takes this solution."""
-    version = dlbackend._build.VERSION
-    line = f"{solution.solver} {'s' * solution.specialised}{solution.config} 1.00 {solution.workspace} 0"
-    return f"dlbackend-find 1 {version}\nconsidered {solution.solver}\n{line}\n"
 
 
 @pytest.mark.parametrize("f", [1, 3])

@@ -5,6 +5,7 @@ same calls one by one.
 import pytest
 import torch
 import torch.nn.functional as F
+from common import find_record
 
 import dlbackend
 from dlbackend import _C
@@ -162,6 +163,37 @@ def test_operands_that_lie_elsewhere():
     (got,) = torch.ops.dlbackend.convolution_rows(rows, x, w, None, [1, 1], [1, 1], [1, 1], 1, extras)
     # The convolution alone may run by a solver that adds up in another order.
     torch.testing.assert_close(got, want, rtol=0, atol=4 * TOLERANCE[torch.float32] * want.abs().max().item())
+
+
+@pytest.mark.parametrize("product_takes", [1, 10**7])
+def test_rows_run_apart_where_that_is_faster(product_takes, background_at_rest):
+    """As the measured times of a product with its rows, and of the product alone, have it."""
+    a, b, bias = (torch.randn(s, device="ocl") for s in ((300, 200), (200, 150), (300, 150)))
+    rows = "v0 = add_alpha.f32(x0, x1, 1); y0 = tanh.f32(v0)"
+
+    def together():
+        return torch.ops.dlbackend.product_rows(rows, a, b, None, 0, 1, [bias])[0]
+
+    known = set(dlbackend.solvers.problems())
+    expected = torch.tanh(a @ b + bias)
+    together()
+    dlbackend.solvers.wait()
+    mine = {" then=" in p: p for p in set(dlbackend.solvers.problems()) - known}
+    place = _C.find_place(0)
+    try:
+        for has_rows, problem in mine.items():
+            found = dlbackend.solvers.tune(problem)
+            best = next(s for s in found if s.taken)
+            _C.load_find_record(place, problem, find_record(found, best, 10**6 if has_rows else product_takes))
+        for _ in range(2):  # with its rows, and the product alone, so that both choices are there
+            together()
+        dlbackend.solvers.wait()
+        before = dlbackend.kernel_stats()["launches"]
+        together()
+        assert dlbackend.kernel_stats()["launches"] - before == (2 if product_takes == 1 else 1)
+        torch.testing.assert_close(together(), expected)
+    finally:
+        _C.drop_find_records()
 
 
 @pytest.mark.parametrize(

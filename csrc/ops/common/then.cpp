@@ -80,6 +80,18 @@ void Then::set_operands(solver::EpilogueOperands& operands) const {
   if (second.defined()) operands.second = buffer_of(second);
 }
 
+uint64_t Then::bytes(const at::Tensor& result) const {
+  uint64_t each = c10::elementSize(computes) + result.element_size();
+  if (second.defined()) each += second.element_size();
+  uint64_t small = 0;
+  for (const at::Tensor& extra : extras)
+    if (extra.numel() == result.numel())
+      each += extra.element_size();
+    else
+      small += extra.nbytes();
+  return each * static_cast<uint64_t>(result.numel()) + small;
+}
+
 at::Tensor Then::product_for(const at::Tensor& result) const {
   if (computes == result.scalar_type()) return result;
   return at::empty_strided(result.sizes(), result.strides(), result.options().dtype(computes));

@@ -28,7 +28,10 @@ struct Then {
   const solver::Epilogue& epilogue() const { return epilogue_; }
   void set_operands(solver::EpilogueOperands& operands) const;
 
-  // Computes `result`: by fused(), which says whether a solver took the rows, else by plain(product) and a
+  // What a launch of the rows alone reads and writes.
+  uint64_t bytes(const at::Tensor& result) const;
+
+  // Computes `result`: by fused(), which says whether it did, else by plain(product) and a
   // launch of the rows. The product is the result itself where y0 has its dtype.
   template <class Fused, class Plain>
   void run(const at::Tensor& result, Fused&& fused, Plain&& plain) const {

@@ -95,7 +95,7 @@ void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const
   fused.epilogue = then->epilogue();
   then->set_operands(operands);
   then->run(
-      y, [&] { return solver::run_beyond_reference(fused, operands, stream); },
+      y, [&] { return solver::run_with_rows(fused, p, then->bytes(y), operands, stream); },
       [&](const Tensor& sums) {
         operands.y = buffer_of(sums);
         solver::run(p, operands, stream);

@@ -92,7 +92,7 @@ void run_product(const solver::GemmProblem& p, solver::GemmOperands& o, const at
   fused.epilogue = then->epilogue();
   then->set_operands(o);
   then->run(
-      out, [&] { return solver::run_beyond_reference(fused, o, stream); },
+      out, [&] { return solver::run_with_rows(fused, p, then->bytes(out), o, stream); },
       [&](const at::Tensor& product) {
         const bool d_is_c = o.d.mem == o.c.mem && o.d.offset == o.c.offset;
         o.c = buffer_of(product);
