@@ -297,6 +297,23 @@ def test_an_optimizer_in_few_launches():
     assert launches(compiled) == 2
 
 
+def test_independent_kernels_in_one_launch():
+    """Such as those that count the batches that batch norms have seen, beside what else is computed."""
+    counts = [torch.zeros((), dtype=torch.long, device=DEVICE) for _ in range(5)]
+    x = torch.randn(300, 20, device=DEVICE)
+
+    def function(x):
+        for i, count in enumerate(counts):
+            count.add_(i)
+        return x.sum(1).tanh()
+
+    compiled = torch.compile(function)
+    torch.testing.assert_close(compiled(x), x.sum(1).tanh())
+    assert launches(compiled, x) == 2
+    assert [c.item() for c in counts] == [i * counts[1].item() for i in range(5)]
+    assert counts[1].item() > 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_many_foreach_tensors_take_several_launches(dtype):
     """A launch takes so many arguments; reductions have their own."""

@@ -220,8 +220,9 @@ def code_generator(name: str) -> Any:
 
 
 # Inductor would make every net channels last, for which our convolutions have no preference that pays for the change,
-# and refuse results of ops that begin anywhere, which kernels take.
-_CONFIG = {"layout_optimization": False, "alignment_asserts": False}
+# refuse results of ops that begin anywhere, which kernels take, and launch pointwise kernels one by one that need
+# nothing of each other, such as the counters of a net's batch norms.
+_CONFIG = {"layout_optimization": False, "alignment_asserts": False, "combo_kernels": True}
 _warned = False
 
 
