@@ -309,7 +309,7 @@ def test_independent_kernels_in_one_launch():
 
     compiled = torch.compile(function)
     torch.testing.assert_close(compiled(x), x.sum(1).tanh())
-    assert launches(compiled, x) == 2
+    assert launches(compiled, x) == 1
     assert [c.item() for c in counts] == [i * counts[1].item() for i in range(5)]
     assert counts[1].item() > 1
 

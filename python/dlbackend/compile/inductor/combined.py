@@ -18,7 +18,7 @@ class CombinedKernel:
         self.count = 0
 
     def takes(self, kernel: OpenCLKernel) -> bool:
-        """Whether the kernel, which is finished, has a place here: it is pointwise, and of a size that is known."""
+        """Whether the kernel, which is finished, has a place here: its work-items work alone and are of a known number."""
         known = is_known(kernel.result_count()) and kernel.form in (Form.RUNS, Form.ITEMS)
         return known and self.count + len(kernel.arguments()) <= MOST_ARGUMENTS
 
