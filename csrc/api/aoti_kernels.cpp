@@ -35,9 +35,9 @@ std::vector<UserKernel::Parameter> parameters_of(const std::string& letters) {
   std::vector<UserKernel::Parameter> parameters(letters.size());
   for (size_t i = 0; i < letters.size(); ++i) {
     UserKernel::Parameter& parameter = parameters[i];
-    parameter.name = std::to_string(i);
+    parameter.name = letters[i] == 'e' ? "dlb_errors" : std::to_string(i);
     parameter.format = letters[i];
-    parameter.kind = strchr("rw", letters[i]) ? Kind::kBuffer : Kind::kValue;
+    parameter.kind = strchr("rwe", letters[i]) ? Kind::kBuffer : Kind::kValue;
     parameter.written = letters[i] == 'w';
     parameter.type = parameter.kind == Kind::kBuffer ? "buffer" : "number";
   }

@@ -31,10 +31,13 @@ int32_t register_error_site(DeviceErrorSite site) {
 
 void raise_device_error(const int64_t words[3]) {
   DeviceErrorSite site{"unknown op", "bad index %lld (%lld)"};
-  {
+  const auto given = static_cast<int32_t>(words[0]);
+  if (given == kCompiledSite) {
+    site = {"a graph of torch.compile", "index %lld is out of bounds for dimension with size %lld"};
+  } else {
     std::lock_guard<std::mutex> lock(g_mutex);
-    const auto number = static_cast<size_t>(static_cast<int32_t>(words[0]));
-    if (number >= 1 && number <= sites().size()) site = sites()[number - 1];
+    const auto number = static_cast<size_t>(given);
+    if (given >= 1 && number <= sites().size()) site = sites()[number - 1];
   }
   char text[256];
   std::snprintf(text, sizeof text, site.message, static_cast<long long>(words[1]),

@@ -15,6 +15,10 @@ struct DeviceErrorSite {
   bool is_index = true;  // raises IndexError; otherwise RuntimeError with the bare message
 };
 
+// The site of kernels that torch.compile generates: their text is kept across processes, and so is its
+// number.
+constexpr int32_t kCompiledSite = -1;
+
 // Registers a site and returns the number that the kernel writes. To be called once per op: keep the result
 // in a static.
 int32_t register_error_site(DeviceErrorSite site);

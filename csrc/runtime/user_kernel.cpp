@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "runtime/tensor.h"
 
@@ -47,6 +48,9 @@ UserKernel::UserKernel(cl::Device& device, const std::string& source, const std:
       facts_.arguments == expected, name,
       ": the compiler sees other arguments of this kernel than its text shows, which may be because a "
       "condition (#if) asks for a macro of the driver's own");
+  reports_ = !parameters_.empty() && parameters_.back().name == "dlb_errors" &&
+             parameters_.back().kind == Kind::kBuffer;
+  if (reports_) parameters_.pop_back();
 }
 
 void UserKernel::set_tensor(Argument& argument, const at::Tensor& tensor, const Parameter& parameter) const {
@@ -122,6 +126,8 @@ void UserKernel::launch(Stream& stream, const Sizes& sizes, std::span<const Argu
   check_group(whole);
   std::copy_n(whole.global.begin(), 3, range.global);
   std::copy_n(whole.local.begin(), 3, range.local);
+  std::optional<ErrorBuffer> errors;
+  if (reports_) errors.emplace(stream);
   facts_.kernel.launch_with(stream.queue(), range, [&](cl::Kernel::Arguments& list) {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const Argument& argument = arguments[i];
@@ -136,6 +142,11 @@ void UserKernel::launch(Stream& stream, const Sizes& sizes, std::span<const Argu
         case Kind::kValue:
           list.add_bytes(argument.value, argument.size);
       }
+    }
+    if (errors) {
+      const cl_mem words = errors->mem();
+      list.add_bytes(&words, sizeof(void*));
+      list.add(uint64_t{0});
     }
   });
 }

@@ -39,8 +39,9 @@ class UserKernel {
     bool has_local = false;
   };
 
-  // Builds or loads the program. Throws cl::Error where it does not build, and c10::ValueError where the
-  // driver sees other arguments than `parameters` say.
+  // Builds or loads the program. A last buffer called "dlb_errors" is no argument of launches, which give it
+  // the stream's error words (device_error.h). Throws cl::Error where it does not build, and c10::ValueError
+  // where the driver sees other arguments than `parameters` say.
   UserKernel(cl::Device& device, const std::string& source, const std::string& options,
              const std::string& name, std::vector<Parameter> parameters);
 
@@ -62,7 +63,8 @@ class UserKernel {
   void check_local_memory(std::span<const Argument> arguments) const;
   std::array<size_t, 3> chosen_group(const Sizes& sizes) const;
   const cl::KernelFacts facts_;
-  const std::vector<Parameter> parameters_;
+  std::vector<Parameter> parameters_;
+  bool reports_ = false;  // has a place for error words
 };
 
 }  // namespace dlb

@@ -492,6 +492,27 @@ print(strides())
 """
 
 
+@pytest.mark.parametrize("cpp_wrapper", [False, True])
+def test_indices_beyond_a_dimension(cpp_wrapper):
+    """They are reported as in eager mode, by the next call that waits for the device, which stays usable."""
+    x, rows = torch.randn(7, 5, device=DEVICE), torch.tensor([0, -7, 6, -1], device=DEVICE)
+
+    def function(x, rows):
+        added = torch.zeros_like(x).index_put((rows,), x[:4] * 2, accumulate=True)
+        return x[rows].exp(), F.embedding(rows.abs() % 7, x) * 2, added
+
+    with torch._inductor.config.patch(cpp_wrapper=cpp_wrapper):
+        compiled = torch.compile(function)
+        for actual, expected in zip(compiled(x, rows), function(x, rows), strict=True):
+            torch.testing.assert_close(actual, expected)
+        for wrong in (7, -8, 2**40):
+            compiled(x, torch.tensor([0, 1, 2, wrong], device=DEVICE))
+            with pytest.raises(IndexError, match=r"torch\.compile.*out of bounds for dimension with size 7"):
+                torch.ocl.synchronize()
+        for actual, expected in zip(compiled(x, rows), function(x, rows), strict=True):
+            torch.testing.assert_close(actual, expected)
+
+
 def test_layouts_that_were_known_before():
     """What Dynamo finds before the first graph is compiled is forgotten: the device's ops have strides of their own."""
     done = subprocess.run([sys.executable, "-c", AROUND_THE_FIRST_GRAPH], capture_output=True, text=True, check=True)

@@ -20,6 +20,7 @@ from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.virtualized import V
 
 import dlbackend
+from dlbackend.compile.inductor.helpers import ERRORS
 from dlbackend.compile.inductor.runtime import start_building
 from dlbackend.ocl.kernels import _read
 
@@ -88,9 +89,10 @@ class OpenCLCppWrapper(CppWrapperCpu):
         self.building.append(start_building(name, device, chain, text))
         source, _ = _read(text, "", device)
         letters = "".join(
-            ("w" if p.written else "r") if p.kind == "buffer" else p.format for p in source.parameters(name)
+            "e" if p.name == ERRORS else ("w" if p.written else "r") if p.kind == "buffer" else p.format
+            for p in source.parameters(name)
         )
-        assert not set(letters) - set("rwiqfd"), letters
+        assert not set(letters) - set("erwiqfd"), letters
         self.header.splice("\n" + "\n".join(f"// {line.lstrip('# ')}" for line in chain.splitlines()))
         self.header.writeline(f'static dlb::aoti::Kernel {name}("{name}", R"OCL(')
         self.header._lines += source.text.splitlines()

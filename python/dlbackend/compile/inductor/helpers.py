@@ -6,12 +6,27 @@ from collections.abc import Iterable
 
 from dlbackend import _C
 
+ERRORS = "dlb_errors"  # the parameter of kernels that report errors, which launches do not give (runtime/user_kernel.h)
+
 _ALWAYS = """
 inline __attribute__((always_inline)) long dlb_floor_div(long a, long b) {
   const long q = a / b;
   return q - (q * b != a && (a < 0) != (b < 0));
 }
 inline __attribute__((always_inline)) long dlb_floor_mod(long a, long b) { return a - dlb_floor_div(a, b) * b; }
+"""
+
+# An index that is known to lie within a dimension: another is reported, with the number of kCompiledSite in
+# csrc/runtime/device_error.h, and is 0 from there on.
+_CHECKED = """
+inline __attribute__((always_inline)) long dlb_checked(long i, long size, volatile global int* errors) {
+  if (i >= 0 && i < size) return i;
+  if (atomic_cmpxchg(errors, 0, -1) == 0) {
+    ((volatile global long*)errors)[1] = i;
+    ((volatile global long*)errors)[2] = size;
+  }
+  return 0;
+}
 """
 
 # Sums whose terms may be regrouped, which is what makes vectors of a loop over them.
@@ -144,6 +159,8 @@ def helpers_source(names: Iterable[str]) -> str:
             text += _fill(_REGROUP, T=kind)
         elif what == "ordered":
             text += _ORDERED
+        elif what == "checked":
+            text += _CHECKED
         elif what == "random":
             text += _RANDN if kind == "normal" else _C.kernel_file("common/philox.clh") + _RANDOM
         elif what == "polygamma":

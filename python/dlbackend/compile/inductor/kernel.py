@@ -30,11 +30,12 @@ from dlbackend.compile.inductor.expressions import (
     stored,
     to_opencl,
 )
-from dlbackend.compile.inductor.helpers import helpers_source
+from dlbackend.compile.inductor.helpers import ERRORS, helpers_source
 from dlbackend.compile.inductor.overrides import OpenCLOverrides, as_text
 from dlbackend.compile.inductor.reductions import reduction_of
 from dlbackend.compile.inductor.segments import LANES, Accumulator, Form, Segment, is_known, is_reduced
 
+ERRORS_PARAMETER = f"volatile global int* {ERRORS}"
 NAME = "KERNEL_NAME"  # stands for the kernel's name until it has one
 GROUP = 256  # work-items of a GPU's work-group
 FILLING = 2048  # work-items of a compute unit that keep its memory busy
@@ -179,10 +180,10 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         return result
 
     def device_assert_async(self, cond: CSEVariable, msg: str) -> None:
-        """Nothing: the device reports indices beyond a tensor where eager mode checks them."""
+        """Nothing: messages cannot be handed to the device."""
 
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
-        """Nothing, as device_assert_async()."""
+        """Nothing: OpenCLOverrides.indirect_indexing() has checked the index."""
 
     def codegen_body(self) -> None:
         """Ends a segment."""
@@ -373,6 +374,8 @@ def program_of(
     helpers, rows, types = (set[Any]().union(*(getattr(k, n) for k in kernels)) for n in ("helpers", "rows", "types"))
     head: str = _C.op_functions(sorted(rows), sorted(types), kernels[0].on_cpu)
     group = kernels[0].group_size()
+    if "checked" in helpers:
+        parameters = [*parameters, ERRORS_PARAMETER]
     attribute = f"__attribute__((reqd_work_group_size({group}, 1, 1)))\n" if group > 1 else ""
     made = IndentedBuffer()
     made.splice(f"{functions}{attribute}kernel void {name}({', '.join(parameters)}) {{")

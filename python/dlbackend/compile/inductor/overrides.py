@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor.codegen.common import CSEVariable, OpOverrides
-from torch._inductor.utils import IndentedBuffer, get_bounds_index_expr
+from torch._inductor.utils import IndentedBuffer, generate_assert, get_bounds_index_expr, sympy_index_symbol
 from torch._inductor.virtualized import OpsValue, V
 
 from dlbackend.compile.inductor.expressions import (
@@ -25,6 +25,7 @@ from dlbackend.compile.inductor.expressions import (
     storage_type,
     stored,
 )
+from dlbackend.compile.inductor.helpers import ERRORS
 from dlbackend.compile.rows import table
 
 Value = Any  # a CSEVariable, or a number of Python's
@@ -284,6 +285,15 @@ class OpenCLOverrides(OpOverrides):
         """Whole numbers in [low, high)."""
         V.kernel.helpers.add("random")
         return f"dlb_randint64({', '.join(as_text(v, torch.int64) for v in (seed, offset, low, high))})"
+
+    def indirect_indexing(self, var: Any, size: Any, check: bool = True, wrap_neg: bool = True) -> sympy.Symbol:
+        """The symbol of an index that was read. One beyond its dimension is reported, and becomes 0."""
+        inside = var.bounds.lower >= 0 and isinstance(size, sympy.Number) and var.bounds.upper < size
+        if inside or not generate_assert(check):
+            return sympy_index_symbol(str(var))
+        V.kernel.helpers.add("checked")
+        text = f"dlb_checked({as_text(var, torch.int64)}, {V.kernel.index_to_str(size)}, {ERRORS})"
+        return sympy_index_symbol(str(V.kernel.cse.generate(V.kernel.compute, text, dtype=torch.int64, shape=())))
 
     def inline_asm_elementwise(self, *_: Any, **__: Any) -> Any:
         """Refused: OpenCL C has no portable assembly."""
