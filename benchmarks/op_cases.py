@@ -5,6 +5,7 @@ Operands are made on the host, so that both devices get the same.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -347,6 +348,46 @@ def recurrent_cases() -> list[Case]:
     return [case(kind, options, sizes, training) for options, sizes in shapes for kind in kinds for training in both]
 
 
+def quantized_cases() -> list[Case]:
+    """Products of 8 bits: integers, float8, and weights of bfloat16 activations."""
+    import torch
+
+    n = 4096 if os.environ.get("DLB_BENCH_PEER") == "cuda" else 1024
+
+    def integers() -> tuple[Any, Any]:
+        return torch.randint(-128, 128, (n, n), dtype=torch.int8), torch.randint(-128, 128, (n, n), dtype=torch.int8)
+
+    def columns() -> tuple[Any, Any]:
+        a, b = integers()
+        return a, b.t().contiguous().t()
+
+    def floats() -> tuple[Any, ...]:
+        a, b = (torch.randn(n, n).to(torch.float8_e4m3fn) for _ in range(2))
+        return a, b.t(), torch.tensor(0.5), torch.tensor(0.25)
+
+    def scaled(a: Any, b: Any, sa: Any, sb: Any) -> Any:
+        return torch._scaled_mm(a, b, sa, sb, out_dtype=torch.bfloat16)
+
+    def weights(rows: int) -> Make:
+        return lambda: (
+            torch.randn(rows, 4096).bfloat16(),
+            torch.randint(-128, 128, (4096, 4096), dtype=torch.int8),
+            torch.rand(4096).bfloat16(),
+        )
+
+    return _cases(
+        "quantized",
+        [
+            (f"_int_mm {n}", integers, torch._int_mm),
+            (f"_int_mm {n}, b by columns", columns, torch._int_mm),
+            (f"_scaled_mm {n}, float8_e4m3fn", floats, scaled),
+            ("_weight_int8pack_mm 1 x 4096 x 4096", weights(1), torch._weight_int8pack_mm),
+            ("_weight_int8pack_mm 32 x 4096 x 4096", weights(32), torch._weight_int8pack_mm),
+        ],
+        goal_cuda=0.8,
+    )
+
+
 SUITES: dict[str, Callable[[], list[Case]]] = {
     "attention": attention_cases,
     "index": index_cases,
@@ -356,4 +397,5 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "vision": vision_cases,
     "math": math_cases,
     "recurrent": recurrent_cases,
+    "quantized": quantized_cases,
 }

@@ -126,9 +126,8 @@ cl_uint compute_capability(const Device& device) {
   return nvidia ? 10 * major + minor : 0;
 }
 
-constexpr cl_uint kAmpere = 80;  // the first with mma of bfloat16, of TF32 and of 16 half along k
-
 TensorCores tensor_cores_of(const Device& device) {
+  constexpr cl_uint kAmpere = 80;  // the first with mma of bfloat16, of TF32 and of 16 half along k
   const std::string chosen = settings::emulated_tensor_cores();
   if (chosen == "none" || device.cls != DeviceClass::kGpu) return TensorCores::kNone;
   if (chosen == "emulated") return TensorCores::kEmulated;
@@ -182,7 +181,7 @@ std::unique_ptr<Device> describe(cl_platform_id platform, cl_device_id id) {
   // The language version is named because its default differs between drivers and their releases. Warnings
   // are turned off because some drivers print them (a loop that was not vectorised) to the user's terminal.
   device->build_options = "-cl-std=CL1.2 -w";
-  if (compute_capability(*device) >= kAmpere) device->build_options += " -DDLB_PTX_BF16";  // types.clh
+  if (device->tensor_cores == TensorCores::kMma) device->build_options += " -DDLB_PTX_BF16";  // types.clh
   const auto fp = info<cl_device_fp_config>(id, CL_DEVICE_SINGLE_FP_CONFIG);
   if (fp & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT)
     device->build_options += " -cl-fp32-correctly-rounded-divide-sqrt";

@@ -16,6 +16,7 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from dlbackend.compile.inductor.expressions import compute_type, to_opencl
+from dlbackend.compile.inductor.held import Held
 from dlbackend.compile.inductor.segments import (
     DEFINITION,
     LANES,
@@ -40,90 +41,13 @@ class Body:
         self.results = next((t for t in kernel.range_trees if not is_reduced(t)), None)
         reduces = kernel.features.is_reduction()
         self.reduced = next((t for t in kernel.range_trees if is_reduced(t)), None) if reduces else None
-        self.held: dict[str, str] = {}  # values of loops that later ones take from arrays, and their types
-        if kernel.holds:
-            self._carry()
+        self.held = Held(kernel, self.reduced)
         used = names_in("\n".join(s.text() for s in kernel.segments))
         self.entries = {n: e for n, e in kernel.entries.items() if n in used}
 
-    # Values that outlive their loop.
-
-    def _blocks(self, segment: Segment) -> dict[str, list[str]]:
-        """The lines that define each variable of a segment; those of a masked one are several."""
-        blocks: dict[str, list[str]] = {}
-        lines = iter(segment.lines)
-        for line in lines:
-            found = DEFINITION.match(line.strip())
-            if found is None:
-                continue
-            block = [line]
-            if found[4]:  # a masked one, up to the line that ends it
-                for more in lines:
-                    block.append(more)
-                    if more.strip().startswith(f"}} else {found[2]} ="):
-                        break
-            blocks[found[2]] = block
-        return blocks
-
-    def _carry(self) -> None:
-        """Gives loops what they read of earlier ones: cheap values are computed anew, the others come from arrays."""
-        defined: dict[str, list[str]] = {}  # by loops, in their order
-        outside, overwritten = set[str](), set[str]()
-        arrays = self.kernel.form in (Form.RUNS, Form.GROUPS)
-        for segment in self.kernel.segments:
-            own = self._blocks(segment)
-            pending = [n for n in sorted(names_in(segment.text())) if n in defined and n not in own]
-            takes, again = set[str](), set[str]()
-            while pending:
-                name = pending.pop()
-                if name in again or name in takes or name in outside:
-                    continue
-                text = "\n".join(defined[name])
-                dear = arrays and ("dlb_value_" in text or "dlb_r" in text or len(defined[name]) > 1)
-                if segment.is_loop and (dear or any(f"{array}[" in text for array in overwritten)):
-                    takes.add(name)
-                else:
-                    again.add(name)
-                    pending += [n for n in names_in(text) if n in defined and n not in own]
-            copies = [line for n, block in defined.items() if n in again for line in block]
-            self.held |= {n: DEFINITION.match(defined[n][0].strip())[1] for n in takes}  # type: ignore[index]
-            segment.takes, segment.lines = sorted(takes), copies + segment.lines
-            if segment.is_loop:
-                defined |= {n: block for n, block in own.items() if n not in defined}
-                overwritten |= set(re.findall(r"\b(\w*out_ptr\d+)\[[^=\n]*\] = ", "\n".join(segment.lines)))
-            else:
-                outside |= again | set(own)
-        for segment in self.kernel.segments:
-            segment.gives = sorted(n for n in self._blocks(segment) if n in self.held and n not in segment.takes)
-
-    def _place_of_held(self, name: str) -> str:
-        assert self.reduced is not None
-        index = f"{self.reduced.prefix}held"
-        if self.kernel.form is Form.LANES:
-            index = f"{index} * {LANES} + lane"
-        return f"{name}_held[{index}]"
-
-    def _with_held(self, segment: Segment, lines: list[str]) -> list[str]:
-        """A loop's lines, with values taken from arrays in front and put into them behind."""
-        takes = [f"const {self.held[n]} {n} = {self._place_of_held(n)};" for n in segment.takes]
-        gives = [f"{self._place_of_held(n)} = {n};" for n in segment.gives]
-        return [*takes, *lines, *gives]
-
-    def arrays(self) -> list[str]:
-        """Declarations of the arrays."""
-        if not self.held:
-            return []
-        assert self.reduced is not None
-        count = int(self.reduced.numel)
-        if self.kernel.form is Form.GROUPS:
-            count = -(-count // self.kernel.group_size())
-        if self.kernel.form is Form.LANES:
-            count *= LANES
-        return [f"{t} {n}_held[{count}];" for n, t in self.held.items()]
-
     def text(self) -> list[str]:
         """Its lines."""
-        return [*self.arrays(), *self._text()]
+        return [*self.held.arrays(), *self._text()]
 
     def _text(self) -> list[str]:
         return {
@@ -226,7 +150,7 @@ class Body:
         kind, prefix, count = self.kind, root.prefix, self.size(root)
         nest = self.nest(root, names)
         if nest is None:
-            held = [f"const {kind} {prefix}held = {prefix}index;"] if self.held else []
+            held = [f"const {kind} {prefix}held = {prefix}index;"] if self.held.types else []
             body = [*held, *self.indices(root, names), *lines]
             return [
                 *self.vector_hint(),
@@ -235,7 +159,7 @@ class Body:
                 "}",
             ]
         length, outer, inner = nest
-        if self.held:
+        if self.held.types:
             inner = [f"const {kind} {prefix}held = {prefix}row * ({length}) + {prefix}inside;", *inner]
         fixed, lines = self._split(lines, inner)
         return [
@@ -264,7 +188,7 @@ class Body:
 
     def _loop(self, segment: Segment, names: set[str]) -> list[str]:
         steps = [a.text(a.reduction.step) for a in segment.accumulators]
-        body = self._with_held(segment, [*segment.lines, *steps])
+        body = self.held.around(segment, [*segment.lines, *steps])
         assert self.reduced is not None
         if self.kernel.form is Form.GROUPS:
             combined = [line for batch in self._batches(segment) for line in self._combined(batch)]
@@ -362,10 +286,10 @@ class Body:
         assert root is not None
         p = root.prefix
         group = self.kernel.group_size()
-        held = [f"const {kind} {p}held = {p}index / {group};"] if self.held else []
+        held = [f"const {kind} {p}held = {p}index / {group};"] if self.held.types else []
         if is_known(root.numel) and int(root.numel) % group == 0 and int(root.numel) <= MOST_TURNS * group:
             turns = int(root.numel) // group  # a number that compilers know: their loads then go out together
-            held = [f"const int {p}held = turn;"] if self.held else []
+            held = [f"const int {p}held = turn;"] if self.held.types else []
             index = f"const {kind} {p}index = item + turn * {group};"
             head = ["#pragma unroll", f"for (int turn = 0; turn < {turns}; ++turn) {{", index]
         else:
@@ -479,7 +403,7 @@ class Body:
             *index,
             *before,
             *[f"{f.type} {n} = {n}_of[lane];" for n, f in fields],
-            *self._with_held(segment, [*segment.lines, *steps]),
+            *self.held.around(segment, [*segment.lines, *steps]),
             *[f"{n}_of[lane] = {n};" for n, _ in fields],
         ]
         lines += self._over_rows(names, self._per_lane(body))
@@ -494,7 +418,7 @@ class Body:
         p = root.prefix
         return [
             f"for ({kind} {p}index = 0; {p}index < {self.size(root)}; ++{p}index) {{",
-            *([f"const {kind} {p}held = {p}index;"] if self.held else []),
+            *([f"const {kind} {p}held = {p}index;"] if self.held.types else []),
             *self.indices(root, names),
             *lines,
             "}",
