@@ -10,6 +10,7 @@
 #include "codegen/functions.h"
 #include "codegen/op_functions.h"
 #include "codegen/registry.h"
+#include "runtime/device_error.h"
 
 namespace py = pybind11;
 
@@ -164,6 +165,8 @@ void bind_ops(py::module_& m) {
         "compute type and the element types (\"f32\"), and the math functions that the text calls.");
   m.def("kernel_file", &dlb::cl::embedded_source, py::arg("name"),
         "The text of csrc/kernels/<name>, such as \"common/philox.clh\".");
+  m.attr("DEVICE_ERROR_SOURCE") = dlb::kDeviceErrorSource;
+  m.attr("COMPILED_SITE") = dlb::kCompiledSite;
   m.def("op_functions", &op_functions, py::arg("rows"), py::arg("types"), py::arg("cpu"),
         "The OpenCL C that stands in front of kernels which compute in several types: conversions for the "
         "element types, and a function dlb_op_<id>_<type> for each (id, type) of pointwise rows. A row with "

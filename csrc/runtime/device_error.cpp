@@ -33,7 +33,7 @@ void raise_device_error(const int64_t words[3]) {
   DeviceErrorSite site{"unknown op", "bad index %lld (%lld)"};
   const auto given = static_cast<int32_t>(words[0]);
   if (given == kCompiledSite) {
-    site = {"a graph of torch.compile", "index %lld is out of bounds for dimension with size %lld"};
+    site = {"a graph of torch.compile", kIndexMessage};
   } else {
     std::lock_guard<std::mutex> lock(g_mutex);
     const auto number = static_cast<size_t>(given);

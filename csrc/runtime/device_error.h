@@ -10,10 +10,13 @@ namespace dlb {
 // of the site's choosing. The kernel claims it with atomic_cmpxchg on the low int of the first.
 struct DeviceErrorSite {
   const char* op;  // "index_select"
-  // With two %lld for the values: "index %lld is out of bounds for dimension with size %lld".
+  // With two %lld for the values, such as kIndexMessage.
   const char* message;
   bool is_index = true;  // raises IndexError; otherwise RuntimeError with the bare message
 };
+
+// The message of an index that was found on the device.
+inline constexpr const char* kIndexMessage = "index %lld is out of bounds for dimension with size %lld";
 
 // The site of kernels that torch.compile generates: their text is kept across processes, and so is its
 // number.

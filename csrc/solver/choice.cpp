@@ -48,6 +48,10 @@ ChoicePtr make_choice(SolutionPtr taken, SolutionPtr reusable, std::shared_ptr<S
   return choice;
 }
 
+bool is_settled(const Choice& choice) {
+  return !choice.search && choice.runs_to_search.load(std::memory_order_relaxed) <= 0;
+}
+
 ChoicePtr known_choice(const Problem& problem) {
   return cache().find(problem);
 }

@@ -26,13 +26,17 @@ struct Choice {
   bool fallback = false;
   mutable std::atomic<uint32_t> last_run{0};  // in rounds, see run_round()
   // Of a problem with rows behind it: whether it is faster to compute these in a launch of their own.
-  enum class Apart : uint8_t { kUnknown, kNo, kYes };
+  // kTrying: it may be, once the problem without its rows has been measured.
+  enum class Apart : uint8_t { kUnknown, kTrying, kNo, kYes };
   mutable std::atomic<Apart> apart{Apart::kUnknown};
 };
 using ChoicePtr = std::shared_ptr<const Choice>;
 
 ChoicePtr make_choice(SolutionPtr taken, SolutionPtr reusable, std::shared_ptr<Search> search = nullptr,
                       bool fallback = false);
+
+// Whether nothing is left to choose or to measure.
+bool is_settled(const Choice& choice);
 
 // The choice of the process's find mode, or null.
 ChoicePtr known_choice(const Problem& problem);

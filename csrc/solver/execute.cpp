@@ -153,8 +153,8 @@ void run(const Problem& problem, const Operands& operands, Stream& stream) {
     run_choice(*choice, problem, operands, stream, reusable_only);
 }
 
-bool run_with_rows(const Problem& problem, const Problem& plain, uint64_t bytes, const Operands& operands,
-                   Stream& stream) {
+bool run_with_rows(const Problem& problem, const Problem& plain, c10::function_ref<uint64_t()> bytes,
+                   const Operands& operands, Stream& stream) {
   if (cl::Recording::current()) [[unlikely]] {
     ask_for_programs(problem, stream.device());
     return false;
@@ -174,7 +174,7 @@ bool run_with_rows(const Problem& problem, const Problem& plain, uint64_t bytes,
 bool run_settled(const Problem& problem, Stream& stream, c10::function_ref<bool(const Solution&)> enqueue) {
   if (cl::Recording::current() || deterministic_now() || verbosity() >= 2 || stream.graph()) return false;
   const ChoicePtr choice = known_choice(problem);
-  if (!choice || choice->search || choice->runs_to_search.load(std::memory_order_relaxed) > 0) return false;
+  if (!choice || !is_settled(*choice)) return false;
   const Solution& solution = note_run(*choice, prefers_reusable(*problem.op));
   const RunScope scope(problem, solution, stream);
   return enqueue(solution);

@@ -14,10 +14,10 @@ namespace dlb::solver {
 void run(const Problem& problem, const Operands& operands, Stream& stream);
 
 // As run(), for a problem with rows behind it. Where this returns false, callers run `plain`, the problem
-// without the rows, and a launch of these that moves `bytes`: as long as only the reference solver is ready
+// without the rows, and a launch of these that moves bytes(): as long as only the reference solver is ready
 // for the problem or applicable, and where measurements say that this takes less time. Counts as a run.
-bool run_with_rows(const Problem& problem, const Problem& plain, uint64_t bytes, const Operands& operands,
-                   Stream& stream);
+bool run_with_rows(const Problem& problem, const Problem& plain, c10::function_ref<uint64_t()> bytes,
+                   const Operands& operands, Stream& stream);
 
 // For callers who can do without a part of what run() does: calls enqueue(solution) with what run() would
 // run. False, and nothing is called, while something is left to choose or to measure, and where run() does

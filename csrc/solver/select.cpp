@@ -87,10 +87,6 @@ ChoicePtr choose_new(const Problem& problem, cl::Device& device) {
   return choose_alone(problem, device, sizes);
 }
 
-bool is_settled(const Choice& choice) {
-  return !choice.search && !choice.fallback && choice.runs_to_search.load(std::memory_order_relaxed) <= 0;
-}
-
 // Microseconds of what is taken for the problem; 0 where nothing was measured.
 double measured_time(const Problem& problem, const cl::Device& device) {
   const auto record = valid_record(problem, device, key(problem));
@@ -194,23 +190,29 @@ void adopt_search(const Problem& problem, const ChoicePtr& choice) {
   if (next->taken != choice->taken && next->taken->config.specialised) note_specialised(problem, next);
 }
 
-bool gains_apart(const Problem& problem, const Choice& choice, const Problem& plain, uint64_t bytes,
-                 cl::Device& device) {
-  const auto known = choice.apart.load(std::memory_order_relaxed);
-  if (known != Choice::Apart::kUnknown || !is_settled(choice)) return known == Choice::Apart::kYes;
+bool gains_apart(const Problem& problem, const Choice& choice, const Problem& plain,
+                 c10::function_ref<uint64_t()> bytes, cl::Device& device) {
+  using Apart = Choice::Apart;
+  const Apart state = choice.apart.load(std::memory_order_relaxed);
+  if (state == Apart::kYes || state == Apart::kNo) return state == Apart::kYes;
+  if (choice.fallback || !is_settled(choice)) return false;
   const DeviceRates& rates = rates_of(device);
-  const double rows = static_cast<double>(bytes) / rates.bytes + rates.launch_us;
-  const double together = measured_time(problem, device);
-  bool gains = false;
-  if (const auto ranking = ranking_of(plain, device);
-      !ranking.empty() && together > ranking.front().estimate + rows) {
-    const ChoicePtr alone = known_choice(plain);
-    if (!alone || !is_settled(*alone)) return true;  // its runs bring its measurement about
-    const double product = measured_time(plain, device);
-    gains = product > 0 && together > product + rows;
+  const auto gains_over = [&](double product) {
+    const double rows = static_cast<double>(bytes()) / rates.bytes + rates.launch_us;
+    return measured_time(problem, device) > product + rows;
+  };
+  if (state == Apart::kUnknown) {
+    const auto ranking = ranking_of(plain, device);
+    const bool may = !ranking.empty() && gains_over(ranking.front().estimate);
+    choice.apart = may ? Apart::kTrying : Apart::kNo;
+    if (!may) return false;
   }
+  const ChoicePtr alone = known_choice(plain);
+  if (!alone || alone->fallback || !is_settled(*alone)) return true;
+  const double product = measured_time(plain, device);
+  const bool gains = product > 0 && gains_over(product);
   if (gains && verbosity() >= 1) log(1, "rows apart," + key(problem));
-  choice.apart = gains ? Choice::Apart::kYes : Choice::Apart::kNo;
+  choice.apart = gains ? Apart::kYes : Apart::kNo;
   return gains;
 }
 

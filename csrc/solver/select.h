@@ -1,6 +1,8 @@
 // Chooses a solution for a problem: by what the find store knows, by what another size of its bucket runs, by
 // measuring, or by estimate, as the find mode says.
 #pragma once
+#include <c10/util/FunctionRef.h>
+
 #include <functional>
 #include <optional>
 #include <string>
@@ -31,11 +33,11 @@ void adopt_search(const Problem& problem, const ChoicePtr& choice);
 ChoicePtr choose_by_measuring(const Problem& problem, cl::Device& device, const std::string& key,
                               double most);
 
-// Whether `plain`, the problem without its rows, and a launch of these that moves `bytes` take less time than
+// Whether `plain`, the problem without its rows, and a launch of these that moves bytes() take less time than
 // the problem's choice, by what was measured. Also true while the plain problem has to run so that it is
 // measured, which is where the estimates let it gain.
-bool gains_apart(const Problem& problem, const Choice& choice, const Problem& plain, uint64_t bytes,
-                 cl::Device& device);
+bool gains_apart(const Problem& problem, const Choice& choice, const Problem& plain,
+                 c10::function_ref<uint64_t()> bytes, cl::Device& device);
 
 // The solution that needs least memory and less than `bytes`, for when there is none for the workspace of the
 // one taken; null when there is none. As right and as deterministic as any that is chosen.

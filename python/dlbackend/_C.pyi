@@ -85,6 +85,10 @@ class UserKernel:  # see csrc/runtime/user_kernel.h
 def fallback_report() -> dict[str, int]: ...
 def reset_fallback_report() -> None: ...
 def op_table() -> list[dict[str, Any]]: ...  # see docs/op-table.md
+
+DEVICE_ERROR_SOURCE: str  # csrc/runtime/device_error.h, as the next
+COMPILED_SITE: int
+
 def kernel_file(name: str) -> str: ...  # its text
 def device_functions(text: str, compute: str, types: Sequence[str], cpu: bool) -> str: ...  # the same
 def op_functions(rows: Sequence[tuple[str, str]], types: Sequence[str], cpu: bool) -> str: ...  # the same

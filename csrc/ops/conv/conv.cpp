@@ -94,8 +94,9 @@ void run(ConvProblem p, const Tensor& x, const Tensor& w, const Tensor& y, const
   ConvProblem fused = p;
   fused.epilogue = then->epilogue();
   then->set_operands(operands);
+  const auto bytes = [&] { return then->bytes(y); };
   then->run(
-      y, [&] { return solver::run_with_rows(fused, p, then->bytes(y), operands, stream); },
+      y, [&] { return solver::run_with_rows(fused, p, bytes, operands, stream); },
       [&](const Tensor& sums) {
         operands.y = buffer_of(sums);
         solver::run(p, operands, stream);

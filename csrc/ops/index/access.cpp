@@ -159,7 +159,7 @@ void check_same_device(const at::Tensor& a, const at::Tensor& b, const char* op)
 }
 
 int32_t index_error_site(const char* op, bool is_index) {
-  return register_error_site({op, "index %lld is out of bounds for dimension with size %lld", is_index});
+  return register_error_site({op, kIndexMessage, is_index});
 }
 
 IndexAccess access_elements(const at::Tensor& plain, const at::Tensor& indexed, const at::Tensor& index,

@@ -91,8 +91,9 @@ void run_product(const solver::GemmProblem& p, solver::GemmOperands& o, const at
   solver::GemmProblem fused = p;
   fused.epilogue = then->epilogue();
   then->set_operands(o);
+  const auto bytes = [&] { return then->bytes(out); };
   then->run(
-      out, [&] { return solver::run_with_rows(fused, p, then->bytes(out), o, stream); },
+      out, [&] { return solver::run_with_rows(fused, p, bytes, o, stream); },
       [&](const at::Tensor& product) {
         const bool d_is_c = o.d.mem == o.c.mem && o.d.offset == o.c.offset;
         o.c = buffer_of(product);

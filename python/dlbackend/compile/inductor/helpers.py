@@ -16,15 +16,11 @@ inline __attribute__((always_inline)) long dlb_floor_div(long a, long b) {
 inline __attribute__((always_inline)) long dlb_floor_mod(long a, long b) { return a - dlb_floor_div(a, b) * b; }
 """
 
-# An index that is known to lie within a dimension: another is reported, with the number of kCompiledSite in
-# csrc/runtime/device_error.h, and is 0 from there on.
+# An index that lies within its dimension is what it is; another is reported and becomes 0.
 _CHECKED = """
 inline __attribute__((always_inline)) long dlb_checked(long i, long size, volatile global int* errors) {
   if (i >= 0 && i < size) return i;
-  if (atomic_cmpxchg(errors, 0, -1) == 0) {
-    ((volatile global long*)errors)[1] = i;
-    ((volatile global long*)errors)[2] = size;
-  }
+  dlb_report(errors, {SITE}, i, size);
   return 0;
 }
 """
@@ -160,7 +156,7 @@ def helpers_source(names: Iterable[str]) -> str:
         elif what == "ordered":
             text += _ORDERED
         elif what == "checked":
-            text += _CHECKED
+            text += _C.DEVICE_ERROR_SOURCE + _fill(_CHECKED, SITE=str(_C.COMPILED_SITE))
         elif what == "random":
             text += _RANDN if kind == "normal" else _C.kernel_file("common/philox.clh") + _RANDOM
         elif what == "polygamma":

@@ -305,7 +305,7 @@ class OpenCLKernel(SIMDKernel[CSEVariable]):
         entries = {s: e for s in place.free_symbols if (e := self.range_tree_nodes.get(s)) is not None}
 
         def at(step: int) -> sympy.Expr:
-            """The place from the middle of all indices on, where no window or pad of the tensor begins."""
+            """The place of the element so many steps behind the middle one, which is no window's or padding's edge."""
             return place.subs(
                 {
                     s: e.expr.subs(e.root.index_sym(), e.root.numel // 2 + (step if is_reduced(e) == reduced else 0))

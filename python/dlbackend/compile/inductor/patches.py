@@ -201,7 +201,7 @@ def _fake_convolution(original: Any) -> Any:
         found = original(fake_mode, func, *args, **kwargs)
         first = 1 if func is torch.ops.aten.convolution_backward.default else 0
         x, weight = (kwargs[n] if n in kwargs else args[first + i] for i, n in enumerate(("input", "weight")))
-        if x.device.type != "ocl" or found is NotImplemented or not (channels_last(x) or channels_last(weight)):
+        if x.device.type != "ocl" or not (channels_last(x) or channels_last(weight)):
             return found
         layout = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
         with fake_mode:
